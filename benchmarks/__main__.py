@@ -4,7 +4,7 @@ import importlib
 import sys
 import time
 
-from benchmarks.report import Report
+from benchmarks.report import BenchmarkReport
 
 QUESTIONS = (
     "memory",
@@ -37,7 +37,7 @@ def main(words: list[str]) -> int:
     for name in names or QUESTIONS:
         module = importlib.import_module(f"benchmarks.{name}")
         started = time.monotonic()
-        with Report(name, (module.__doc__ or "").splitlines()[0], quick=quick) as report:
+        with BenchmarkReport(name, (module.__doc__ or "").splitlines()[0], quick=quick) as report:
             module.answer(report)
             report.say(f"{time.monotonic() - started:.0f} s; samples in {report.path}")
         outcomes += report.outcomes

@@ -23,7 +23,7 @@ ON_THEIR_WAY = 4
 AsyncTake = Callable[[str], Awaitable[Any]]
 
 
-class Wire(asyncio.Protocol):
+class PipelinedConnection(asyncio.Protocol):
     """Bytes out; for each reply that comes in, the oldest of `hears` is called."""
 
     def __init__(self) -> None:
@@ -42,10 +42,10 @@ class Wire(asyncio.Protocol):
             next_one()(reply)
 
 
-async def _wire(port: int, script: str) -> tuple[Wire, bytes]:
+async def _wire(port: int, script: str) -> tuple[PipelinedConnection, bytes]:
     """A connection, and the hash of the script, which the server knows now."""
     loop = asyncio.get_running_loop()
-    _, wire = await loop.create_connection(Wire, "127.0.0.1", port)
+    _, wire = await loop.create_connection(PipelinedConnection, "127.0.0.1", port)
     loaded, text = loop.create_future(), script.encode()
     wire.hears.append(loaded.set_result)
     wire.write(b"*3\r\n$6\r\nSCRIPT\r\n$4\r\nLOAD\r\n$%d\r\n%b\r\n" % (len(text), text))

@@ -17,15 +17,15 @@ from benchmarks.interleave import (
     Samples,
     Stretch,
     Subject,
-    Tasks,
-    Thread,
+    TaskCallers,
+    ThreadCaller,
     in_turn,
     last_core,
     median,
     over_keys,
     ratio,
 )
-from benchmarks.report import Report, figure
+from benchmarks.report import BenchmarkReport, figure
 from benchmarks.servers import pinned_server
 from headgate.engines.redis.protocol import RequestBuilder
 from tests.servers import RedisServer
@@ -40,7 +40,7 @@ for i = ARGV[1], ARGV[2] do redis.call('SET', ARGV[3] .. string.format('%.0f', i
 """
 
 
-def answer(report: Report) -> None:
+def answer(report: BenchmarkReport) -> None:
     core = last_core()
     with pinned_server(core) as server:
         _fill(server)
@@ -69,7 +69,7 @@ def _subjects(server: RedisServer, make: Callable[..., Stretch]) -> list[Subject
     return [Subject(name, make, (pid, url, *how)) for name, how in made.items()]
 
 
-def _tell(report: Report, case: str, samples: Samples) -> None:
+def _tell(report: BenchmarkReport, case: str, samples: Samples) -> None:
     few = "1,000 keys"
     rows = []
     for name in samples:
@@ -93,13 +93,15 @@ def _keys(count: int) -> Sequence[str]:
 
 
 def one_thread(server_pid: int, url: str, count: int, rules: int, apart: bool) -> Stretch:
-    subject = Thread(together, url, rules) if apart else Thread(subjects.take, "; ".join(RULES[:rules]), url)
+    subject = (
+        ThreadCaller(together, url, rules) if apart else ThreadCaller(subjects.take, "; ".join(RULES[:rules]), url)
+    )
     return over_keys(subject, _keys(count), server_pid)
 
 
 def many_tasks(server_pid: int, url: str, count: int, rules: int, apart: bool) -> Stretch:
     make: Callable[..., Awaitable[AsyncTake]] = async_together if apart else async_take
-    return over_keys(Tasks(TASKS, make, url, rules), _keys(count), server_pid)
+    return over_keys(TaskCallers(TASKS, make, url, rules), _keys(count), server_pid)
 
 
 def together(url: str, rules: int) -> Callable[[str], Any]:

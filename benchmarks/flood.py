@@ -18,8 +18,8 @@ from benchmarks.interleave import (
     Samples,
     Stretch,
     Subject,
-    Tasks,
-    Thread,
+    TaskCallers,
+    ThreadCaller,
     best_peer,
     in_turn,
     last_core,
@@ -27,9 +27,9 @@ from benchmarks.interleave import (
     ratio,
     tell,
 )
-from benchmarks.report import Report
+from benchmarks.report import BenchmarkReport
 from benchmarks.servers import pinned_server
-from tests.servers.resp import ask
+from tests.servers.raw_redis_client import ask
 
 LIMIT, AMOUNT, SECONDS = "10/minute", 10, 60
 ASKED = 1_000  # times for each key
@@ -39,7 +39,7 @@ TIMED = 16  # one call in so many
 OURS, PLAIN = "headgate, denial cache", "headgate"
 
 
-def answer(report: Report) -> None:
+def answer(report: BenchmarkReport) -> None:
     core = last_core()
     for case in ("one thread", f"{TASKS} tasks"):
         with pinned_server(core) as server:
@@ -49,7 +49,7 @@ def answer(report: Report) -> None:
         _targets(report, case, samples)
 
 
-def _targets(report: Report, case: str, samples: Samples) -> None:
+def _targets(report: BenchmarkReport, case: str, samples: Samples) -> None:
     seen = [sample["seen"] for sample in samples[OURS]]
     report.target(f"{case}: share of the calls that Redis sees, in the worst round", max(seen), at_most=0.02)
     asked = [sample["asked"] for sample in samples[OURS]]
@@ -81,16 +81,16 @@ async def async_take(url: str) -> AsyncTake:
 def one_thread(
     name: str, server_pid: int, path: str, make: Callable[..., Callable[[str], Any]], *args: Any
 ) -> Stretch:
-    return _waves(Thread(make, *args, every=TIMED), name, server_pid, path)
+    return _waves(ThreadCaller(make, *args, every=TIMED), name, server_pid, path)
 
 
 def many_tasks(
     name: str, server_pid: int, path: str, make: Callable[..., Awaitable[AsyncTake]], *args: Any
 ) -> Stretch:
-    return _waves(Tasks(TASKS, make, *args, every=TIMED), name, server_pid, path)
+    return _waves(TaskCallers(TASKS, make, *args, every=TIMED), name, server_pid, path)
 
 
-def _waves(subject: Thread | Tasks, name: str, server_pid: int, path: str) -> Stretch:
+def _waves(subject: ThreadCaller | TaskCallers, name: str, server_pid: int, path: str) -> Stretch:
     number = 0
     subject.ask([f"{name}: a connection is open now: {task}" for task in range(4 * TASKS)], [])
 

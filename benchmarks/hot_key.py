@@ -21,8 +21,8 @@ from benchmarks.interleave import (
     AsyncTake,
     Stretch,
     Subject,
-    Tasks,
-    Thread,
+    TaskCallers,
+    ThreadCaller,
     best_peer,
     in_turn,
     last_core,
@@ -30,7 +30,7 @@ from benchmarks.interleave import (
     ratio,
     tell,
 )
-from benchmarks.report import Report, figure
+from benchmarks.report import BenchmarkReport, figure
 from benchmarks.servers import pinned_server
 from headgate.engines.layers.prefetch.engines import guarantee, max_prefetch
 from tests.servers import RedisServer
@@ -46,7 +46,7 @@ WAVE_NS, CALM = 500_000_000, 0.004  # half a second of rush, then half a second 
 EXCEEDED = ("2000/s", "2000/s fixed", "2000/s log", "100/s")
 
 
-def answer(report: Report) -> None:
+def answer(report: BenchmarkReport) -> None:
     core = last_core()
     for case in ("one thread", f"{TASKS} tasks"):
         with pinned_server(core) as server:
@@ -73,18 +73,18 @@ def _subjects(case: str, server: RedisServer) -> list[Subject]:
 
 
 def one_thread(name: str, server_pid: int, make: Callable[..., Callable[[str], Any]], *args: Any) -> Stretch:
-    return over_keys(Thread(make, *args, every=TIMED), [name], server_pid)
+    return over_keys(ThreadCaller(make, *args, every=TIMED), [name], server_pid)
 
 
 def many_tasks(name: str, server_pid: int, make: Callable[..., Awaitable[AsyncTake]], *args: Any) -> Stretch:
-    return over_keys(Tasks(TASKS, make, *args, every=TIMED), [name], server_pid)
+    return over_keys(TaskCallers(TASKS, make, *args, every=TIMED), [name], server_pid)
 
 
 async def async_take(url: str) -> AsyncTake:
     return headgate.AsyncLimiter(LIMIT, url).take
 
 
-class Admitted(NamedTuple):
+class AdmittedCall(NamedTuple):
     """One call that passed: between these instants of the clock that all processes share."""
 
     before_us: int
@@ -92,7 +92,7 @@ class Admitted(NamedTuple):
     mark: int  # of a fixed window: its end
 
 
-def _exceeded(report: Report, server: RedisServer) -> None:
+def _exceeded(report: BenchmarkReport, server: RedisServer) -> None:
     seconds = 2.0 if report.quick else 6.0
     rows = []
     for text in EXCEEDED:
@@ -123,7 +123,7 @@ def _alone(limit: Any) -> int:
     return int(limit.amount)
 
 
-def _fullest_second(admitted: list[Admitted]) -> int:
+def _fullest_second(admitted: list[AdmittedCall]) -> int:
     """The most calls that began and ended within one second, wherever it begins (every 20 ms)."""
     first, last = admitted[0].before_us, max(each.after_us for each in admitted)
     starts = range(first, max(first + 1, last - SPAN_US), 20_000)
@@ -132,11 +132,11 @@ def _fullest_second(admitted: list[Admitted]) -> int:
     )
 
 
-def _fullest_window(admitted: list[Admitted]) -> int:
+def _fullest_window(admitted: list[AdmittedCall]) -> int:
     return max(Counter(each.mark for each in admitted).values())
 
 
-def _hammer(url: str, text: str, seconds: float) -> tuple[list[Admitted], int, int]:
+def _hammer(url: str, text: str, seconds: float) -> tuple[list[AdmittedCall], int, int]:
     """Returns the admitted calls in order, the number of requests to Redis, and the units prefetched."""
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(PROCESSES, initializer=_meet, initargs=(spawn.Barrier(PROCESSES),)) as pool:
@@ -152,14 +152,14 @@ def _meet(together: Barrier) -> None:
     _together.append(together)
 
 
-def _work(job: tuple[str, str, float]) -> tuple[list[Admitted], int, int]:
+def _work(job: tuple[str, str, float]) -> tuple[list[AdmittedCall], int, int]:
     url, text, seconds = job
     limiter = headgate.Limiter(text, url)
     engine: Any = limiter.engine
     limiter.peek("hot")  # the connection is open before the race begins
     _together[0].wait(60)
     clock, asked = time.monotonic_ns, 0
-    admitted: list[Admitted] = []
+    admitted: list[AdmittedCall] = []
     until = clock() + int(seconds * 1e9)
     while (before := clock()) < until:
         if before // WAVE_NS % 2:
@@ -168,7 +168,7 @@ def _work(job: tuple[str, str, float]) -> tuple[list[Admitted], int, int]:
         decision = limiter.take("hot")
         asked += 1
         if decision.allowed:
-            admitted.append(Admitted(before // 1000, clock() // 1000, decision.facts[-1]))
+            admitted.append(AdmittedCall(before // 1000, clock() // 1000, decision.outcome[-1]))
     prefetched = engine.prefetched
     limiter.close()
     return admitted, asked, prefetched

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks.report import Report, figure
+from benchmarks.report import BenchmarkReport, figure
 from benchmarks.servers import server_cpu_us
 
 Stretch = Callable[[int], dict[str, float]]  # runs so many calls, and says what was measured
@@ -47,7 +47,13 @@ class Subject:
 
 
 def in_turn(
-    report: Report, case: str, subjects: Sequence[Subject], *, rounds: int, seconds: float, core: int | None
+    report: BenchmarkReport,
+    case: str,
+    subjects: Sequence[Subject],
+    *,
+    rounds: int,
+    seconds: float,
+    core: int | None,
 ) -> Samples:
     """Every subject's samples, one for each round; each stretch takes about so many seconds."""
     workers: dict[str, _Worker] = {}
@@ -115,7 +121,7 @@ def measured(server_pid: int, calls: int, work: Callable[[list[int]], int]) -> d
     }
 
 
-class Thread:
+class ThreadCaller:
     """The caller's own thread. Every so manieth call is timed: where a call takes a microsecond, a watch takes
     part of it."""
 
@@ -138,7 +144,7 @@ class Thread:
         return passed
 
 
-class Tasks:
+class TaskCallers:
     """So many tasks on one event loop, each of which asks again as soon as it was answered."""
 
     def __init__(
@@ -178,7 +184,7 @@ class Tasks:
         return passed
 
 
-def over_keys(subject: Thread | Tasks, keys: Sequence[str], server_pid: int) -> Stretch:
+def over_keys(subject: ThreadCaller | TaskCallers, keys: Sequence[str], server_pid: int) -> Stretch:
     """The keys in turn."""
     turn = itertools.cycle(keys)
     # Connections are opened, scripts are loaded, keys are there.
@@ -191,7 +197,7 @@ def over_keys(subject: Thread | Tasks, keys: Sequence[str], server_pid: int) -> 
     return stretch
 
 
-def tell(report: Report, case: str, samples: Samples, ours: str, **more: str) -> None:
+def tell(report: BenchmarkReport, case: str, samples: Samples, ours: str, **more: str) -> None:
     """A table: decisions a second, and what one costs."""
     columns = COSTS | {name.replace("_", " "): what for name, what in more.items()}
     rows = []

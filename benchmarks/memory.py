@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks import baselines, peers, subjects
 from benchmarks.interleave import Samples, Stretch, Subject, in_turn, last_core, median, ratio, timed
-from benchmarks.report import Report, figure, thousands
+from benchmarks.report import BenchmarkReport, figure, thousands
 
 ONE, MANY, NEW = "1 key", "100,000 keys", "new keys"
 CASES = (ONE, MANY, NEW)
@@ -42,7 +42,7 @@ ALGORITHMS = {
 AMOUNTS = {ONE: (1_000_000_000, 3600), MANY: (100, 86400), NEW: (1, 1)}
 
 
-def answer(report: Report) -> None:
+def answer(report: BenchmarkReport) -> None:
     report.say("Decisions per second of CPU time; medians. Ratios are formed within each round.")
     measured = {
         # Long enough for a library's own threads to come to work within it.

@@ -14,19 +14,19 @@ import headgate
 from benchmarks import baselines, peers, subjects
 from benchmarks.interleave import Subject, in_turn
 from benchmarks.memory import ALGORITHMS
-from benchmarks.report import Report, figure
+from benchmarks.report import BenchmarkReport, figure
 
 KEYS = 100_000
 STEP_US = 10
 ALIVE = 1_000_000 // STEP_US
 
 
-def answer(report: Report) -> None:
+def answer(report: BenchmarkReport) -> None:
     _bytes_per_key(report)
     _ten_million(report)
 
 
-def _bytes_per_key(report: Report) -> None:
+def _bytes_per_key(report: BenchmarkReport) -> None:
     made: dict[str, tuple[Any, ...]] = {name: (subjects.take, texts[1]) for name, texts in ALGORITHMS.items()}
     made |= {f"limits {strategy}": (peers.limits, strategy, 100, 60) for strategy in peers.LIMITS}
     made |= {f"throttled-py {name}": (peers.throttled, name, 100, 60) for name in peers.THROTTLED}
@@ -54,7 +54,7 @@ def grown(how: Callable[..., Callable[[str], Any]], *args: Any) -> Callable[[int
     return lambda _: {"bytes_per_key": size}
 
 
-def _ten_million(report: Report) -> None:
+def _ten_million(report: BenchmarkReport) -> None:
     million = 100_000 if report.quick else 1_000_000
     clock = headgate.ManualClock()
     limiter = headgate.Limiter("1/s", clock=clock)

@@ -15,13 +15,13 @@ from typing import Any
 from benchmarks import baselines, peers
 from benchmarks import subjects as benchmarks_subjects
 from benchmarks.interleave import Subject, in_turn, last_core
-from benchmarks.report import Report, figure
+from benchmarks.report import BenchmarkReport, figure
 
 KEYS = 100_000
 COLUMNS = ("p50_us", "p999_us", "longest_us")
 
 
-def answer(report: Report) -> None:
+def answer(report: BenchmarkReport) -> None:
     report.say(f"CPU microseconds of one call, {KEYS:,} old keys dead and {KEYS:,} new ones coming.")
     subjects = {
         "headgate token bucket": (benchmarks_subjects.take, "1/s"),

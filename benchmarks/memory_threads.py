@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks import baselines, peers, subjects
-from benchmarks.report import Report, thousands
+from benchmarks.report import BenchmarkReport, thousands
 
 LIMIT, THREADS, CALLS = 10_000, 4, 5_000
 YEAR = 365 * 86400
@@ -23,7 +23,7 @@ INTERVALS = {"5 ms": 0.005, "100 us": 1e-4, "1 us": 1e-6}
 Take = Callable[[str], Any]
 
 
-def answer(report: Report) -> None:
+def answer(report: BenchmarkReport) -> None:
     report.say(
         "Admitted, least to most over the trials; raised: errors in calls, or in the library's own threads."
     )
@@ -71,7 +71,7 @@ def _rich(amount: int, period: float) -> Take:
 
 
 def _trial(
-    report: Report, name: str, label: str, interval: float, how: Callable[..., Take], args: list[Any]
+    report: BenchmarkReport, name: str, label: str, interval: float, how: Callable[..., Take], args: list[Any]
 ) -> dict[str, Any]:
     """In a process of its own: a peer's broken thread must not spoil the next trial."""
     context = multiprocessing.get_context("fork")

@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks import baselines
 from benchmarks.interleave import SPEED, Samples, median, ratio
-from benchmarks.report import Report, figure
+from benchmarks.report import BenchmarkReport, figure
 from tests.nginx.gateway_harness import push
 from tests.servers import Nginx, RedisServer
 from tests.servers.binaries import command
@@ -148,7 +148,7 @@ GATE = 'access_by_lua_block { require("resty.headgate").access() }\n' + "".join(
 )
 
 
-def answer(report: Report) -> None:
+def answer(report: BenchmarkReport) -> None:
     for workers in (1, 2):
         samples: Samples = {name: [] for name in PATHS}
         for number in range(report.rounds(5)):
@@ -157,7 +157,7 @@ def answer(report: Report) -> None:
         _tell(report, workers, samples)
 
 
-def _round(report: Report, workers: int, number: int, server: RedisServer, samples: Samples) -> None:
+def _round(report: BenchmarkReport, workers: int, number: int, server: RedisServer, samples: Samples) -> None:
     one, four = (
         str(server.call("SCRIPT", "LOAD", text), "ascii")  # type: ignore[arg-type]
         for text in (baselines.MINIMAL_GCRA, baselines.FOUR_GCRA)
@@ -213,7 +213,7 @@ def _wrk(url: str, seconds: int) -> dict[str, float]:
     }
 
 
-def _tell(report: Report, workers: int, samples: Samples) -> None:
+def _tell(report: BenchmarkReport, workers: int, samples: Samples) -> None:
     report.say("One worker." if workers == 1 else "Two workers.")
     rows = []
     for name in PATHS:

@@ -80,7 +80,7 @@ def _by_key(make: Callable[[str], Any], now_ms: Callable[[], int], blocking: boo
 def _pyrate_limiter(make: Callable[[str], Any], now_ms: Callable[[], int]) -> Any:
     from pyrate_limiter import BucketFactory, Limiter, RateItem
 
-    class Factory(BucketFactory):
+    class KeyedBucketFactory(BucketFactory):
         def __init__(self) -> None:
             self.by_key: dict[str, Any] = {}
 
@@ -93,7 +93,7 @@ def _pyrate_limiter(make: Callable[[str], Any], now_ms: Callable[[], int]) -> An
                 bucket = self.by_key[item.name] = make(item.name)
             return bucket
 
-    return Limiter(Factory())
+    return Limiter(KeyedBucketFactory())
 
 
 def redis_py(url: str, script: str, unit_us: int, burst_us: int, one_connection: bool) -> Take:

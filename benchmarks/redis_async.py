@@ -16,7 +16,7 @@ from benchmarks.interleave import (
     Samples,
     Stretch,
     Subject,
-    Tasks,
+    TaskCallers,
     best_peer,
     in_turn,
     last_core,
@@ -26,7 +26,7 @@ from benchmarks.interleave import (
     ratio,
     tell,
 )
-from benchmarks.report import Report
+from benchmarks.report import BenchmarkReport
 from benchmarks.servers import pinned_server
 from tests.servers import RedisServer
 
@@ -40,7 +40,7 @@ GLIDE = "valkey-glide, script"
 BATCHED = "floor: 64 in a script call"
 
 
-def answer(report: Report) -> None:
+def answer(report: BenchmarkReport) -> None:
     core = last_core()
     for tasks in (512, 64):
         with pinned_server(core) as server:
@@ -52,7 +52,7 @@ def answer(report: Report) -> None:
         _targets(report, tasks, samples)
 
 
-def _targets(report: Report, tasks: int, samples: Samples) -> None:
+def _targets(report: BenchmarkReport, tasks: int, samples: Samples) -> None:
     best = best_peer(samples)
     least = 10 if tasks == 512 else 6
     report.target(f"{tasks} tasks, over the best peer ({best})", ratio(samples, OURS, best, SPEED), at_least=least)
@@ -79,7 +79,7 @@ def _subjects(tasks: int, server: RedisServer) -> list[Subject]:
 def many_tasks(
     tasks: int, name: str, server_pid: int, make: Callable[..., Awaitable[AsyncTake]], *args: Any
 ) -> Stretch:
-    return over_keys(Tasks(tasks, make, *args), own_keys(name, KEYS), server_pid)
+    return over_keys(TaskCallers(tasks, make, *args), own_keys(name, KEYS), server_pid)
 
 
 async def ours(limit: str, engine: str) -> AsyncTake:

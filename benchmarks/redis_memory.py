@@ -7,7 +7,7 @@ numbers made already, and such a value takes no room at all.
 
 import headgate
 from benchmarks.interleave import last_core
-from benchmarks.report import Report, figure
+from benchmarks.report import BenchmarkReport, figure
 from benchmarks.servers import pinned_server, used_memory
 from headgate.engines.redis import keys
 from tests.servers import RedisServer
@@ -24,13 +24,13 @@ end
 """
 
 
-def answer(report: Report) -> None:
+def answer(report: BenchmarkReport) -> None:
     with pinned_server(last_core()) as server:
         _buckets(report, server)
         _log(report, server)
 
 
-def _buckets(report: Report, server: RedisServer) -> None:
+def _buckets(report: BenchmarkReport, server: RedisServer) -> None:
     rows = []
     for text in LIMITS:
         limit = headgate.parse(text)
@@ -64,7 +64,7 @@ def _set(server: RedisServer, shape: bytes, value: int) -> float:
     return (used_memory(server) - before) / KEYS
 
 
-def _log(report: Report, server: RedisServer) -> None:
+def _log(report: BenchmarkReport, server: RedisServer) -> None:
     """One log of 70,000 a day: the string's own size by MEMORY USAGE, for each unit that it holds."""
     rows, worst, size = [], 0.0, 0
     limit = headgate.parse(f"{LOG}/day log")

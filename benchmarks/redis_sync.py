@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks import baselines, peers
 from benchmarks import subjects as benchmarks_subjects
 from benchmarks.interleave import Samples, Stretch, Subject, in_turn, last_core, median, ratio
-from benchmarks.report import Report, figure
+from benchmarks.report import BenchmarkReport, figure
 from benchmarks.servers import pinned_server, server_cpu_us
 from tests.servers import RedisServer
 
@@ -35,7 +35,7 @@ LIMITS = {
 SPEED = "per_second"
 
 
-def answer(report: Report) -> None:
+def answer(report: BenchmarkReport) -> None:
     core = last_core()
     with pinned_server(core) as server:
         server.call("EVAL", "for i = 1, 100000 do redis.call('SET', 'other:' .. i, i, 'EX', 86400) end", 0)
@@ -43,7 +43,7 @@ def answer(report: Report) -> None:
         _case(report, REFUSED, server, core)
 
 
-def _case(report: Report, case: str, server: RedisServer, core: int) -> None:
+def _case(report: BenchmarkReport, case: str, server: RedisServer, core: int) -> None:
     subjects = _subjects(case, server)
     samples = in_turn(report, case, subjects, rounds=40, seconds=0.05, core=core)
     report.say(case)

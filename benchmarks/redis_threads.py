@@ -25,7 +25,7 @@ from benchmarks.interleave import (
     ratio,
     tell,
 )
-from benchmarks.report import Report
+from benchmarks.report import BenchmarkReport
 from benchmarks.servers import pinned_server
 from tests.servers import RedisServer
 
@@ -38,7 +38,7 @@ UNIT_US, BURST_US = 600_000, 60_000_000
 OURS = "headgate"
 
 
-def answer(report: Report) -> None:
+def answer(report: BenchmarkReport) -> None:
     core = last_core()
     with pinned_server(core) as server:
         server.call("EVAL", FILL, 0)
@@ -63,7 +63,7 @@ def by_threads(name: str, server_pid: int, make: Callable[..., Callable[[str], A
 
     def ask(asked: Sequence[str], spent: list[int]) -> int:
         keys = iter(asked)  # next() of a list's iterator is atomic
-        threads = [_Asking(take, keys) for _ in range(THREADS)]
+        threads = [_CallingThread(take, keys) for _ in range(THREADS)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -80,7 +80,7 @@ def by_threads(name: str, server_pid: int, make: Callable[..., Callable[[str], A
     return stretch
 
 
-class _Asking(threading.Thread):
+class _CallingThread(threading.Thread):
     def __init__(self, take: Callable[[str], Any], keys: Iterator[str]) -> None:
         super().__init__()
         self._take, self._keys = take, keys

@@ -12,7 +12,7 @@ from typing import Any, Self
 FOLDER = Path(".cache/bench")
 
 
-class Report:
+class BenchmarkReport:
     """One question's answer."""
 
     def __init__(self, name: str, question: str, *, quick: bool = False) -> None:

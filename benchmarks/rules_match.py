@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.interleave import Samples, Stretch, Subject, in_turn, last_core, median, ratio, timed
-from benchmarks.report import Report, figure
+from benchmarks.report import BenchmarkReport, figure
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.limiter import Limiter
 from headgate.rules import load
@@ -34,7 +34,7 @@ ENGINE = "the embedded engine alone, four charges"
 HOST, TENANT = "shop.example.com", "acme"
 
 
-def answer(report: Report) -> None:
+def answer(report: BenchmarkReport) -> None:
     subjects = [
         Subject(EMPTY, empty),
         Subject(REQUEST, reading),

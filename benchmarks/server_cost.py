@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks import baselines
 from benchmarks.interleave import Samples, median, ratio
-from benchmarks.report import Report, figure, thousands
+from benchmarks.report import BenchmarkReport, figure, thousands
 from benchmarks.servers import pinned_server, requests_per_second, server_cpu_us, usec_per_call
 from headgate import parse
 from headgate.engines.redis.protocol import RequestBuilder
@@ -30,7 +30,7 @@ COLUMNS = ("requests_per_second", "usec_per_call", "server_cpu_us")
 
 
 @dataclass
-class _Called:
+class _ScriptCall:
     script: Script
     words: list[str]  # of one call; __rand_int__ stands for one of so many keys
     keys: int = 100_000
@@ -42,7 +42,7 @@ class _Called:
         return [self.words[3].replace("__rand_int__", f"{number:012d}") for number in range(self.keys)]
 
 
-def answer(report: Report) -> None:
+def answer(report: BenchmarkReport) -> None:
     cores = sorted(os.sched_getaffinity(0))
     with pinned_server(cores[-1]) as server:
         called = _called()
@@ -60,7 +60,7 @@ def answer(report: Report) -> None:
     _tell(report, samples)
 
 
-def _called() -> dict[str, _Called]:
+def _called() -> dict[str, _ScriptCall]:
     many = [
         _minimal("floor: a script that does nothing", "return 1"),
         _minimal(MINIMAL, baselines.MINIMAL_GCRA, 600_000, 60_000_000),
@@ -81,21 +81,21 @@ def _called() -> dict[str, _Called]:
     return dict(many + few)
 
 
-def _ours(name: str, text: str, **how: Any) -> tuple[str, _Called]:
+def _ours(name: str, text: str, **how: Any) -> tuple[str, _ScriptCall]:
     """The very words that the engine would send."""
     question = RequestBuilder(parse(text), name, "hg").decide("user:__rand_int__", 1, None, 0)
     assert question.script is not None
     words = question.packed.decode().split("\r\n")[2::2]
-    return name, _Called(question.script, words, **how)
+    return name, _ScriptCall(question.script, words, **how)
 
 
-def _minimal(name: str, text: str, *numbers: int, **how: Any) -> tuple[str, _Called]:
+def _minimal(name: str, text: str, *numbers: int, **how: Any) -> tuple[str, _ScriptCall]:
     script = Script(text)
     key = f"hg2:tb:{name}:{{user:__rand_int__}}"
-    return name, _Called(script, ["EVALSHA", script.sha, "1", key, *map(str, numbers)], **how)
+    return name, _ScriptCall(script, ["EVALSHA", script.sha, "1", key, *map(str, numbers)], **how)
 
 
-def _run(server: RedisServer, name: str, called: _Called, pipeline: int, core: int) -> dict[str, float]:
+def _run(server: RedisServer, name: str, called: _ScriptCall, pipeline: int, core: int) -> dict[str, float]:
     calls = CALLS if pipeline > 1 else CALLS // 4
     log = name in (FILLING, FULL)
     if name == FULL:
@@ -136,7 +136,7 @@ def _written(server: RedisServer, names: list[str]) -> int:
     return sum(int.from_bytes(head, "big") for head in heads if isinstance(head, bytes))
 
 
-def _tell(report: Report, samples: dict[int, Samples]) -> None:
+def _tell(report: BenchmarkReport, samples: dict[int, Samples]) -> None:
     rows = []
     for name in samples[16]:
         cells = [figure(ratio(samples[16], name, MINIMAL, "requests_per_second"))]

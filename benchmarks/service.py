@@ -23,7 +23,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from benchmarks.interleave import SPEED, Samples, median, ratio
-from benchmarks.report import Report, figure
+from benchmarks.report import BenchmarkReport, figure
 from headgate.service.envoy.messages import RateLimitRequest
 from headgate.service.envoy.rls import PATH
 from tests.servers import Backend, Envoy, Nginx, RedisServer
@@ -65,7 +65,7 @@ ENVOY, QUOTA = "floor: Envoy without a limit", "Envoy under a quota"
 UNLIMITED = "Envoy, told that there is no limit"
 
 
-def answer(report: Report) -> None:
+def answer(report: BenchmarkReport) -> None:
     one: Samples = {name: [] for name in SUBJECTS}
     two: Samples = {name: [] for name in (REDIS, RLS_REDIS)}
     quotas: Samples = {ENVOY: [], QUOTA: [], UNLIMITED: []}
@@ -105,7 +105,7 @@ def answer(report: Report) -> None:
     report.table(["", "per second", "of one worker"], rows)
 
 
-def _tell(report: Report, title: str, samples: Samples, floors: dict[str, str]) -> None:
+def _tell(report: BenchmarkReport, title: str, samples: Samples, floors: dict[str, str]) -> None:
     report.say(title)
     rows = []
     for name in samples:
@@ -305,29 +305,29 @@ def _behind(address: str) -> dict[str, float]:
         return _wrk(f"127.0.0.1:{gate.port}", "/shop", "")
 
 
-class Subject(NamedTuple):
+class ServiceSubject(NamedTuple):
     kind: str
     engine: str
     load: Callable[[str], dict[str, float]]
 
 
 SUBJECTS = {
-    EMPTY: Subject("empty-http", "", _post),
-    TUNED: Subject("empty-tuned-http", "", _post),
-    READING: Subject("empty-tuned-reading", "", _post),
-    MEMORY: Subject("http", "memory", _post),
-    REDIS: Subject("http", "redis", _post),
-    EMPTY_AUTH: Subject("empty-http", "", _get),
-    TUNED_AUTH: Subject("empty-tuned-http", "", _get),
-    AUTH: Subject("http", "memory", _get),
-    AUTH_REDIS: Subject("http", "redis", _get),
-    BEHIND_EMPTY: Subject("empty-http", "", _behind),
-    BEHIND: Subject("http", "memory", _behind),
-    RLS_EMPTY: Subject("empty-grpc", "", partial(_h2load, 1)),
-    RLS_TUNED: Subject("empty-tuned-grpc", "", partial(_h2load, 1)),
-    RLS_MEMORY: Subject("grpc", "memory", partial(_h2load, 1)),
-    RLS_REDIS: Subject("grpc", "redis", partial(_h2load, 1)),
-    RLS_FOUR: Subject("grpc", "redis", partial(_h2load, 4)),
+    EMPTY: ServiceSubject("empty-http", "", _post),
+    TUNED: ServiceSubject("empty-tuned-http", "", _post),
+    READING: ServiceSubject("empty-tuned-reading", "", _post),
+    MEMORY: ServiceSubject("http", "memory", _post),
+    REDIS: ServiceSubject("http", "redis", _post),
+    EMPTY_AUTH: ServiceSubject("empty-http", "", _get),
+    TUNED_AUTH: ServiceSubject("empty-tuned-http", "", _get),
+    AUTH: ServiceSubject("http", "memory", _get),
+    AUTH_REDIS: ServiceSubject("http", "redis", _get),
+    BEHIND_EMPTY: ServiceSubject("empty-http", "", _behind),
+    BEHIND: ServiceSubject("http", "memory", _behind),
+    RLS_EMPTY: ServiceSubject("empty-grpc", "", partial(_h2load, 1)),
+    RLS_TUNED: ServiceSubject("empty-tuned-grpc", "", partial(_h2load, 1)),
+    RLS_MEMORY: ServiceSubject("grpc", "memory", partial(_h2load, 1)),
+    RLS_REDIS: ServiceSubject("grpc", "redis", partial(_h2load, 1)),
+    RLS_FOUR: ServiceSubject("grpc", "redis", partial(_h2load, 4)),
 }
 COMPARED = (
     (EMPTY, MEMORY, TUNED, REDIS, READING),

@@ -17,8 +17,8 @@ from benchmarks.interleave import (
     AsyncTake,
     Stretch,
     Subject,
-    Tasks,
-    Thread,
+    TaskCallers,
+    ThreadCaller,
     in_turn,
     last_core,
     over_keys,
@@ -26,7 +26,7 @@ from benchmarks.interleave import (
     ratio,
     tell,
 )
-from benchmarks.report import Report
+from benchmarks.report import BenchmarkReport
 from benchmarks.servers import pinned_server
 
 LIMIT = "1000000/day"
@@ -35,7 +35,7 @@ LOOPS = {"uvloop": True, "asyncio": False}
 OURS, BARE, PEER = "headgate", "bare EVALSHA, the same script", "limits fixed"
 
 
-def answer(report: Report) -> None:
+def answer(report: BenchmarkReport) -> None:
     core = last_core()
     with pinned_server(core) as server:
         url, pid = server.url, server.pid
@@ -56,7 +56,7 @@ def answer(report: Report) -> None:
         _case(report, "one thread", subjects, core)
 
 
-def _case(report: Report, case: str, subjects: list[Subject], core: int) -> None:
+def _case(report: BenchmarkReport, case: str, subjects: list[Subject], core: int) -> None:
     samples = in_turn(report, case, subjects, rounds=25, seconds=0.1, core=core)
     tell(report, case, samples, OURS)
     report.target(f"{case}: p50 of the bare call's", ratio(samples, OURS, BARE, "p50_us"), at_most=1.15)
@@ -65,11 +65,11 @@ def _case(report: Report, case: str, subjects: list[Subject], core: int) -> None
 def one_task(
     name: str, fast: bool, server_pid: int, make: Callable[..., Awaitable[AsyncTake]], *args: Any
 ) -> Stretch:
-    return over_keys(Tasks(1, make, *args, fast=fast), own_keys(name, KEYS), server_pid)
+    return over_keys(TaskCallers(1, make, *args, fast=fast), own_keys(name, KEYS), server_pid)
 
 
 def one_thread(name: str, server_pid: int, make: Callable[..., Callable[[str], Any]], *args: Any) -> Stretch:
-    return over_keys(Thread(make, *args), own_keys(name, KEYS), server_pid)
+    return over_keys(ThreadCaller(make, *args), own_keys(name, KEYS), server_pid)
 
 
 async def async_take(url: str) -> AsyncTake:

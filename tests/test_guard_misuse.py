@@ -57,7 +57,7 @@ def test_what_is_no_key(limiter: Any, key: Any) -> None:
 
 
 def test_key_functions() -> None:
-    class Names:
+    class KeyCallable:
         def __call__(self, user: str) -> str:
             return user
 
@@ -70,7 +70,7 @@ def test_key_functions() -> None:
     def anything(user: str) -> Any:
         return user
 
-    for key in (Names(), Names().of, unannotated, anything, str, lambda user: user):
+    for key in (KeyCallable(), KeyCallable().of, unannotated, anything, str, lambda user: user):
         limiter = Limiter("1/hour")
 
         @limiter.guard(key)

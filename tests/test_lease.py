@@ -12,7 +12,7 @@ from headgate.lease import AsyncLease, Lease
 BASE = 1_700_000_000
 
 
-class Meter:
+class SlotTableMeter:
     """A table of slots by a clock that is turned by hand; `down` makes it unreachable."""
 
     def __init__(self) -> None:
@@ -42,8 +42,8 @@ class Meter:
             raise EngineUnavailable("nobody answers")
 
 
-class AsyncMeter:
-    def __init__(self, meter: Meter) -> None:
+class AsyncSlotTableMeter:
+    def __init__(self, meter: SlotTableMeter) -> None:
         self.meter = meter
 
     async def renew(self, key: str, fence: int) -> int | None:
@@ -54,18 +54,18 @@ class AsyncMeter:
 
 
 @pytest.fixture
-def meter() -> Meter:
-    return Meter()
+def meter() -> SlotTableMeter:
+    return SlotTableMeter()
 
 
 @pytest.fixture
-def lease(meter: Meter) -> Lease:
+def lease(meter: SlotTableMeter) -> Lease:
     return Lease(meter, "key", Decision(meter.acquire(), meter, "key", 1))
 
 
 @pytest.fixture
-def awaited(meter: Meter) -> AsyncLease:
-    return AsyncLease(AsyncMeter(meter), "key", Decision(meter.acquire(), meter, "key", 1))
+def awaited(meter: SlotTableMeter) -> AsyncLease:
+    return AsyncLease(AsyncSlotTableMeter(meter), "key", Decision(meter.acquire(), meter, "key", 1))
 
 
 def test_it_tells_what_it_is(lease: Lease) -> None:
@@ -77,13 +77,13 @@ def test_it_tells_what_it_is(lease: Lease) -> None:
     assert repr(lease) == "<Lease 1700000000000000 on 'key', until 1700000030.000>"
 
 
-def test_renewing_holds_it_for_another_ttl(lease: Lease, meter: Meter) -> None:
+def test_renewing_holds_it_for_another_ttl(lease: Lease, meter: SlotTableMeter) -> None:
     meter.clock.advance(20)
     assert lease.renew()
     assert lease.expires_at == BASE + 50
 
 
-def test_it_is_released_once(lease: Lease, meter: Meter) -> None:
+def test_it_is_released_once(lease: Lease, meter: SlotTableMeter) -> None:
     assert lease.release()
     assert meter.free() == 1
     assert not lease
@@ -93,7 +93,9 @@ def test_it_is_released_once(lease: Lease, meter: Meter) -> None:
     assert repr(lease).endswith("gone>")
 
 
-def test_one_that_expired_says_so_and_takes_nothing_from_its_successor(lease: Lease, meter: Meter) -> None:
+def test_one_that_expired_says_so_and_takes_nothing_from_its_successor(
+    lease: Lease, meter: SlotTableMeter
+) -> None:
     meter.clock.advance(30)
     assert meter.acquire()[0]
     assert not lease.renew()
@@ -102,7 +104,7 @@ def test_one_that_expired_says_so_and_takes_nothing_from_its_successor(lease: Le
     assert meter.free() == 0
 
 
-def test_releasing_one_that_expired_unnoticed(lease: Lease, meter: Meter) -> None:
+def test_releasing_one_that_expired_unnoticed(lease: Lease, meter: SlotTableMeter) -> None:
     meter.clock.advance(30)
     assert meter.acquire()[0]
     assert lease
@@ -111,26 +113,26 @@ def test_releasing_one_that_expired_unnoticed(lease: Lease, meter: Meter) -> Non
     assert meter.free() == 0
 
 
-def test_a_with_statement_releases_it(lease: Lease, meter: Meter) -> None:
+def test_a_with_statement_releases_it(lease: Lease, meter: SlotTableMeter) -> None:
     with lease as held:
         assert held is lease
         assert meter.free() == 0
     assert meter.free() == 1
 
 
-def test_a_with_statement_releases_it_whatever_happens(lease: Lease, meter: Meter) -> None:
+def test_a_with_statement_releases_it_whatever_happens(lease: Lease, meter: SlotTableMeter) -> None:
     with pytest.raises(KeyError), lease:
         raise KeyError
     assert meter.free() == 1
 
 
-def test_released_inside_it_is_not_released_again(lease: Lease, meter: Meter) -> None:
+def test_released_inside_it_is_not_released_again(lease: Lease, meter: SlotTableMeter) -> None:
     with lease:
         lease.release()
     assert meter.asked == 1
 
 
-def test_a_release_that_fails_is_raised_and_can_be_repeated(lease: Lease, meter: Meter) -> None:
+def test_a_release_that_fails_is_raised_and_can_be_repeated(lease: Lease, meter: SlotTableMeter) -> None:
     meter.down = True
     with pytest.raises(EngineUnavailable), lease:
         pass
@@ -139,19 +141,19 @@ def test_a_release_that_fails_is_raised_and_can_be_repeated(lease: Lease, meter:
     assert lease.release()
 
 
-def test_a_release_that_fails_does_not_hide_what_the_work_raised(lease: Lease, meter: Meter) -> None:
+def test_a_release_that_fails_does_not_hide_what_the_work_raised(lease: Lease, meter: SlotTableMeter) -> None:
     meter.down = True
     with pytest.raises(KeyError) as raised, lease:
         raise KeyError
     assert raised.value.__notes__ == ["The slot of 'key' could not be released (nobody answers) and will expire."]
 
 
-def test_there_is_no_lease_without_a_slot(lease: Lease, meter: Meter) -> None:
+def test_there_is_no_lease_without_a_slot(lease: Lease, meter: SlotTableMeter) -> None:
     with pytest.raises(TypeError, match="refused by 1 slots"):
         Lease(meter, "key", Decision(meter.acquire(), meter, "key", 1))
 
 
-async def test_awaited_it_is_the_same(awaited: AsyncLease, meter: Meter) -> None:
+async def test_awaited_it_is_the_same(awaited: AsyncLease, meter: SlotTableMeter) -> None:
     meter.clock.advance(20)
     assert await awaited.renew()
     assert awaited.expires_at == BASE + 50
@@ -164,7 +166,7 @@ async def test_awaited_it_is_the_same(awaited: AsyncLease, meter: Meter) -> None
 
 
 async def test_awaited_a_failed_release_is_raised_unless_the_work_raised(
-    awaited: AsyncLease, meter: Meter
+    awaited: AsyncLease, meter: SlotTableMeter
 ) -> None:
     meter.down = True
     with pytest.raises(EngineUnavailable):

@@ -13,7 +13,7 @@ from headgate.slot_queue import acquire
 SECOND = 1_000_000
 
 
-class Meter:
+class SlotQueueMeter:
     """Slots by a clock that sleeping turns; one is held. `log` tells what was asked."""
 
     def __init__(self) -> None:
@@ -53,41 +53,41 @@ class Meter:
 
 
 @pytest.fixture
-def meter() -> Meter:
-    return Meter()
+def meter() -> SlotQueueMeter:
+    return SlotQueueMeter()
 
 
-def test_a_free_slot_is_had_at_once(meter: Meter) -> None:
+def test_a_free_slot_is_had_at_once(meter: SlotQueueMeter) -> None:
     meter.release_at_us = meter.clock.now_us()
     assert run(acquire(meter, "key", 0, meter.sleep_us)).allowed
     assert meter.log == ["ask last!"]
 
 
-def test_without_patience_nobody_waits(meter: Meter) -> None:
+def test_without_patience_nobody_waits(meter: SlotQueueMeter) -> None:
     with pytest.raises(RateLimited) as raised:
         run(acquire(meter, "key", 0, meter.sleep_us))
     assert raised.value.decision.retry_after == 30
     assert meter.log == ["ask last"]
 
 
-def test_it_asks_again_until_one_is_free(meter: Meter) -> None:
+def test_it_asks_again_until_one_is_free(meter: SlotQueueMeter) -> None:
     meter.release_at_us = meter.clock.now_us() + 300_000
     decision = run(acquire(meter, "key", 5 * SECOND, meter.sleep_us))
     assert decision.allowed
-    assert decision.facts[6] > meter.holder
+    assert decision.outcome[6] > meter.holder
     assert meter.log == [
         "ask", "10ms", "again", "20ms", "again", "40ms", "again", "80ms", "again", "100ms", "again",
         "100ms", "again!",
     ]  # fmt: skip
 
 
-def test_it_sleeps_no_longer_than_the_lease_lasts(meter: Meter) -> None:
+def test_it_sleeps_no_longer_than_the_lease_lasts(meter: SlotQueueMeter) -> None:
     meter.clock.advance(29.99)
     assert run(acquire(meter, "key", 5 * SECOND, meter.sleep_us)).allowed
     assert meter.log == ["ask", "10ms", "again!"]
 
 
-def test_who_is_further_back_asks_less_often_until_the_line_moves(meter: Meter) -> None:
+def test_who_is_further_back_asks_less_often_until_the_line_moves(meter: SlotQueueMeter) -> None:
     now_us = meter.clock.now_us()
     _, first = meter.table.acquire("key", meter.limit, now_us, wait=True)
     _, second = meter.table.acquire("key", meter.limit, now_us, wait=True)
@@ -100,7 +100,7 @@ def test_who_is_further_back_asks_less_often_until_the_line_moves(meter: Meter) 
     assert meter.log == ["ask", "30ms", "again", "60ms", "again", "20ms", "again!"]
 
 
-def test_the_last_question_comes_at_the_timeout_and_gives_the_ticket_up(meter: Meter) -> None:
+def test_the_last_question_comes_at_the_timeout_and_gives_the_ticket_up(meter: SlotQueueMeter) -> None:
     with pytest.raises(RateLimited):
         run(acquire(meter, "key", 50_000, meter.sleep_us))
     assert meter.log == ["ask", "10ms", "again", "20ms", "again", "20ms", "again last"]
@@ -108,14 +108,14 @@ def test_the_last_question_comes_at_the_timeout_and_gives_the_ticket_up(meter: M
     assert meter.table.peek("key", meter.limit, meter.clock.now_us())[0]
 
 
-def test_the_time_that_asking_takes_counts(meter: Meter) -> None:
+def test_the_time_that_asking_takes_counts(meter: SlotQueueMeter) -> None:
     meter.took_us = 30_000
     with pytest.raises(RateLimited):
         run(acquire(meter, "key", 100_000, meter.sleep_us))
     assert meter.log == ["ask", "10ms", "again", "20ms", "again", "40ms", "again last"]
 
 
-def test_a_clock_that_steps_back_does_not_prolong_the_wait(meter: Meter) -> None:
+def test_a_clock_that_steps_back_does_not_prolong_the_wait(meter: SlotQueueMeter) -> None:
     def sleep_us(duration_us: int) -> None:
         meter.sleep_us(duration_us)
         meter.clock.advance(-60)
@@ -127,7 +127,7 @@ def test_a_clock_that_steps_back_does_not_prolong_the_wait(meter: Meter) -> None
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_who_is_interrupted_leaves_the_line(meter: Meter, error: type[BaseException]) -> None:
+def test_who_is_interrupted_leaves_the_line(meter: SlotQueueMeter, error: type[BaseException]) -> None:
     def sleep_us(duration_us: int) -> None:
         raise error
 
@@ -136,7 +136,7 @@ def test_who_is_interrupted_leaves_the_line(meter: Meter, error: type[BaseExcept
     assert meter.log == ["ask", "leave"]
 
 
-def test_who_gets_no_answer_leaves_the_line(meter: Meter) -> None:
+def test_who_gets_no_answer_leaves_the_line(meter: SlotQueueMeter) -> None:
     meter.failing = True
     with pytest.raises(EngineUnavailable):
         run(acquire(meter, "key", SECOND, meter.sleep_us))

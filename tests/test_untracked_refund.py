@@ -24,7 +24,7 @@ steps = st.lists(
 )
 
 
-class Key:
+class UntrackedRefundKey:
     """One key of one limit, on a clock of its own, so that two of them can live the same life."""
 
     def __init__(self, text: str) -> None:
@@ -51,27 +51,27 @@ class Key:
 def test_no_more_passes_than_was_given_back_nor_than_on_a_key_never_used(
     text: str, before: list[tuple[int, int]], units: int, after: list[tuple[int, int]]
 ) -> None:
-    refunded, twin, now, as_it_is = Key(text), Key(text), Key(text), Key(text)
+    refunded, twin, now, as_it_is = (UntrackedRefundKey(text) for _ in range(4))
     for key in (refunded, twin, now, as_it_is):
         key.live(before)
     run(give_back(refunded.meter, "k", units))
     run(give_back(now.meter, "k", units))
-    assert now.greedy() <= max(Key(text).greedy(), as_it_is.greedy())
+    assert now.greedy() <= max(UntrackedRefundKey(text).greedy(), as_it_is.greedy())
     assert refunded.greedy([(0, 1), *after]) <= twin.greedy([(0, 1), *after]) + units
 
 
 @pytest.mark.parametrize("text", [text for text in LIMITS if "smooth" not in text])
 @given(costs=st.lists(st.integers(1, 3), min_size=1, max_size=4))
 def test_what_was_just_taken_is_given_back_whole(text: str, costs: list[int]) -> None:
-    key = Key(text)
+    key = UntrackedRefundKey(text)
     taken = sum(cost for cost in costs if key.meter.decide("k", cost)[0])
     before, after = run(give_back(key.meter, "k", 30))
-    assert after[1] == before[1] + taken == Key(text).meter.decide("k", 0)[1]
+    assert after[1] == before[1] + taken == UntrackedRefundKey(text).meter.decide("k", 0)[1]
 
 
 @pytest.mark.parametrize(("text", "pause_us"), [("10/s sliding", 100_000), ("10/s log", 1), ("10/s fixed", 1)])
 def test_windows_give_back_units_of_several_instants_the_newest_first(text: str, pause_us: int) -> None:
-    key = Key(text)
+    key = UntrackedRefundKey(text)
     key.live([(pause_us, 2)] * 4)
     before, after = run(give_back(key.meter, "k", 5))
     assert (before[1], after[1]) == (2, 7)
@@ -79,21 +79,21 @@ def test_windows_give_back_units_of_several_instants_the_newest_first(text: str,
 
 @pytest.mark.parametrize("text", ["10/s smooth", "10/s smooth warmup 2s"])
 def test_of_a_smooth_limit_the_time_for_which_it_is_shut_comes_back(text: str) -> None:
-    key = Key(text)
+    key = UntrackedRefundKey(text)
     key.meter.decide("k", 5)
     before, after = run(give_back(key.meter, "k", 5))
     assert (before[0], after[0]) == (False, True)
 
 
 def test_a_part_of_it_comes_back() -> None:
-    key = Key("10/s smooth")
+    key = UntrackedRefundKey("10/s smooth")
     key.meter.decide("k", 5)
     _, after = run(give_back(key.meter, "k", 2))
     assert after[2] == 300_000
 
 
 def test_of_a_warm_up_no_more_than_the_price_of_the_units() -> None:
-    key = Key("10/s smooth warmup 2s")
+    key = UntrackedRefundKey("10/s smooth warmup 2s")
     key.meter.decide("k", 5)
     before, after = run(give_back(key.meter, "k", 1))
     assert before[2] is not None

@@ -44,7 +44,7 @@ Key = str | Callable[..., str]
 
 NO_KEY = (
     'A guard needs a key: write @limiter.guard("key"), or @limiter.guard(lambda user: user) '
-    "to form it of what the function is called with."
+    "to form it from the function's arguments."
 )
 
 
@@ -162,9 +162,7 @@ class AsyncGuard(_GuardBase["AsyncLimiter", AsyncLease]):
     @_decorator
     def __call__(self, function: Callable[P, Any]) -> Callable[P, Any]:
         if _is_any(function, isgeneratorfunction):
-            raise InvalidCharge(
-                f"{_name(function)} is a generator that nobody awaits: use Limiter, or make it async."
-            )
+            raise InvalidCharge(f"{_name(function)} is a sync generator: use Limiter, or make it async.")
 
         @wraps(function)
         async def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:

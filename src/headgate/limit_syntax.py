@@ -16,10 +16,11 @@ one key are joined by semicolons: "10/s; 500/hour". An amount may hold underscor
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.leaky_bucket import LeakyBucket
@@ -40,7 +41,6 @@ _UNITS = {
     "d": DAY, "day": DAY, "w": WEEK, "week": WEEK, "month": 30 * DAY, "y": YEAR, "year": YEAR,
 }  # fmt: skip
 
-_KINDS = ("burst", "fixed", "sliding", "log", "queue", "smooth")
 _KIND_OF_OPTION = {
     "cells": "sliding", "cold": "smooth", "delay": "queue", "in": "fixed", "nodelay": "queue", "ttl": "slots",
     "warmup": "smooth",
@@ -71,7 +71,7 @@ def parse_all(text: str) -> tuple[Limit, ...]:
     if not limits:
         _fail(text, "It is empty.")
     if len(limits) < len(pieces):
-        _fail(text, f"A semicolon stands between two limits. Did you mean {'; '.join(limits)}?")
+        _fail(text, f"A semicolon separates two limits. Did you mean {'; '.join(limits)}?")
     return tuple(parse(piece) for piece in pieces)
 
 
@@ -89,6 +89,14 @@ def parse_span(text: str) -> int:
     return _SpanParser(text).span(text.strip())
 
 
+class _Rate(NamedTuple):
+    """The part of a limit before its kind: AMOUNT/PERIOD."""
+
+    amount: str
+    per: float  # seconds
+    unit: str | None  # if the period is one unit, such as "month"
+
+
 class _LimitParser:
     """Parses the text of one limit, from left to right."""
 
@@ -102,35 +110,37 @@ class _LimitParser:
         match = _RATE.match(self.text.lower())
         if not match:
             self.fail()
-        amount = self.amount(match["amount"])
         words = self.text[match.end() :].split()
         kind = words[0].lower() if words else "burst"
         if kind not in _KINDS:
-            self.unexpected(words, _KINDS)
+            self.unexpected(words, tuple(_KINDS))
         self.kind = kind
         unit = self.unit(match["unit"])
-        period_us = self.microseconds(match["count"], unit)
-        per = period_us / SECOND
-        rest = words[1:]
-        if kind == "burst":
-            return TokenBucket(self.parse_whole(amount), per, self.number(kind, rest) if words else None)
-        if kind == "fixed":
-            zone = self.option("in", rest)
-            calendar_unit = unit if not match["count"] and (unit in _CALENDAR or zone) else None
-            if zone and calendar_unit not in ("day", *_CALENDAR):
-                self.fail("Only a day, week, month or year can follow a time zone.")
-            if zone:
-                time_zone(zone)
-            return FixedWindow(self.parse_whole(amount), calendar_unit or per, zone)
-        if kind == "sliding":
-            cells = self.option("cells", rest)
-            return SlidingWindow(self.parse_whole(amount), per, 10 if cells is None else self.parse_whole(cells))
-        if kind == "log":
-            self.nothing_after("log", rest)
-            return SlidingLog(self.parse_whole(amount), per)
-        if kind == "queue":
-            return self._queue(amount, per, rest)
-        return self._smooth(amount, per, rest)
+        per = self.microseconds(match["count"], unit) / SECOND
+        rate = _Rate(self.amount(match["amount"]), per, None if match["count"] else unit)
+        return _KINDS[kind](self, rate, words[1:]) if words else TokenBucket(self.parse_whole(rate.amount), per)
+
+    def _burst(self, rate: _Rate, rest: list[str]) -> Limit:
+        return TokenBucket(self.parse_whole(rate.amount), rate.per, self.number("burst", rest))
+
+    def _fixed(self, rate: _Rate, rest: list[str]) -> Limit:
+        zone = self.option("in", rest)
+        calendar_unit = rate.unit if rate.unit in _CALENDAR or zone else None
+        if zone and calendar_unit not in ("day", *_CALENDAR):
+            self.fail("Only a day, week, month or year can follow a time zone.")
+        if zone:
+            time_zone(zone)
+        return FixedWindow(self.parse_whole(rate.amount), calendar_unit or rate.per, zone)
+
+    def _sliding(self, rate: _Rate, rest: list[str]) -> Limit:
+        cells = self.option("cells", rest)
+        return SlidingWindow(
+            self.parse_whole(rate.amount), rate.per, 10 if cells is None else self.parse_whole(cells)
+        )
+
+    def _log(self, rate: _Rate, rest: list[str]) -> Limit:
+        self.nothing_after("log", rest)
+        return SlidingLog(self.parse_whole(rate.amount), rate.per)
 
     def _slots(self, match: re.Match[str]) -> Slots:
         self.kind = "slots"
@@ -139,16 +149,17 @@ class _LimitParser:
         amount = self.parse_whole(self.amount(match["amount"]))
         return Slots(amount) if ttl is None else Slots(amount, self.span(ttl) / SECOND)
 
-    def _queue(self, amount: str, per: float, rest: list[str]) -> LeakyBucket:
+    def _queue(self, rate: _Rate, rest: list[str]) -> Limit:
         burst = self.number("queue", rest[:1])
         after = rest[1:]
         if after and after[0].lower() == "nodelay":
             self.nothing_after("nodelay", after[1:])
-            return LeakyBucket(self.parse_whole(amount), per, burst, None)
+            return LeakyBucket(self.parse_whole(rate.amount), rate.per, burst, None)
         delay = self.option("delay", after)
-        return LeakyBucket(self.parse_whole(amount), per, burst, 0 if delay is None else self.parse_whole(delay))
+        undelayed = 0 if delay is None else self.parse_whole(delay)
+        return LeakyBucket(self.parse_whole(rate.amount), rate.per, burst, undelayed)
 
-    def _smooth(self, amount: str, per: float, rest: list[str]) -> Smooth:
+    def _smooth(self, rate: _Rate, rest: list[str]) -> Limit:
         options: dict[str, float] = {}
         while rest:
             name = rest.pop(0).lower()
@@ -162,7 +173,8 @@ class _LimitParser:
                 options[name] = self.parse_decimal(word)
             else:
                 options[name] = self.span(word, least=0 if name == "burst" else 1) / SECOND
-        return Smooth(self.parse_decimal(amount) if "." in amount else self.parse_whole(amount), per, **options)
+        parse_amount = self.parse_decimal if "." in rate.amount else self.parse_whole
+        return Smooth(parse_amount(rate.amount), rate.per, **options)
 
     def amount(self, digits: str) -> str:
         return digits.replace("_", "").replace(",", "")
@@ -253,6 +265,17 @@ class _LimitParser:
 
     def fail(self, why: str = "") -> NoReturn:
         _fail(self.text, why)
+
+
+# The word after the period, and what parses the rest. A new algorithm adds its word here.
+_KINDS: dict[str, Callable[[_LimitParser, _Rate, list[str]], Limit]] = {
+    "burst": _LimitParser._burst,
+    "fixed": _LimitParser._fixed,
+    "sliding": _LimitParser._sliding,
+    "log": _LimitParser._log,
+    "queue": _LimitParser._queue,
+    "smooth": _LimitParser._smooth,
+}
 
 
 class _SpanParser(_LimitParser):

@@ -47,7 +47,7 @@ PAIRS = [(one, other) for family in FAMILIES.values() for one in family for othe
 FIRST_AND_LAST = [(one, other) for family in FAMILIES.values() for one in family for other in family]
 
 
-class Count:
+class ChangedLimitKey:
     """One count, judged by whichever limit asks."""
 
     def __init__(self) -> None:
@@ -55,16 +55,16 @@ class Count:
         self.written: Limit | None = None
         self.now_us = START_US
 
-    def copy(self) -> Count:
-        other = Count()
+    def copy(self) -> ChangedLimitKey:
+        other = ChangedLimitKey()
         other.state, other.written, other.now_us = deepcopy(self.state), self.written, self.now_us
         return other
 
     def ask(self, limit: Limit, cost: int) -> Outcome:
         model = algorithm(limit)
         seen = self.state
-        if seen is not None and model.carried is not None and self.written is not None:
-            seen = model.carried(limit, seen, self.written.pace)  # type: ignore[attr-defined]
+        if seen is not None and model.convert_pace is not None and self.written is not None:
+            seen = model.convert_pace(limit, seen, self.written.pace)
         facts, after = model.decide(resolve(limit, self.now_us), seen, self.now_us, cost)
         if after is not seen:
             self.state, self.written = after if model.settle is None else model.settle(limit, after), limit
@@ -76,8 +76,8 @@ charges = st.lists(st.tuples(st.integers(0, 2 * 10**6) | st.just(0), st.integers
 pauses = st.sampled_from([0, 0, 1, 10**6, 61 * 10**6]) | st.integers(0, 10**8)
 
 
-def used(limit: Limit, history: list[tuple[int, int]]) -> Count:
-    count = Count()
+def used(limit: Limit, history: list[tuple[int, int]]) -> ChangedLimitKey:
+    count = ChangedLimitKey()
     for gap_us, cost in history:
         count.now_us += gap_us
         count.ask(limit, cost)
@@ -157,7 +157,7 @@ def test_a_note_of_a_second_limit_frees_nothing_for_a_third() -> None:
 
 
 def test_a_limit_that_alternates_with_the_one_before_keeps_its_word() -> None:
-    """Two editions of a rulebook at work: what one refuses does not delay the other."""
+    """Two versions of a rulebook at work: what one refuses does not delay the other."""
     hour, minute = parse("10/hour"), parse("10/minute")
     count = used(hour, [(0, 10)])
     assert count.ask(minute, 1)[:3] == (False, 0, 6_000_000)

@@ -36,7 +36,7 @@ LIMITS = (
 )
 
 
-class Life:
+class SteppingClockKey:
     """One key under one limit, and what the judge saw of its clock."""
 
     def __init__(self, limit: Limit) -> None:
@@ -78,7 +78,7 @@ class Life:
             self.state = after if self.model.settle is None else self.model.settle(self.limit, after)
         if facts[0]:
             self.passed += cost
-            self.receipts.append(Receipt.of(facts, cost))
+            self.receipts.append(Receipt.from_outcome(facts, cost))
             self.delay_us = max(self.delay_us, facts[4])
             self.served_us = max(self.served_us, self.now_us + facts[4])
         return facts
@@ -88,12 +88,12 @@ class Life:
         if self.receipts:
             which = -1 - which % len(self.receipts)
             receipt = self.receipts[which]
-            units = min(units, receipt.cost - receipt.returned)
+            units = min(units, receipt.cost - receipt.refunded_units)
             after = (
                 self.model.refund(self.limit, self.state, self.now_us, units, receipt, cancel) if units else None
             )
             self.state = self.state if after is None else after
-            self.receipts[which] = receipt._replace(returned=receipt.returned + units)
+            self.receipts[which] = receipt._replace(refunded_units=receipt.refunded_units + units)
 
     @property
     def bound(self) -> float:
@@ -159,8 +159,8 @@ swings = st.lists(
 )
 
 
-def live(text: str, history: list[tuple[tuple[str, int], int, int]]) -> Life:
-    life = Life(parse(text))
+def live(text: str, history: list[tuple[tuple[str, int], int, int]]) -> SteppingClockKey:
+    life = SteppingClockKey(parse(text))
     for (kind, us), cost, times in history:
         life.read((life.now_us if kind == "on" else life.highest_us) + (us if kind == "on" else -us))
         for _ in range(times):
@@ -217,7 +217,7 @@ def test_nobody_waits_for_the_clock_longer_whatever_is_reserved_and_given_back(
 ) -> None:
     """No longer than it may swing, besides the limit's own wait and what a reservation was told. Where it was not
     set back, nobody waits longer than behind the last reservation, or the highest reading."""
-    life = Life(parse(text))
+    life = SteppingClockKey(parse(text))
     for (kind, us), verb, units, times in history:
         life.read((life.now_us if kind == "on" else life.highest_us) + (us if kind == "on" else -us))
         if verb in ("take", "reserve"):

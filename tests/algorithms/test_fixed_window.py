@@ -1,4 +1,7 @@
-"""The fixed window: stories in seconds, and the laws its essay states."""
+"""The fixed window: stories in seconds, and the laws its essay states.
+
+The reason for its length: one algorithm, told on one key class.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ MIDNIGHT = 1_700_006_400  # Wednesday 15 November 2023, 0:00 in UTC
 LONG = 10**15
 
 
-class Key:
+class FixedWindowKey:
     """One count's life. Times are seconds after MIDNIGHT."""
 
     def __init__(self, limit: FixedWindow) -> None:
@@ -48,7 +51,7 @@ class Key:
 
     def reserve(self, at: float, cost: int = 1, patience: float = 1e9) -> Receipt | None:
         facts = self.ask(at, cost, patience)
-        return Receipt.of(facts, cost) if facts[0] else None
+        return Receipt.from_outcome(facts, cost) if facts[0] else None
 
     def refund(self, at: float, receipt: Receipt | None, units: int = 10**9, cancel: bool = False) -> bool:
         assert receipt is not None
@@ -63,7 +66,7 @@ def ready(limit: FixedWindow, now_us: int) -> FixedWindow:
 
 
 def test_a_window_fills_and_the_next_one_is_empty() -> None:
-    key = Key(FixedWindow(3, 60))
+    key = FixedWindowKey(FixedWindow(3, 60))
     assert key.take(10, 2) == "1 left"
     assert key.take(59, 2) == "in 1"
     assert key.take(59.999999) == "0 left"
@@ -73,14 +76,14 @@ def test_a_window_fills_and_the_next_one_is_empty() -> None:
 
 
 def test_windows_are_cut_on_the_epoch_and_reset_when_they_end() -> None:
-    key = Key(FixedWindow(1, 7))
+    key = FixedWindowKey(FixedWindow(1, 7))
     assert key.ask(0, 0)[3] == 0
     assert key.ask(0, 1)[3] == (7 - MIDNIGHT % 7) * SECOND
     assert key.ask(0, 0)[3] == (7 - MIDNIGHT % 7) * SECOND
 
 
 def test_reservations_fill_the_following_windows_in_order() -> None:
-    key = Key(FixedWindow(10, 60))
+    key = FixedWindowKey(FixedWindow(10, 60))
     key.take(0, 6)
     delays = [receipt and receipt.delay_us // SECOND for receipt in map(key.reserve, [10] * 4, [5, 5, 1, 10])]
     assert delays == [50, 50, 110, 170]  # 6 and a rest of 4; 5 + 5; 1 and a rest of 9; 10
@@ -91,13 +94,13 @@ def test_reservations_fill_the_following_windows_in_order() -> None:
 
 
 def test_a_reservation_that_waits_leaves_nothing_to_take() -> None:
-    key = Key(FixedWindow(10, 60))
+    key = FixedWindowKey(FixedWindow(10, 60))
     key.take(0, 6)
     assert key.ask(0, 5, patience=60)[:5] == (True, 0, 0, 120 * SECOND, 60 * SECOND)
 
 
 def test_a_reservation_is_refused_beyond_its_patience_and_beyond_the_horizon() -> None:
-    key = Key(FixedWindow(1, 366 * 86_400))
+    key = FixedWindowKey(FixedWindow(1, 366 * 86_400))
     assert key.take(0) == "0 left"
     wait = (key.ask(0, 1)[RETRY_AFTER_US] or 0) / SECOND
     assert key.reserve(0, patience=wait - 1) is None
@@ -106,7 +109,7 @@ def test_a_reservation_is_refused_beyond_its_patience_and_beyond_the_horizon() -
 
 
 def test_a_calendar_can_be_booked_two_windows_ahead() -> None:
-    key = Key(FixedWindow(1, "day", zone="Asia/Shanghai"))  # midnight there is 16:00 in UTC
+    key = FixedWindowKey(FixedWindow(1, "day", zone="Asia/Shanghai"))  # midnight there is 16:00 in UTC
     waits = [key.ask(8 * 3600, 1, patience=1e9)[:5:4] for _ in range(3)]
     assert waits == [(True, 0), (True, 8 * 3600 * SECOND), (True, 32 * 3600 * SECOND)]
     assert key.ask(8 * 3600, 1, patience=1e9)[:3] == (False, 0, 56 * 3600 * SECOND)
@@ -126,7 +129,7 @@ def test_a_calendar_without_boundaries_says_so() -> None:
 
 
 def test_a_refund_belongs_to_its_window() -> None:
-    key = Key(FixedWindow(5, 60))
+    key = FixedWindowKey(FixedWindow(5, 60))
     first = key.reserve(0, 4)
     assert key.refund(59, first, 3)
     assert key.take(59, 0) == "4 left"
@@ -138,7 +141,7 @@ def test_a_refund_belongs_to_its_window() -> None:
 
 
 def test_a_cancelled_reservation_gives_back_what_nobody_built_on() -> None:
-    key = Key(FixedWindow(5, 60))
+    key = FixedWindowKey(FixedWindow(5, 60))
     taken, second, third = key.reserve(0, 3), key.reserve(0, 4), key.reserve(0, 2)
     assert not key.refund(0, taken)
     assert not key.refund(0, second, cancel=True)
@@ -164,7 +167,7 @@ def test_a_refund_never_goes_below_nothing() -> None:
         now_us,
     )
     assert refund(limit, (end_us, 1, now_us, now_us), now_us, 0, receipt, False) is None
-    partly = receipt._replace(returned=3)
+    partly = receipt._replace(refunded_units=3)
     assert refund(limit, (end_us, 7, now_us, now_us), now_us, 5, partly, False) == (
         end_us,
         5,
@@ -174,18 +177,18 @@ def test_a_refund_never_goes_below_nothing() -> None:
 
 
 def test_a_clock_that_steps_back_keeps_the_count_and_locks_nobody_out() -> None:
-    key = Key(FixedWindow(2, 60))
+    key = FixedWindowKey(FixedWindow(2, 60))
     key.take(3600, 2)
     assert key.take(0) == "in 60"
     assert key.take(60) == "1 left"
 
 
 def test_a_clock_that_steps_back_keeps_reservations_as_far_ahead_as_they_were() -> None:
-    key = Key(FixedWindow(2, 60))
+    key = FixedWindowKey(FixedWindow(2, 60))
     key.take(3600, 2)
     key.reserve(3600, 2)
     assert key.take(0) == "in 120"
-    key = Key(FixedWindow(1, "month"))
+    key = FixedWindowKey(FixedWindow(1, "month"))
     key.take(90 * 86_400)
     key.reserve(90 * 86_400)
     assert key.take(0) == f"in {(16 + 31) * 86_400}"  # the rest of November, and December
@@ -205,14 +208,14 @@ def test_a_clock_that_steps_back_keeps_reservations_as_far_ahead_as_they_were() 
 def test_a_changed_limit_counts_what_the_unended_window_holds(
     before: FixedWindow, after: FixedWindow, answer: str
 ) -> None:
-    key = Key(before)
+    key = FixedWindowKey(before)
     key.take(10, 7)
     key.limit = after
     assert key.take(30) == answer
 
 
 def test_a_lowered_limit_does_not_outlast_the_window() -> None:
-    key = Key(FixedWindow(90, 60))
+    key = FixedWindowKey(FixedWindow(90, 60))
     receipt = key.reserve(0, 90)
     key.limit = FixedWindow(10, 60)
     assert key.refund(1, receipt, 5)
@@ -221,7 +224,7 @@ def test_a_lowered_limit_does_not_outlast_the_window() -> None:
 
 
 def test_a_changed_limit_keeps_reservations_in_the_window_that_holds_them() -> None:
-    key = Key(FixedWindow(1, 60))
+    key = FixedWindowKey(FixedWindow(1, 60))
     for _ in range(4):
         key.reserve(0)
     key.limit = FixedWindow(5, 90)  # served at 60, 120 and 180, the last one in the window that ends at 270
@@ -309,14 +312,14 @@ def live(limit: FixedWindow, life: Life) -> tuple[State | None, int, list[Receip
             patience_us = None if verb == "take" else which * length_us(limit)
             facts, state = decide(ready(limit, now_us), state, now_us, cost, patience_us)
             if facts[0] and cost:
-                charges.append(Receipt.of(facts, cost))
+                charges.append(Receipt.from_outcome(facts, cost))
         elif which < len(charges):
             charge = charges[-1 - which]
             given = refund(ready(limit, now_us), state, now_us, cost, charge, verb == "cancel")
             if given is not None:
                 state = given
-                returned = min(charge.cost, charge.returned + cost)
-                charges[-1 - which] = charge._replace(returned=returned)
+                returned = min(charge.cost, charge.refunded_units + cost)
+                charges[-1 - which] = charge._replace(refunded_units=returned)
     return state, now_us, charges
 
 
@@ -325,7 +328,7 @@ def test_at_most_amount_is_served_in_any_window(limit: FixedWindow, life: Life) 
     served: dict[int, int] = {}
     for charge in live(limit, life)[2]:
         end_us = decide(ready(limit, charge.served_us), None, charge.served_us, 1)[0][MARK]
-        served[end_us] = served.get(end_us, 0) + charge.cost - charge.returned
+        served[end_us] = served.get(end_us, 0) + charge.cost - charge.refunded_units
     assert all(units <= limit.amount for units in served.values())
 
 
@@ -420,7 +423,7 @@ def test_a_changed_limit_counts_what_was_served_in_its_own_window(
 
 
 def test_a_refund_that_empties_a_window_does_not_open_the_one_before() -> None:
-    key = Key(FixedWindow(5, 1))
+    key = FixedWindowKey(FixedWindow(5, 1))
     assert key.take(0.95, 5) == "0 left"
     first = key.reserve(1.01, 1)
     assert key.refund(1.01, first)
@@ -431,7 +434,7 @@ def test_a_refund_that_empties_a_window_does_not_open_the_one_before() -> None:
 def test_a_window_that_ends_with_that_of_another_limit_is_still_its_own() -> None:
     """3600/hour are used up at :58:05. Under 60/minute they count in that minute; not in the next one, which ends
     with the hour."""
-    key = Key(FixedWindow(3600, 3600))
+    key = FixedWindowKey(FixedWindow(3600, 3600))
     used = key.reserve(58 * 60 + 5, 3600)
     key.limit = FixedWindow(60, 60)
     assert key.take(58 * 60 + 5) == "in 55"
@@ -441,7 +444,7 @@ def test_a_window_that_ends_with_that_of_another_limit_is_still_its_own() -> Non
 
 
 def test_under_a_longer_window_units_count_no_longer_than_their_own_lasts() -> None:
-    key = Key(FixedWindow(10, 60))
+    key = FixedWindowKey(FixedWindow(10, 60))
     key.take(50, 10)
     key.limit = FixedWindow(6, "day", "America/New_York")
     assert key.take(50) == "in 10"

@@ -1,4 +1,7 @@
-"""The laws of the leaky bucket, and its stories in time. Times are milliseconds unless they say otherwise."""
+"""The laws of the leaky bucket, and its stories in time. Times are milliseconds unless they say otherwise.
+
+The reason for its length: one algorithm, told on one key class.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ T0 = 1_700_000_000_000_000
 FOREVER_US = 10**15
 
 
-class Key:
+class LeakyBucketKey:
     """One key that lives through a story: what comes back is kept, as an engine would."""
 
     def __init__(self, limit: LeakyBucket) -> None:
@@ -34,7 +37,7 @@ class Key:
         """Allowed; nginx's excess; the wait in ms if allowed, else retry_after in ms (None never)."""
         facts, self.state = decide(self.limit, self.state, T0 + round(at_ms * 1000), cost, patience_us)
         if facts[ALLOWED] and cost:
-            self.receipt = Receipt.of(facts, cost)
+            self.receipt = Receipt.from_outcome(facts, cost)
         wait_us = facts[DELAY_US] if facts[ALLOWED] else facts[RETRY_AFTER_US]
         return facts[ALLOWED], facts[MARK], None if wait_us is None else wait_us // 1000
 
@@ -68,7 +71,7 @@ def walk(limit: LeakyBucket, steps: Steps) -> tuple[State | None, int]:
 
 
 def test_a_queue_of_five_is_served_at_the_pace_of_the_limit() -> None:
-    key = Key(LeakyBucket(6, per=60, burst=5))
+    key = LeakyBucketKey(LeakyBucket(6, per=60, burst=5))
     waits = [key.ask(0) for _ in range(7)]
     assert waits[:6] == [(True, i * 1000, i * 10_000) for i in range(6)]
     assert waits[6] == (False, 6000, 10_000)
@@ -78,24 +81,24 @@ def test_a_queue_of_five_is_served_at_the_pace_of_the_limit() -> None:
 
 def test_without_delay_the_queue_merely_counts() -> None:
     """The recorded nginx_real_01: 6r/m burst=5 nodelay, six at once, then one at 11 s and one at 21.5 s."""
-    key = Key(LeakyBucket(6, per=60, burst=5, delay=None))
+    key = LeakyBucketKey(LeakyBucket(6, per=60, burst=5, delay=None))
     assert [key.ask(0)[::2] for _ in range(6)] == [(True, 0)] * 6
     assert key.ask(0)[0] is False
     assert key.ask(11_000)[::2] == (True, 0)
     assert key.ask(11_000)[0] is False
     assert key.ask(21_500)[::2] == (True, 0)
-    key = Key(LeakyBucket(1, burst=4, delay=2))
+    key = LeakyBucketKey(LeakyBucket(1, burst=4, delay=2))
     assert [key.ask(0)[2] for _ in range(5)] == [0, 0, 0, 1000, 2000]
 
 
 def test_rates_and_drains_are_rounded_down_as_nginx_rounds_them() -> None:
     assert LeakyBucket(10, per=60).rate == 166
-    key = Key(LeakyBucket(10, per=60))
+    key = LeakyBucketKey(LeakyBucket(10, per=60))
     assert key.ask(0) == (True, 0, 0)
     assert key.ask(6000) == (False, 4, 25)
     assert key.ask(6024) == (False, 1, 1)
     assert key.ask(6025) == (True, 0, 0)
-    key = Key(LeakyBucket(10, per=60, burst=9))
+    key = LeakyBucketKey(LeakyBucket(10, per=60, burst=9))
     for at_ms in range(0, 35, 5):
         key.ask(at_ms)
     assert key.state is not None
@@ -103,7 +106,7 @@ def test_rates_and_drains_are_rounded_down_as_nginx_rounds_them() -> None:
 
 
 def test_the_clock_steps_back_as_recorded_from_nginx() -> None:
-    key = Key(LeakyBucket(5))
+    key = LeakyBucketKey(LeakyBucket(5))
     key.ask(0)
     assert key.ask(-60_001) == (False, 995, 60_201)
     assert key.ask(-60_000) == (False, 1000, 60_200)
@@ -113,7 +116,7 @@ def test_the_clock_steps_back_as_recorded_from_nginx() -> None:
 
 
 def test_a_small_step_back_stops_the_drain_and_a_large_one_restarts_it() -> None:
-    key = Key(LeakyBucket(5, burst=5, delay=None))
+    key = LeakyBucketKey(LeakyBucket(5, burst=5, delay=None))
     key.ask(0)
     key.ask(-500)
     assert key.state is not None
@@ -125,7 +128,7 @@ def test_a_small_step_back_stops_the_drain_and_a_large_one_restarts_it() -> None
 
 
 def test_facts_speak_of_the_whole_queue() -> None:
-    key = Key(LeakyBucket(1, burst=3))
+    key = LeakyBucketKey(LeakyBucket(1, burst=3))
     assert key.remaining(0) == 4
     key.ask(0, 3)
     assert (key.remaining(0), key.remaining(999), key.remaining(1000)) == (1, 1, 2)
@@ -136,14 +139,14 @@ def test_facts_speak_of_the_whole_queue() -> None:
 
 
 def test_more_than_the_queue_can_hold_is_never_allowed() -> None:
-    key = Key(LeakyBucket(1, burst=3))
+    key = LeakyBucketKey(LeakyBucket(1, burst=3))
     assert key.ask(0, 5) == (False, 0, None)
     assert key.ask(0, 5, FOREVER_US) == (False, 0, None)
     assert key.ask(0, 4)[0] is True
 
 
 def test_a_reservation_waits_for_room_and_holds_up_those_behind_it() -> None:
-    key = Key(LeakyBucket(1, burst=1, delay=None))
+    key = LeakyBucketKey(LeakyBucket(1, burst=1, delay=None))
     assert key.ask(0, 2) == (True, 1000, 0)
     assert key.ask(0, 2, 1_999_999) == (False, 3000, 2000)
     assert key.ask(0, 2, 2_000_000) == (True, 3000, 2000)
@@ -153,7 +156,7 @@ def test_a_reservation_waits_for_room_and_holds_up_those_behind_it() -> None:
 
 
 def test_a_reservation_that_fits_still_waits_its_delay() -> None:
-    key = Key(LeakyBucket(1, burst=5))
+    key = LeakyBucketKey(LeakyBucket(1, burst=5))
     key.ask(0)
     assert key.ask(0, 1, 999_999) == (False, 1000, 1000)
     assert key.ask(0, 1, 1_000_000) == (True, 1000, 1000)
@@ -163,23 +166,23 @@ def test_a_reservation_that_fits_still_waits_its_delay() -> None:
 
 
 def test_debt_ends_at_the_horizon() -> None:
-    patient = Key(LeakyBucket(1, per=1000, burst=10**5))
+    patient = LeakyBucketKey(LeakyBucket(1, per=1000, burst=10**5))
     assert patient.ask(0, 10**5, FOREVER_US) == (False, 99_999_000, 99_999_000_000)
     assert patient.ask(0, 10**5) == (True, 99_999_000, 99_999_000_000)  # a take is nginx's: any delay
     limit = LeakyBucket(1, per=1000, burst=10**5, delay=None)
-    key = Key(limit)
+    key = LeakyBucketKey(limit)
     while key.ask(0, 10_001, FOREVER_US)[0]:
         assert key.receipt.delay_us <= HORIZON_US
     assert key.state is not None
     assert key.state[0] + 10_001_000 > limit.max_water
-    fast = Key(LeakyBucket(10**9, burst=10**12, delay=None))
+    fast = LeakyBucketKey(LeakyBucket(10**9, burst=10**12, delay=None))
     while fast.ask(0, 10**12, FOREVER_US)[0]:
         assert fast.state is not None
         assert fast.state[0] <= 2**52
 
 
 def test_a_refund_makes_room_again_also_for_the_first_unit() -> None:
-    key = Key(LeakyBucket(1))
+    key = LeakyBucketKey(LeakyBucket(1))
     key.ask(0)
     assert key.give_back(0, key.receipt) is True
     assert key.give_back(0, key.receipt) is False
@@ -188,43 +191,43 @@ def test_a_refund_makes_room_again_also_for_the_first_unit() -> None:
 
 def test_a_charge_is_given_back_in_parts_but_not_more_than_once() -> None:
     for cancel in (False, True):
-        key = Key(LeakyBucket(1, burst=9))
+        key = LeakyBucketKey(LeakyBucket(1, burst=9))
         key.ask(0, 2)
         key.ask(0, 5)
         charge = key.receipt
         assert key.give_back(0, charge, units=2, cancel=cancel) is True
-        assert key.give_back(0, charge._replace(returned=2), units=5, cancel=cancel) is True
+        assert key.give_back(0, charge._replace(refunded_units=2), units=5, cancel=cancel) is True
         assert key.state is not None
         assert key.state[:2] == (2000, T0 // 1000)
-        assert key.give_back(0, charge._replace(returned=5), cancel=cancel) is False
+        assert key.give_back(0, charge._replace(refunded_units=5), cancel=cancel) is False
 
 
 def test_what_has_drained_is_not_given_back_twice() -> None:
     """Take 10, let others take 10 a second later, refund the first: nothing is minted."""
-    key = Key(LeakyBucket(10, burst=9, delay=None))
+    key = LeakyBucketKey(LeakyBucket(10, burst=9, delay=None))
     key.ask(0, 10)
     first = key.receipt
     key.ask(1000, 10)
     assert key.give_back(1000, first) is False
     assert key.remaining(1000) == 0
     assert key.give_back(500, first) is False  # nor when the clock steps back to before it had drained
-    key = Key(LeakyBucket(10, burst=9, delay=None))
+    key = LeakyBucketKey(LeakyBucket(10, burst=9, delay=None))
     key.ask(0, 10)
     first = key.receipt
     key.ask(400, 4)
     assert key.give_back(400, first) is True
     assert key.remaining(400) == 6
-    assert key.give_back(400, first._replace(returned=6)) is False
+    assert key.give_back(400, first._replace(refunded_units=6)) is False
 
 
 def test_a_cancelled_reservation_frees_its_place_unless_it_was_served() -> None:
-    key = Key(LeakyBucket(1, delay=None))
+    key = LeakyBucketKey(LeakyBucket(1, delay=None))
     key.ask(0)
     key.ask(0, 1, FOREVER_US)
     assert key.ask(0)[2] == 2000
     assert key.give_back(1000, key.receipt, cancel=True) is True
     assert key.ask(1000) == (True, 0, 0)
-    key = Key(LeakyBucket(1, burst=9))
+    key = LeakyBucketKey(LeakyBucket(1, burst=9))
     key.ask(0, 3)
     assert key.receipt.delay_us == 2_000_000
     assert key.give_back(2001, key.receipt, cancel=True) is False
@@ -232,7 +235,7 @@ def test_a_cancelled_reservation_frees_its_place_unless_it_was_served() -> None:
 
 
 def test_what_later_reservations_built_on_stays() -> None:
-    key = Key(LeakyBucket(1, burst=4, delay=None))
+    key = LeakyBucketKey(LeakyBucket(1, burst=4, delay=None))
     key.ask(0, 5)
     key.ask(0, 3, FOREVER_US)
     first = key.receipt
@@ -241,7 +244,7 @@ def test_what_later_reservations_built_on_stays() -> None:
     assert key.state is not None
     assert key.state[:2] == (9000, T0 // 1000)
     for delay, water in ((0, 4000), (5, 2000)):  # a turn in the queue as well, but not a unit waved through
-        key = Key(LeakyBucket(1, burst=9, delay=delay))
+        key = LeakyBucketKey(LeakyBucket(1, burst=9, delay=delay))
         key.ask(0, 3)
         first = key.receipt
         key.ask(0, 2)
@@ -251,7 +254,7 @@ def test_what_later_reservations_built_on_stays() -> None:
 
 
 def test_a_changed_limit_keeps_the_queue() -> None:
-    key = Key(LeakyBucket(10, burst=20))
+    key = LeakyBucketKey(LeakyBucket(10, burst=20))
     key.ask(0, 15)
     key.limit = LeakyBucket(1, burst=5)
     assert key.ask(0) == (False, 15_000, 10_000)
@@ -387,7 +390,7 @@ def test_a_refund_never_leaves_less_water_than_had_the_charge_not_been_made(
             state = after
             without = decide(limit, without, now_us, units)[1]
     now_us += gap_us
-    given_back = refund(limit, state, now_us, cost, Receipt.of(facts, cost), False)
+    given_back = refund(limit, state, now_us, cost, Receipt.from_outcome(facts, cost), False)
     if given_back is not None:
         assert given_back[0] >= 0
         held = decide(limit, given_back, now_us, 0)[0][MARK]
@@ -401,7 +404,7 @@ def test_a_refund_at_once_restores_what_was(
     state, now_us = walk(limit, steps)
     facts, after = decide(limit, state, now_us, cost, patience_us)
     if facts[ALLOWED]:
-        restored = refund(limit, after, now_us, cost, Receipt.of(facts, cost), cancel)
+        restored = refund(limit, after, now_us, cost, Receipt.from_outcome(facts, cost), cancel)
         assert restored is not None
         before = decide(limit, state, now_us, 0)[0]
         again = decide(limit, restored, now_us, 0)[0]
@@ -416,7 +419,7 @@ def test_the_stored_form_reads_back(state: State) -> None:
 
 def test_a_clock_set_back_locks_out_for_two_minutes_at_most() -> None:
     """Up to 120 s exactly as nginx; further back a refusal starts the drain again."""
-    key = Key(LeakyBucket(10, burst=9, delay=None))
+    key = LeakyBucketKey(LeakyBucket(10, burst=9, delay=None))
     key.ask(0, 10)
     assert key.ask(-120_000) == (False, 10_000 - 10, 120_000 + 100)
     assert key.state == (10_000, T0 // 1000, 0, 0)

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.algorithms.durations import format_period
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.leaky_bucket import LeakyBucket
-from headgate.algorithms.limit import DAY, HOUR, MINUTE, SECOND, Limit, format_period
+from headgate.algorithms.limit import DAY, HOUR, MINUTE, SECOND, Limit
 from headgate.algorithms.sliding_log import SlidingLog
 from headgate.algorithms.sliding_window import SlidingWindow
 from headgate.algorithms.slots import Slots
@@ -124,7 +125,7 @@ def test_several_limits() -> None:
 def test_a_semicolon_without_a_limit_is_refused(text: str, meant: str) -> None:
     with pytest.raises(InvalidRule) as refused:
         parse_all(text)
-    assert str(refused.value) == f'"{text}" {START} A semicolon stands between two limits. Did you mean {meant}?'
+    assert str(refused.value) == f'"{text}" {START} A semicolon separates two limits. Did you mean {meant}?'
 
 
 START = "is not a limit. Write AMOUNT/PERIOD, such as 10/minute or 10/30s, or N slots."

@@ -13,9 +13,9 @@ from headgate.algorithms.quota_grants import (
     MAX_GRANTS_PER_HOLDER,
     MAX_HOLDERS,
     State,
-    assign,
     dead_at_us,
-    leave,
+    grant,
+    remove_holder,
     target,
     ttl_and_grace,
 )
@@ -32,14 +32,14 @@ DIVISIONS = [
 ]
 
 
-class Step(NamedTuple):
+class GrantStep(NamedTuple):
     kind: str
     holder: int
     number: int
     after_us: int
 
 
-class Given(NamedTuple):
+class RecordedGrant(NamedTuple):
     """One part that was told: in the limit's own units, and when it may be used, in true time."""
 
     division: QuotaUnits
@@ -50,7 +50,7 @@ class Given(NamedTuple):
     counted_us: int
 
 
-class World:
+class GrantSimulation:
     """Holders and their ledger, and a judge with a clock of his own that never steps."""
 
     def __init__(self) -> None:
@@ -59,16 +59,16 @@ class World:
         self.ahead_us = 0  # the ledger's clock before the judge's
         self.division = DIVISIONS[0]
         self.names = dict.fromkeys(range(5), 0)
-        self.given: dict[str, list[Given]] = {}
+        self.given: dict[str, list[RecordedGrant]] = {}
 
     def name(self, holder: int) -> str:
         return f"{holder}.{self.names[holder]}"
 
-    def play(self, step: Step) -> None:
+    def play(self, step: GrantStep) -> None:
         self.true_us += step.after_us
         now_us = self.true_us + self.ahead_us
         if step.kind == "leave":
-            self.state = leave(self.state, now_us, self.name(step.holder))
+            self.state = remove_holder(self.state, now_us, self.name(step.holder))
         elif step.kind == "rename":
             self.names[step.holder] += 1
         elif step.kind == "limit":
@@ -80,11 +80,11 @@ class World:
         else:
             self.report(step, now_us)
 
-    def report(self, step: Step, now_us: int) -> None:
+    def report(self, step: GrantStep, now_us: int) -> None:
         wants = None if step.number < 0 else step.number
         known_us = max((each.counted_us for told in self.given.values() for each in told), default=0)
         unknown_us = now_us + known_us - self.true_us
-        told, self.state = assign(
+        told, self.state = grant(
             self.division, self.state, now_us, self.name(step.holder), wants, TTL_US, GRACE_US, unknown_us
         )
         assert len(self.state.holders) <= MAX_HOLDERS
@@ -96,7 +96,7 @@ class World:
         late_us = 0 if step.kind == "report" else GRACE_US
         arrives_us = self.true_us + late_us
         counted_us = self.true_us + LIVE_US
-        given = Given(self.division, told.units, told.burst, arrives_us, arrives_us + TTL_US, counted_us)
+        given = RecordedGrant(self.division, told.units, told.burst, arrives_us, arrives_us + TTL_US, counted_us)
         if step.kind == "lost":
             given = given._replace(until_us=0)
         self.given.setdefault(self.name(step.holder), []).append(given)
@@ -120,11 +120,11 @@ class World:
         return rate / most_rate, Fraction(burst, max(each.division.burst for each in told))
 
 
-def pace(given: Given) -> Fraction:
+def pace(given: RecordedGrant) -> Fraction:
     return Fraction(given.units, given.division.period_us)
 
 
-def late(given: Given) -> int:
+def late(given: RecordedGrant) -> int:
     return given.arrives_us
 
 
@@ -134,34 +134,34 @@ WANTS = st.sampled_from([-1, 0, 1, ALL_GRANT_UNITS // 5, ALL_GRANT_UNITS // 3, A
     0, ALL_GRANT_UNITS
 )
 WHO = st.integers(0, 2)
-REPORTS = st.builds(Step, st.sampled_from(["report", "report", "late", "lost"]), WHO, WANTS, PAUSES)
-OTHERS = st.builds(Step, st.sampled_from(["leave", "rename", "limit"]), WHO, st.integers(0, 9), PAUSES)
-LOSSES = st.builds(Step, st.just("lost ledger"), st.just(0), st.just(0), PAUSES)
+REPORTS = st.builds(GrantStep, st.sampled_from(["report", "report", "late", "lost"]), WHO, WANTS, PAUSES)
+OTHERS = st.builds(GrantStep, st.sampled_from(["leave", "rename", "limit"]), WHO, st.integers(0, 9), PAUSES)
+LOSSES = st.builds(GrantStep, st.just("lost ledger"), st.just(0), st.just(0), PAUSES)
 BACKWARDS = st.sampled_from([-1, -SECOND, -LIVE_US, -3600 * SECOND])
-BACK = st.builds(Step, st.just("clock"), st.just(0), BACKWARDS, PAUSES)
+BACK = st.builds(GrantStep, st.just("clock"), st.just(0), BACKWARDS, PAUSES)
 
 
 @settings(max_examples=100)
 @given(st.lists(REPORTS, min_size=20, max_size=40))
-def test_no_more_than_the_limit_is_ever_out(story: list[Step]) -> None:
-    world, heard_us = World(), dict[str, int]()
+def test_no_more_than_the_limit_is_ever_out(story: list[GrantStep]) -> None:
+    simulation, heard_us = GrantSimulation(), dict[str, int]()
     for step in story:
-        world.play(step)
-        assert max(world.judge()) <= 1
-        heard_us[world.name(step.holder)] = world.true_us
-        living = {name for name, at_us in heard_us.items() if at_us + LIVE_US > world.true_us}
-        assert world.state is not None
-        assert {holder.name for holder in world.state.holders} == living
-        assert dead_at_us(world.state) == world.true_us + LIVE_US
+        simulation.play(step)
+        assert max(simulation.judge()) <= 1
+        heard_us[simulation.name(step.holder)] = simulation.true_us
+        living = {name for name, at_us in heard_us.items() if at_us + LIVE_US > simulation.true_us}
+        assert simulation.state is not None
+        assert {holder.name for holder in simulation.state.holders} == living
+        assert dead_at_us(simulation.state) == simulation.true_us + LIVE_US
 
 
 @settings(max_examples=150)
 @given(st.lists(st.one_of(REPORTS, REPORTS, REPORTS, REPORTS, OTHERS, BACK, LOSSES), min_size=20, max_size=40))
-def test_nor_when_limits_change_clocks_step_back_and_ledgers_are_lost(story: list[Step]) -> None:
-    world = World()
+def test_nor_when_limits_change_clocks_step_back_and_ledgers_are_lost(story: list[GrantStep]) -> None:
+    simulation = GrantSimulation()
     for step in story:
-        world.play(step)
-        assert max(world.judge()) <= 1
+        simulation.play(step)
+        assert max(simulation.judge()) <= 1
 
 
 @settings(max_examples=100)
@@ -171,14 +171,14 @@ def test_nor_when_limits_change_clocks_step_back_and_ledgers_are_lost(story: lis
     st.lists(REPORTS, min_size=5, max_size=20),
 )
 def test_a_clock_that_jumps_ahead_puts_the_limit_out_once_more(
-    before: list[Step], jump_us: int, after: list[Step]
+    before: list[GrantStep], jump_us: int, after: list[GrantStep]
 ) -> None:
-    world = World()
-    for step in [*before, Step("clock", 0, jump_us, 0), *after]:
-        world.play(step)
-        assert max(world.judge()) <= 2
-    world.play(Step("report", 0, ALL_GRANT_UNITS, LIVE_US))
-    assert max(world.judge()) <= 1
+    simulation = GrantSimulation()
+    for step in [*before, GrantStep("clock", 0, jump_us, 0), *after]:
+        simulation.play(step)
+        assert max(simulation.judge()) <= 2
+    simulation.play(GrantStep("report", 0, ALL_GRANT_UNITS, LIVE_US))
+    assert max(simulation.judge()) <= 1
 
 
 # ----- fairness, by a judge who sorts -----
@@ -248,7 +248,7 @@ def test_targets_are_fair_and_leave_nothing(least: int, noted: list[int]) -> Non
         assert all(part >= each for part, each in zip(targets, equal, strict=True))
 
 
-class Rounds:
+class ReportRounds:
     """Holders that report at their own time in every round, for as long as they are there."""
 
     def __init__(self, phases: list[int], wants: list[int], part: QuotaUnits) -> None:
@@ -273,7 +273,7 @@ class Rounds:
 
     def report(self, at_us: int, holder: int) -> None:
         self.now_us = at_us
-        told, self.state = assign(self.part, self.state, at_us, str(holder), self.wants[holder], TTL_US, GRACE_US)
+        told, self.state = grant(self.part, self.state, at_us, str(holder), self.wants[holder], TTL_US, GRACE_US)
         assert told is not None
         self.parts[holder] = told.grains
 
@@ -311,7 +311,7 @@ HOLDING = st.integers(1, 6).flatmap(
 def test_a_change_is_everywhere_within_two_reports(
     holding: tuple[list[int], list[int]], part: QuotaUnits, who: int, wants: int
 ) -> None:
-    rounds = Rounds(*holding, part)
+    rounds = ReportRounds(*holding, part)
     settled_us = BASE_US + 5 * REPORT_US
     rounds.until(settled_us)
     rounds.assert_fair()
@@ -330,7 +330,7 @@ def test_a_change_is_everywhere_within_two_reports(
 def test_who_comes_is_served_within_two_reports(
     holding: tuple[list[int], list[int]], part: QuotaUnits, phase_us: int, wants: int
 ) -> None:
-    rounds = Rounds(*holding, part)
+    rounds = ReportRounds(*holding, part)
     rounds.until(BASE_US + 5 * REPORT_US)
     came_us = rounds.now_us + phase_us
     rounds.phases.append(phase_us)
@@ -347,7 +347,7 @@ def test_who_comes_is_served_within_two_reports(
 def test_many_changes_at_once_are_everywhere_within_three(
     holding: tuple[list[int], list[int]], part: QuotaUnits, data: st.DataObject
 ) -> None:
-    rounds = Rounds(*holding, part)
+    rounds = ReportRounds(*holding, part)
     rounds.until(BASE_US + 5 * REPORT_US)
     count = len(rounds.phases)
     wants = st.lists(WANTS.filter(lambda each: each >= 0), min_size=count, max_size=count)

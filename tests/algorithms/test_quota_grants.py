@@ -13,7 +13,7 @@ BASE_US = 1_700_000_000_000_000
 TTL_US, GRACE_US = 7 * SECOND, 3 * SECOND
 
 
-class Ledger:
+class GrantLedgerHarness:
     """One ledger of 100/s, asked in units per second at so many seconds."""
 
     def __init__(self, limit: str = "100/s", unknown_until: float = 0) -> None:
@@ -29,7 +29,7 @@ class Ledger:
     def tells(self, at: float, holder: str, wants: float | None) -> float | None:
         """What the holder is told, in units per second."""
         grains = None if wants is None else self.division.grains(round(wants * 1000), 1000 * SECOND)
-        told, self.state = quota_grants.assign(
+        told, self.state = quota_grants.grant(
             self.division, self.state, self.us(at), holder, grains, self.ttl_us, self.grace_us, self.unknown_us
         )
         if told is None:
@@ -38,18 +38,18 @@ class Ledger:
         return told.units * SECOND / told.period_us
 
     def leaves(self, at: float, holder: str) -> None:
-        self.state = quota_grants.leave(self.state, self.us(at), holder)
+        self.state = quota_grants.remove_holder(self.state, self.us(at), holder)
 
 
 def test_who_is_alone_has_what_it_wants_and_half_of_the_rest() -> None:
-    ledger = Ledger()
+    ledger = GrantLedgerHarness()
     assert ledger.tells(0, "a", 40) == 45 + 27.5
     assert ledger.tells(5, "a", 200) == 100
     assert ledger.tells(10, "a", 0) == 50
 
 
 def test_who_wants_little_has_it_and_the_others_share_the_rest() -> None:
-    ledger = Ledger()
+    ledger = GrantLedgerHarness()
     told: list[float | None] = []
     for at in (0, 5, 10, 15):
         told = [ledger.tells(at, "a", 20), ledger.tells(at + 1, "b", 200), ledger.tells(at + 2, "c", 90)]
@@ -57,7 +57,7 @@ def test_who_wants_little_has_it_and_the_others_share_the_rest() -> None:
 
 
 def test_what_was_told_is_blocked_until_it_has_run_out() -> None:
-    ledger = Ledger()
+    ledger = GrantLedgerHarness()
     assert ledger.tells(0, "a", 200) == 100
     assert ledger.tells(1, "b", 200) == 0
     assert ledger.tells(5, "a", 200) == 50  # who knows whether it hears that
@@ -66,7 +66,7 @@ def test_what_was_told_is_blocked_until_it_has_run_out() -> None:
 
 
 def test_who_falls_silent_is_forgotten_with_its_part() -> None:
-    ledger = Ledger()
+    ledger = GrantLedgerHarness()
     ledger.tells(0, "a", 20)
     assert ledger.tells(9.9, "b", 200) == 38.75
     assert ledger.tells(10, "b", 200) == 100
@@ -76,7 +76,7 @@ def test_who_falls_silent_is_forgotten_with_its_part() -> None:
 
 
 def test_who_says_goodbye_wants_nothing_more_but_may_be_using_what_it_has() -> None:
-    ledger = Ledger()
+    ledger = GrantLedgerHarness()
     ledger.tells(0, "a", 20)
     ledger.tells(0, "b", 200)
     ledger.leaves(1, "a")
@@ -84,11 +84,11 @@ def test_who_says_goodbye_wants_nothing_more_but_may_be_using_what_it_has() -> N
     assert ledger.tells(5, "b", 200) == 38.75  # a was told 61.25
     assert ledger.tells(10, "b", 200) == 100
     ledger.tells(11, "a", 0)
-    assert quota_grants.leave(None, BASE_US, "a") is None
+    assert quota_grants.remove_holder(None, BASE_US, "a") is None
 
 
 def test_an_idle_holder_has_a_standby_as_long_as_there_is_room() -> None:
-    ledger = Ledger()
+    ledger = GrantLedgerHarness()
     told: list[float | None] = []
     for at in (0, 5, 10, 15):
         told = [ledger.tells(at, "busy", 40), ledger.tells(at + 1, "idle", 0)]
@@ -99,14 +99,14 @@ def test_an_idle_holder_has_a_standby_as_long_as_there_is_room() -> None:
 
 
 def test_who_comes_finds_something_unless_all_is_used() -> None:
-    ledger = Ledger()
+    ledger = GrantLedgerHarness()
     assert ledger.tells(0, "a", 0) == 50
     assert ledger.tells(0, "b", 200) == 50
     assert ledger.tells(0, "c", 1) == 0
 
 
 def test_a_demand_that_trembles_changes_nothing() -> None:
-    ledger = Ledger()
+    ledger = GrantLedgerHarness()
     told = {ledger.tells(at, "a", wants) for at, wants in enumerate([40, 44, 36, 45, 34, 41])}
     assert told == {72.5}
     assert ledger.tells(6, "a", 33) != 72.5
@@ -122,7 +122,7 @@ def test_a_demand_that_trembles_changes_nothing() -> None:
 
 
 def test_who_cannot_know_is_taken_to_want_an_equal_part() -> None:
-    ledger = Ledger()
+    ledger = GrantLedgerHarness()
     ledger.tells(0, "a", 200)
     assert ledger.tells(1, "b", None) == 0
     ledger.tells(5, "a", 200)
@@ -132,7 +132,7 @@ def test_who_cannot_know_is_taken_to_want_an_equal_part() -> None:
 
 
 def test_parts_that_would_let_nothing_pass_are_not_told() -> None:
-    ledger = Ledger("100/s burst 2")
+    ledger = GrantLedgerHarness("100/s burst 2")
     told: list[float | None] = []
     for at in (0, 5, 10, 15):
         told = [ledger.tells(at, name, wants) for name, wants in (("a", 0), ("b", 1), ("c", 30), ("d", 90))]
@@ -140,7 +140,7 @@ def test_parts_that_would_let_nothing_pass_are_not_told() -> None:
 
 
 def test_a_ledger_listens_until_what_nobody_remembers_has_run_out() -> None:
-    ledger = Ledger(unknown_until=6)
+    ledger = GrantLedgerHarness(unknown_until=6)
     assert ledger.tells(0, "a", 200) is None
     assert ledger.tells(5.9, "b", 200) is None
     assert ledger.tells(6, "a", 200) == 50
@@ -148,14 +148,14 @@ def test_a_ledger_listens_until_what_nobody_remembers_has_run_out() -> None:
 
 
 def test_a_ledger_never_listens_for_longer_than_a_part_can_live() -> None:
-    ledger = Ledger(unknown_until=3600)
+    ledger = GrantLedgerHarness(unknown_until=3600)
     assert ledger.tells(0, "a", 200) is None
     assert ledger.tells(9.9, "a", 200) is None
     assert ledger.tells(10, "a", 200) == 100
 
 
 def test_a_clock_that_steps_back_leaves_every_part_its_time() -> None:
-    ledger = Ledger(unknown_until=2)
+    ledger = GrantLedgerHarness(unknown_until=2)
     ledger.tells(1, "a", 200)
     ledger.tells(2, "a", 200)
     assert ledger.tells(-3600, "b", 200) == 0
@@ -164,7 +164,7 @@ def test_a_clock_that_steps_back_leaves_every_part_its_time() -> None:
 
 
 def test_a_ttl_that_became_shorter_does_not_end_what_was_told() -> None:
-    ledger = Ledger()
+    ledger = GrantLedgerHarness()
     ledger.tells(0, "a", 40)
     ledger.ttl_us, ledger.grace_us = 2 * SECOND, SECOND
     assert ledger.tells(1, "a", 200) == 100
@@ -173,7 +173,7 @@ def test_a_ttl_that_became_shorter_does_not_end_what_was_told() -> None:
 
 
 def test_many_falling_parts_are_merged_never_shortened() -> None:
-    ledger = Ledger()
+    ledger = GrantLedgerHarness()
     told: list[tuple[int, int]] = []
     for second, wants in enumerate([200, 70, 50, 35, 25, 15, 8]):
         ledger.tells(second, "a", wants)
@@ -188,7 +188,7 @@ def test_many_falling_parts_are_merged_never_shortened() -> None:
 
 
 def test_a_limit_may_change_while_its_parts_are_out() -> None:
-    ledger = Ledger("100/s")
+    ledger = GrantLedgerHarness("100/s")
     assert ledger.tells(0, "a", 200) == 100
     ledger.division = quota_units(parse("10/s"))
     assert ledger.tells(1, "b", 20) == 0
@@ -198,7 +198,7 @@ def test_a_limit_may_change_while_its_parts_are_out() -> None:
 
 def test_a_ledger_is_full_some_time() -> None:
     holders = tuple(Holder(str(rank), 0, ((0, BASE_US + SECOND),)) for rank in range(MAX_HOLDERS))
-    ledger = Ledger()
+    ledger = GrantLedgerHarness()
     ledger.state = State(BASE_US, 0, holders)
     assert ledger.tells(0, "one more", 200) == 0
     assert ledger.state.holders == holders

@@ -101,7 +101,7 @@ def level_of(limit: Any) -> Callable[[Any, int], Fraction]:
     return lambda state, now_us: Fraction(0) if state is None else known(state, now_us)
 
 
-class Life:
+class RefundedKey:
     """One key: every charge, and how much of it was not given back."""
 
     def __init__(self, text: str) -> None:
@@ -128,11 +128,11 @@ class Life:
             self.limit, self.state, self.now_us, cost, HORIZON_US if reserves else None
         )
         if facts[0]:
-            self.charges.append((Receipt.of(facts, cost), Fraction(cost)))
+            self.charges.append((Receipt.from_outcome(facts, cost), Fraction(cost)))
 
     def refund(self, which: int, units: int, cancel: bool) -> None:
         receipt, kept = self.charges[which]
-        units = min(units, receipt.cost - receipt.returned)
+        units = min(units, receipt.cost - receipt.refunded_units)
         if not units:
             return
         before = self.level(self.state, self.now_us)
@@ -141,7 +141,7 @@ class Life:
         self.state = self.state if after is None else after
         given = before - self.level(self.state, self.now_us)
         assert -Fraction(1, 1000) <= given <= units + Fraction(1, 1000)
-        self.charges[which] = receipt._replace(returned=receipt.returned + units), kept - given
+        self.charges[which] = receipt._replace(refunded_units=receipt.refunded_units + units), kept - given
 
 
 # A takes half, B takes half, A is refunded; when B has drained all is taken, and B is refunded.
@@ -196,12 +196,12 @@ EMPTIED = [
 @example(history=EMPTIED)
 @given(history=steps)
 def test_over_any_span_no_more_pass_than_the_limit_says(text: str, history: list[Step]) -> None:
-    life = Life(text)
+    life = RefundedKey(text)
     for step in history:
         life.play(step)
 
 
-class Clocked(Life):
+class ClockedRefundedKey(RefundedKey):
     """A key whose clock swings and is set back. `forward_us` is how much time can have drained it: the advance of
     the highest reading, and a swing for each step back, for what a state proves may lie that far ahead of it."""
 
@@ -249,7 +249,7 @@ SET_BACK = [
 def test_whatever_the_clock_does_water_only_drains_or_is_given_back(
     text: str, history: list[tuple[tuple[str, int], Step]]
 ) -> None:
-    life = Clocked(text)
+    life = ClockedRefundedKey(text)
     for (kind, us), (verb, _, units, which, cancels) in history:
         life.read(life.now_us + us if kind == "on" else life.highest_us - us)
         if verb != "refund":
@@ -262,7 +262,7 @@ def test_whatever_the_clock_does_water_only_drains_or_is_given_back(
 @pytest.mark.parametrize("text", ["1/minute burst 20", "7/s burst 20", "700000/s burst 20"])
 @given(order=st.permutations(range(6)), costs=st.lists(st.integers(1, 3), min_size=6, max_size=6))
 def test_a_token_bucket_gets_all_back_in_whatever_order(text: str, order: list[int], costs: list[int]) -> None:
-    life = Life(text)
+    life = RefundedKey(text)
     for cost in costs:
         life.charge(cost, False)
     for which in order:
@@ -272,7 +272,7 @@ def test_a_token_bucket_gets_all_back_in_whatever_order(text: str, order: list[i
 
 def test_what_drains_while_charges_are_given_back_is_not_lost() -> None:
     """Six charges a tenth of a second apart, five given back as far apart: only what the sixth took is used."""
-    life = Life("1/minute burst 20")
+    life = RefundedKey("1/minute burst 20")
     for _ in range(6):
         life.charge(1, False)
         life.now_us += 100_000
@@ -284,7 +284,7 @@ def test_what_drains_while_charges_are_given_back_is_not_lost() -> None:
 
 @pytest.mark.parametrize("text", ["100/s burst 100", "100/s queue 99 nodelay", "100/s smooth"])
 def test_a_charge_that_knows_of_a_refund_can_be_given_back_after_it_is_forgotten(text: str) -> None:
-    life = Life(text)
+    life = RefundedKey(text)
     life.charge(1, False)
     life.now_us += 100_000_000
     life.charges.clear()
@@ -299,7 +299,7 @@ def test_a_charge_that_knows_of_a_refund_can_be_given_back_after_it_is_forgotten
 
 def test_a_refund_while_the_clock_of_a_queue_catches_up_is_remembered_as_long_as_any() -> None:
     """Nothing drains meanwhile: B lies where A lay, and once it has drained it has nothing to give back."""
-    life = Life("10/s queue 99 nodelay")
+    life = RefundedKey("10/s queue 99 nodelay")
     for _ in range(2):
         life.charge(50, False)
     life.now_us -= 50_000_000

@@ -32,7 +32,7 @@ def asked(
     return facts, after if after is None or after is state else settle(limit, after)
 
 
-class Key:
+class SlidingLogKey:
     """One log's life. Times are seconds after START."""
 
     def __init__(self, limit: SlidingLog) -> None:
@@ -53,7 +53,7 @@ class Key:
     def reserve(self, at: float, cost: int = 1, patience: float = 1e9) -> Receipt:
         facts = self.ask(at, cost, patience)
         assert facts[0]
-        return Receipt.of(facts, cost)
+        return Receipt.from_outcome(facts, cost)
 
     def refund(self, at: float, receipt: Receipt, units: int = 10**9, cancel: bool = False) -> bool:
         after = refund(self.limit, self.state, round((START + at) * SECOND), units, receipt, cancel)
@@ -66,7 +66,7 @@ class Key:
 
 
 def test_a_unit_leaves_exactly_one_period_after_it_came() -> None:
-    key = Key(SlidingLog(3, 60))
+    key = SlidingLogKey(SlidingLog(3, 60))
     assert [key.take(at) for at in (0, 10, 50)] == ["2 left", "1 left", "0 left"]
     assert key.take(50) == "in 10"
     assert key.take(59.999999) == "in 1e-06"
@@ -79,7 +79,7 @@ def test_a_unit_leaves_exactly_one_period_after_it_came() -> None:
 
 
 def test_a_cost_of_several_units_waits_for_the_last_of_them() -> None:
-    key = Key(SlidingLog(5, 10))
+    key = SlidingLogKey(SlidingLog(5, 10))
     assert [key.take(at, 2) for at in (0, 1)] == ["3 left", "1 left"]
     assert key.take(2, 2) == "in 8"
     assert key.take(2, 5) == "in 9"
@@ -90,14 +90,14 @@ def test_a_cost_of_several_units_waits_for_the_last_of_them() -> None:
 
 @pytest.mark.parametrize("gone", range(101))
 def test_what_remains_is_found_however_many_units_left(gone: int) -> None:
-    key = Key(SlidingLog(150, 1000))
+    key = SlidingLogKey(SlidingLog(150, 1000))
     for at in range(100):
         key.take(at)
     assert key.take(999 + gone) == f"{49 + gone} left"
 
 
 def test_reset_is_when_the_newest_unit_leaves() -> None:
-    key = Key(SlidingLog(3, 60))
+    key = SlidingLogKey(SlidingLog(3, 60))
     resets = [
         key.ask(at, cost)[RESET_AFTER_US] / SECOND for at, cost in ((0, 0), (0, 1), (20, 1), (50, 0), (80, 0))
     ]
@@ -105,7 +105,7 @@ def test_reset_is_when_the_newest_unit_leaves() -> None:
 
 
 def test_reservations_are_served_in_order_as_units_leave() -> None:
-    key = Key(SlidingLog(3, 60))
+    key = SlidingLogKey(SlidingLog(3, 60))
     key.take(0)
     key.take(10, 2)
     delays = [key.reserve(20, cost).delay_us / SECOND for cost in (1, 3, 1)]
@@ -118,7 +118,7 @@ def test_reservations_are_served_in_order_as_units_leave() -> None:
 
 
 def test_a_reservation_is_refused_beyond_its_patience_and_beyond_the_horizon() -> None:
-    key = Key(SlidingLog(1, 366 * 86_400))
+    key = SlidingLogKey(SlidingLog(1, 366 * 86_400))
     key.take(0)
     wait = (key.ask(0, 1)[RETRY_AFTER_US] or 0) / SECOND
     assert not key.ask(0, 1, patience=wait - 1)[0]
@@ -127,12 +127,12 @@ def test_a_reservation_is_refused_beyond_its_patience_and_beyond_the_horizon() -
 
 
 def test_a_refund_erases_the_units_of_its_instant() -> None:
-    key = Key(SlidingLog(10, 60))
+    key = SlidingLogKey(SlidingLog(10, 60))
     first, second, third = key.reserve(0, 4), key.reserve(1, 3), key.reserve(2, 3)
     assert key.refund(5, second, 2)
     assert key.units() == [0, 0, 0, 0, 1, 2, 2, 2]
     assert key.refund(5, third)
-    assert key.refund(5, second._replace(returned=2))
+    assert key.refund(5, second._replace(refunded_units=2))
     assert key.units() == [0, 0, 0, 0]
     assert not key.refund(5, second)
     key.take(30)
@@ -142,7 +142,7 @@ def test_a_refund_erases_the_units_of_its_instant() -> None:
 
 
 def test_a_log_that_was_erased_is_as_good_as_none() -> None:
-    key = Key(SlidingLog(3, 60))
+    key = SlidingLogKey(SlidingLog(3, 60))
     assert key.refund(1, key.reserve(0, 3))
     assert key.state is not None
     assert dead_at_us(key.limit, key.state) == (START + 1) * SECOND + MAX_CLOCK_SWING_US
@@ -152,7 +152,7 @@ def test_a_log_that_was_erased_is_as_good_as_none() -> None:
 
 
 def test_a_cancelled_reservation_gives_back_nothing_once_served() -> None:
-    key = Key(SlidingLog(2, 60))
+    key = SlidingLogKey(SlidingLog(2, 60))
     key.take(0, 2)
     first, second = key.reserve(10), key.reserve(10)
     assert (first.delay_us, second.delay_us) == (50 * SECOND, 50 * SECOND)
@@ -162,7 +162,7 @@ def test_a_cancelled_reservation_gives_back_nothing_once_served() -> None:
 
 
 def test_cancelling_from_the_end_of_the_queue_undoes_it() -> None:
-    key = Key(SlidingLog(2, 60))
+    key = SlidingLogKey(SlidingLog(2, 60))
     key.take(0)
     key.take(54)
     queue = [key.reserve(54) for _ in range(6)]
@@ -175,7 +175,7 @@ def test_cancelling_from_the_end_of_the_queue_undoes_it() -> None:
 
 
 def test_reservations_are_given_back_in_any_order() -> None:
-    key = Key(SlidingLog(2, 60))
+    key = SlidingLogKey(SlidingLog(2, 60))
     key.take(0, 2)
     first, second = key.reserve(0, 2), key.reserve(0, 2)
     assert key.refund(0, first, cancel=True)
@@ -185,7 +185,7 @@ def test_reservations_are_given_back_in_any_order() -> None:
 
 
 def test_what_later_reservations_pushed_out_is_not_given_back() -> None:
-    key = Key(SlidingLog(2, 60))
+    key = SlidingLogKey(SlidingLog(2, 60))
     key.take(0, 2)
     first, *_, last = [key.reserve(0, 2) for _ in range(2 + MAX_UNITS_BEFORE // 2)]
     assert len(key.units()) == 2 + MAX_UNITS_BEFORE
@@ -195,7 +195,7 @@ def test_what_later_reservations_pushed_out_is_not_given_back() -> None:
 
 
 def test_a_clock_that_steps_back_leaves_every_unit_its_age() -> None:
-    key = Key(SlidingLog(2, 60))
+    key = SlidingLogKey(SlidingLog(2, 60))
     key.take(1000)
     receipt = key.reserve(1020)
     assert key.take(0) == "in 40"  # and this refusal is kept: the log's time goes on from here
@@ -209,7 +209,7 @@ def test_a_clock_that_steps_back_leaves_every_unit_its_age() -> None:
 
 
 def test_a_log_does_not_take_the_charge_of_an_earlier_one_for_its_own() -> None:
-    key = Key(SlidingLog(2, 60))
+    key = SlidingLogKey(SlidingLog(2, 60))
     key.take(1000)
     receipt = key.reserve(0)
     assert key.units() == [1000, 1000]
@@ -219,7 +219,7 @@ def test_a_log_does_not_take_the_charge_of_an_earlier_one_for_its_own() -> None:
 
 
 def test_a_refund_is_a_stamp_too() -> None:
-    key = Key(SlidingLog(3, 60))
+    key = SlidingLogKey(SlidingLog(3, 60))
     key.take(0)
     assert key.refund(50, key.reserve(50))
     assert key.take(40) == "1 left"
@@ -227,7 +227,7 @@ def test_a_refund_is_a_stamp_too() -> None:
 
 
 def test_a_log_that_was_erased_keeps_its_stamp_while_the_clock_may_swing() -> None:
-    key = Key(SlidingLog(5, 1))
+    key = SlidingLogKey(SlidingLog(5, 1))
     key.take(0, 5)
     assert key.refund(1, key.reserve(1))
     assert key.ask(0.9, 5)[:4] == (True, 0, 0, 1.1 * SECOND)
@@ -236,7 +236,7 @@ def test_a_log_that_was_erased_keeps_its_stamp_while_the_clock_may_swing() -> No
 
 
 def test_so_does_one_whose_last_unit_has_left() -> None:
-    key = Key(SlidingLog(5, 1))
+    key = SlidingLogKey(SlidingLog(5, 1))
     key.take(0)
     receipt = key.reserve(0.99)
     assert key.refund(1.5, receipt)
@@ -245,14 +245,14 @@ def test_so_does_one_whose_last_unit_has_left() -> None:
 
 
 def test_a_log_that_was_erased_does_not_wait_for_a_clock_that_was_set_back() -> None:
-    key = Key(SlidingLog(5, 1))
+    key = SlidingLogKey(SlidingLog(5, 1))
     assert key.refund(1, key.reserve(1))
     assert key.take(0.899999) == "4 left"
     assert key.units() == pytest.approx([0.899999])
 
 
 def test_a_log_that_was_erased_keeps_its_stamp_by_the_clock() -> None:
-    key = Key(SlidingLog(2, 60))
+    key = SlidingLogKey(SlidingLog(2, 60))
     key.take(1000, 2)
     assert key.take(0) == "in 60"
     assert key.refund(61, key.reserve(60.5))
@@ -261,7 +261,7 @@ def test_a_log_that_was_erased_keeps_its_stamp_by_the_clock() -> None:
 
 
 def test_a_lowered_limit_bites_at_once_and_a_raised_one_gives_its_difference() -> None:
-    key = Key(SlidingLog(10, 60))
+    key = SlidingLogKey(SlidingLog(10, 60))
     for at in range(6):
         key.take(at)
     key.limit = SlidingLog(2, 60)
@@ -277,7 +277,7 @@ def test_a_lowered_limit_bites_at_once_and_a_raised_one_gives_its_difference() -
 
 
 def test_a_changed_period_judges_the_same_units() -> None:
-    key = Key(SlidingLog(3, 60))
+    key = SlidingLogKey(SlidingLog(3, 60))
     for at in (0, 10, 20):
         key.take(at)
     key.limit = SlidingLog(3, 15)
@@ -287,7 +287,7 @@ def test_a_changed_period_judges_the_same_units() -> None:
 
 
 def test_a_changed_limit_lets_nobody_overtake_what_is_booked() -> None:
-    key = Key(SlidingLog(2, 60))
+    key = SlidingLogKey(SlidingLog(2, 60))
     key.take(0, 2)
     first, second = key.reserve(0), key.reserve(30, 2)
     key.limit = SlidingLog(5, 60)
@@ -302,7 +302,7 @@ def test_a_changed_limit_lets_nobody_overtake_what_is_booked() -> None:
 
 
 def test_units_written_in_again_come_before_all_others() -> None:
-    key = Key(SlidingLog(2, 60))
+    key = SlidingLogKey(SlidingLog(2, 60))
     key.take(0, 2)
     *_, receipt = [key.reserve(0, 2) for _ in range(2 + MAX_UNITS_BEFORE // 2)]
     oldest = key.units()[0]
@@ -332,7 +332,7 @@ def test_its_text() -> None:
 
 
 def test_a_log_that_is_hardly_used_stays_small() -> None:
-    key = Key(SlidingLog(100_000, 1000))
+    key = SlidingLogKey(SlidingLog(100_000, 1000))
     for second in range(5000):
         key.take(second / 10)
     assert key.state is not None

@@ -1,4 +1,7 @@
-"""The sliding window: stories in seconds, and the laws its essay states."""
+"""The sliding window: stories in seconds, and the laws its essay states.
+
+The reason for its length: one algorithm, told on one key class.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ START = 1_700_000_040  # a full minute
 LONG = 10**15
 
 
-class Key:
+class SlidingWindowKey:
     """One count's life. Times are seconds after START."""
 
     def __init__(self, limit: SlidingWindow) -> None:
@@ -44,7 +47,7 @@ class Key:
 
     def reserve(self, at: float, cost: int = 1, patience: float = 1e9) -> Receipt | None:
         facts = self.ask(at, cost, patience)
-        return Receipt.of(facts, cost) if facts[0] else None
+        return Receipt.from_outcome(facts, cost) if facts[0] else None
 
     def refund(self, at: float, receipt: Receipt | None, units: int = 10**9, cancel: bool = False) -> bool:
         assert receipt is not None
@@ -59,7 +62,7 @@ class Key:
 
 
 def test_the_frame_moves_a_cell_at_a_time() -> None:
-    key = Key(SlidingWindow(600, 60))
+    key = SlidingWindowKey(SlidingWindow(600, 60))
     assert key.take(5, 400) == "200 left"
     assert key.take(20, 200) == "0 left"
     assert key.take(59.999999) == "in 1e-06"
@@ -71,14 +74,14 @@ def test_the_frame_moves_a_cell_at_a_time() -> None:
 
 
 def test_one_cell_is_a_fixed_window() -> None:
-    key = Key(SlidingWindow(3, 60, cells=1))
+    key = SlidingWindowKey(SlidingWindow(3, 60, cells=1))
     assert key.take(59, 3) == "0 left"
     assert key.take(59) == "in 1"
     assert key.take(60, 3) == "0 left"
 
 
 def test_reset_is_when_the_last_cell_leaves_the_frame() -> None:
-    key = Key(SlidingWindow(10, 60))
+    key = SlidingWindowKey(SlidingWindow(10, 60))
     assert key.ask(5, 1)[3] == 55 * SECOND
     assert key.ask(10, 1)[3] == 56 * SECOND
     assert key.ask(20, 0)[3] == 46 * SECOND
@@ -86,7 +89,7 @@ def test_reset_is_when_the_last_cell_leaves_the_frame() -> None:
 
 
 def test_reservations_take_the_first_cell_in_which_they_fit() -> None:
-    key = Key(SlidingWindow(10, 60))
+    key = SlidingWindowKey(SlidingWindow(10, 60))
     key.take(0, 4)
     key.take(30, 4)
     delays = [receipt and receipt.delay_us // SECOND for receipt in map(key.reserve, [30] * 4, [2, 3, 4, 3])]
@@ -99,14 +102,14 @@ def test_reservations_take_the_first_cell_in_which_they_fit() -> None:
 
 
 def test_a_reservation_that_waits_leaves_nothing_to_take() -> None:
-    key = Key(SlidingWindow(10, 60))
+    key = SlidingWindowKey(SlidingWindow(10, 60))
     key.take(0, 8)
     assert key.ask(0, 5, patience=60)[:5] == (True, 0, 0, 120 * SECOND, 60 * SECOND)
     assert key.ask(0, 0)[:4] == (False, 0, 60 * SECOND, 120 * SECOND)
 
 
 def test_a_reservation_is_refused_beyond_its_patience_and_beyond_the_horizon() -> None:
-    key = Key(SlidingWindow(1, 366 * 86_400, cells=1))
+    key = SlidingWindowKey(SlidingWindow(1, 366 * 86_400, cells=1))
     assert key.take(0) == "0 left"
     wait = (key.ask(0, 1)[RETRY_AFTER_US] or 0) / SECOND
     assert key.reserve(0, patience=wait - 1) is None
@@ -115,7 +118,7 @@ def test_a_reservation_is_refused_beyond_its_patience_and_beyond_the_horizon() -
 
 
 def test_a_refund_lowers_the_cell_of_its_charge() -> None:
-    key = Key(SlidingWindow(10, 60))
+    key = SlidingWindowKey(SlidingWindow(10, 60))
     first, second = key.reserve(0, 4), key.reserve(12, 6)
     assert key.refund(30, first, 3)
     assert key.counts() == "1,0,6"
@@ -127,26 +130,26 @@ def test_a_refund_lowers_the_cell_of_its_charge() -> None:
 
 
 def test_a_charge_is_given_back_once() -> None:
-    key = Key(SlidingWindow(10, 60))
+    key = SlidingWindowKey(SlidingWindow(10, 60))
     key.take(0, 2)
     first, second = key.reserve(1, 4), key.reserve(12, 3)
     assert first is not None
     assert key.refund(12, second)
     assert not key.refund(12, second)
-    assert key.refund(12, first._replace(returned=3))
-    assert not key.refund(12, first._replace(returned=4))
+    assert key.refund(12, first._replace(refunded_units=3))
+    assert not key.refund(12, first._replace(refunded_units=4))
     assert key.counts() == "5,0,0"
 
 
 def test_a_receipt_of_another_cut_is_not_taken_for_one_of_the_same_number() -> None:
-    key = Key(SlidingWindow(10, 60))
+    key = SlidingWindowKey(SlidingWindow(10, 60))
     receipt = key.reserve(0, 4)
     assert receipt is not None
     assert not key.refund(0, receipt._replace(at_us=receipt.at_us - 60 * SECOND))
 
 
 def test_a_cancelled_reservation_gives_back_nothing_once_served() -> None:
-    key = Key(SlidingWindow(10, 60))
+    key = SlidingWindowKey(SlidingWindow(10, 60))
     key.take(0, 10)
     first, second = key.reserve(0, 10), key.reserve(0, 5)
     assert key.refund(0, first, cancel=True)
@@ -157,7 +160,7 @@ def test_a_cancelled_reservation_gives_back_nothing_once_served() -> None:
 
 
 def test_an_emptied_tail_goes_back_to_the_last_cell_in_use() -> None:
-    key = Key(SlidingWindow(1, 1))
+    key = SlidingWindowKey(SlidingWindow(1, 1))
     key.take(0)
     before = key.state
     places = [key.reserve(0, 1) for _ in range(3)]
@@ -171,7 +174,7 @@ def test_an_emptied_tail_goes_back_to_the_last_cell_in_use() -> None:
 
 
 def test_a_tail_goes_back_as_far_as_the_cells_before_it_are_known() -> None:
-    key = Key(SlidingWindow(1, 1, cells=1))
+    key = SlidingWindowKey(SlidingWindow(1, 1, cells=1))
     key.take(0)
     places = [key.reserve(0, 1) for _ in range(MAX_CELLS_BEFORE + 10)]
     assert key.counts() == ",".join("1" * (1 + MAX_CELLS_BEFORE))
@@ -181,7 +184,7 @@ def test_a_tail_goes_back_as_far_as_the_cells_before_it_are_known() -> None:
 
 
 def test_an_emptied_tail_is_dead_when_its_frame_is() -> None:
-    key = Key(SlidingWindow(10, 60))
+    key = SlidingWindowKey(SlidingWindow(10, 60))
     key.take(0, 10)
     receipt = key.reserve(0, 10)
     assert key.refund(0, receipt, cancel=True)
@@ -191,7 +194,7 @@ def test_an_emptied_tail_is_dead_when_its_frame_is() -> None:
 
 
 def test_a_clock_that_steps_back_moves_the_counts_along() -> None:
-    key = Key(SlidingWindow(10, 60))
+    key = SlidingWindowKey(SlidingWindow(10, 60))
     key.take(3600, 4)
     key.take(3630, 6)
     assert key.take(0) == "in 30"
@@ -212,7 +215,7 @@ def test_a_clock_that_steps_back_moves_the_counts_along() -> None:
     ],
 )
 def test_a_changed_limit_keeps_the_age_of_every_unit(after: SlidingWindow, answers: list[str]) -> None:
-    key = Key(SlidingWindow(10, 60))
+    key = SlidingWindowKey(SlidingWindow(10, 60))
     key.take(0, 5)
     key.take(14, 4)
     key.limit = after
@@ -220,14 +223,14 @@ def test_a_changed_limit_keeps_the_age_of_every_unit(after: SlidingWindow, answe
 
 
 def test_a_changed_limit_takes_a_unit_for_as_young_as_it_may_be() -> None:
-    key = Key(SlidingWindow(10, 120, cells=2))
+    key = SlidingWindowKey(SlidingWindow(10, 120, cells=2))
     key.take(1, 7)
     key.limit = SlidingWindow(10, 60)
     assert key.take(70, 4) == "in 44"  # charged by 1:00, the end of its old cell
 
 
 def test_a_changed_limit_keeps_reservations_where_they_are() -> None:
-    key = Key(SlidingWindow(1, 60))
+    key = SlidingWindowKey(SlidingWindow(1, 60))
     for _ in range(3):
         key.reserve(0)
     key.limit = SlidingWindow(2, 50)
@@ -237,7 +240,7 @@ def test_a_changed_limit_keeps_reservations_where_they_are() -> None:
 
 
 def test_a_changed_limit_tells_when_the_old_frame_lets_its_units_go() -> None:
-    key = Key(SlidingWindow(5, 1))
+    key = SlidingWindowKey(SlidingWindow(5, 1))
     key.take(0, 5)
     key.limit = SlidingWindow(6, 60)
     assert key.ask(0.1, 0)[:4] == (True, 1, 0, 0.9 * SECOND)
@@ -248,7 +251,7 @@ def test_a_changed_limit_tells_when_the_old_frame_lets_its_units_go() -> None:
 
 def test_a_changed_limit_tells_when_its_own_frame_lets_old_units_go() -> None:
     """They may have come as late as the end of their old cell, and nobody knows."""
-    key = Key(SlidingWindow(600, 60))
+    key = SlidingWindowKey(SlidingWindow(600, 60))
     key.take(0, 600)
     key.limit = SlidingWindow(5, 1)
     assert key.take(0.5) == "in 6.4"
@@ -257,7 +260,7 @@ def test_a_changed_limit_tells_when_its_own_frame_lets_old_units_go() -> None:
 
 
 def test_a_changed_limit_serves_a_reservation_when_a_take_would_pass() -> None:
-    key = Key(SlidingWindow(5, 1))
+    key = SlidingWindowKey(SlidingWindow(5, 1))
     key.take(0, 5)
     key.limit = SlidingWindow(6, 60)
     first = key.reserve(0.1, 2)
@@ -331,14 +334,14 @@ def live(limit: SlidingWindow, life: Life) -> tuple[State | None, int, list[Rece
             patience_us = None if verb == "take" else which * 2 * limit.cell_us
             facts, state = decide(limit, state, now_us, cost, patience_us)
             if facts[0] and cost:
-                charges.append(Receipt.of(facts, cost))
+                charges.append(Receipt.from_outcome(facts, cost))
         elif which < len(charges):
             charge = charges[-1 - which]
             given = refund(limit, state, now_us, cost, charge, verb == "cancel")
             if given is not None:
                 state = given
-                returned = min(charge.cost, charge.returned + cost)
-                charges[-1 - which] = charge._replace(returned=returned)
+                returned = min(charge.cost, charge.refunded_units + cost)
+                charges[-1 - which] = charge._replace(refunded_units=returned)
     return state, now_us, charges
 
 
@@ -347,7 +350,7 @@ def test_at_most_amount_is_served_in_any_run_of_cells(limit: SlidingWindow, life
     served: dict[int, int] = {}
     for charge in live(limit, life)[2]:
         cell = charge.served_us // limit.cell_us
-        served[cell] = served.get(cell, 0) + charge.cost - charge.returned
+        served[cell] = served.get(cell, 0) + charge.cost - charge.refunded_units
     for first in served:
         assert sum(served.get(first + step, 0) for step in range(limit.cells)) <= limit.amount
 
@@ -463,7 +466,7 @@ def test_a_changed_limit_tells_the_wait_to_the_microsecond(
     assert told_us is not None
     assert told_us >= retry_us
     assert not decide(changed, booked, now_us + told_us - 1, 1)[0][0]
-    assert refund(changed, booked, now_us, cost, Receipt.of(reserved, cost), cancel=True) is not None
+    assert refund(changed, booked, now_us, cost, Receipt.from_outcome(reserved, cost), cancel=True) is not None
 
 
 @given(limits, lives, limits, st.integers(0, 30))
@@ -488,5 +491,5 @@ def test_a_refund_gives_back_no_more_than_it_says(limit: SlidingWindow, life: Li
         given = refund(limit, state, now_us, units, charge, False)
         if given is not None:
             room = decide(limit, given, now_us, 0)[0][REMAINING] - before
-            assert 0 <= room <= (limit.amount if queue else min(units, charge.cost - charge.returned))
+            assert 0 <= room <= (limit.amount if queue else min(units, charge.cost - charge.refunded_units))
             assert charge.mark + limit.cells > now_us // limit.cell_us

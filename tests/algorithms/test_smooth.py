@@ -1,4 +1,7 @@
-"""The laws of smooth pacing, and its stories in time."""
+"""The laws of smooth pacing, and its stories in time.
+
+The reason for its length: one algorithm, told on one key class.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from headgate.errors import InvalidRule
 T0 = 1_700_000_000_000_000
 
 
-class Key:
+class SmoothKey:
     """One key that lives through a story, in seconds: what comes back is kept, as an engine would."""
 
     def __init__(self, limit: Smooth) -> None:
@@ -38,7 +41,7 @@ class Key:
         now_us = T0 + round(at * 1_000_000)
         facts, self.state = decide(self.limit, self.state, now_us, cost, patience_us)
         if facts[ALLOWED] and cost:
-            self.receipt = Receipt.of(facts, cost)
+            self.receipt = Receipt.from_outcome(facts, cost)
         wait_us = facts[DELAY_US] if facts[ALLOWED] else facts[RETRY_AFTER_US]
         return facts[ALLOWED], None if wait_us is None else wait_us / 1_000_000
 
@@ -96,25 +99,25 @@ def full_us(limit: Smooth, state: State) -> float:
 
 
 def test_the_next_one_pays() -> None:
-    key = Key(Smooth(5))
+    key = SmoothKey(Smooth(5))
     assert [key.acquire(0), key.acquire(0, 4), key.acquire(0)] == [0, 0.2, 1.0]
     assert [key.ask(1.1), key.ask(1.2)] == [(False, 0.1), (True, 0)]
 
 
 def test_a_burst_is_saved_while_idle() -> None:
-    key = Key(Smooth(10, burst=2))
+    key = SmoothKey(Smooth(10, burst=2))
     assert key.remaining(0) == 1  # nothing saved yet
     key.ask(0)
     assert (key.remaining(0), key.remaining(0.6), key.remaining(100)) == (0, 6, 21)
     assert [key.ask(100)[0] for _ in range(22)] == [True] * 21 + [False]
-    key = Key(Smooth(10, burst=0))  # every unit keeps its distance
+    key = SmoothKey(Smooth(10, burst=0))  # every unit keeps its distance
     assert [key.ask(0), key.ask(100), key.ask(100)] == [(True, 0), (True, 0), (False, 0.1)]
     assert dead_at_us(key.limit, key.state or retune(key.limit, None, 0)) == T0 + 100_200_000
 
 
 def test_a_warm_up_starts_cold_and_warms_with_demand() -> None:
     """Guava's own table: 2/s, 4 s of warm-up, cold 3."""
-    key = Key(Smooth(2, warmup=4))
+    key = SmoothKey(Smooth(2, warmup=4))
     waits = [key.acquire(0) or 0.0 for _ in range(8)]
     assert [b - a for a, b in pairwise(waits)] == [1.375, 1.125, 0.875, 0.625, 0.5, 0.5, 0.5]
     assert (key.remaining(0), key.remaining(100)) == (0, 1)
@@ -127,7 +130,7 @@ def test_a_changed_rate_is_guavas() -> None:
     assert state[:2] == (249.0, 12_689)
     assert retune(faster, state, 12_690) == (423.30042499999996, 12_690, 12_690, faster.args, 0, 0)
     assert reserve(faster, state, 12_690, 1) == reserve(faster, retune(faster, state, 12_690), 12_690, 1)
-    key = Key(Smooth(1))
+    key = SmoothKey(Smooth(1))
     key.ask(0, 10)
     key.limit = Smooth(100)
     assert key.ask(0) == (False, 10)  # debt already granted stays
@@ -142,7 +145,7 @@ def test_a_changed_rate_is_guavas() -> None:
 
 
 def test_the_clock_steps_back_and_debt_and_store_are_kept() -> None:
-    key = Key(Smooth(10))
+    key = SmoothKey(Smooth(10))
     key.ask(0)
     key.ask(0.55, 6)
     assert key.ask(0.55) == (False, 0.15)
@@ -153,56 +156,56 @@ def test_the_clock_steps_back_and_debt_and_store_are_kept() -> None:
 
 
 def test_debt_ends_at_the_horizon() -> None:
-    key = Key(Smooth(1))
+    key = SmoothKey(Smooth(1))
     most = key.limit.max_units
     assert most == HORIZON_US // 1_000_000
     assert key.ask(0, most + 1) == key.ask(0, most + 1, 1e9) == (False, None)
     assert key.ask(0, most) == (True, 0)
     assert key.ask(0, 1, 1e9) == (False, most)
     assert key.ask(most, most) == (True, 0)
-    rested = Key(Smooth(1, burst=10))
+    rested = SmoothKey(Smooth(1, burst=10))
     rested.ask(0)
     assert rested.ask(100, most + 1) == (False, None)  # never, whatever is saved
 
 
 def test_a_refund_opens_the_window_and_refills_the_store() -> None:
-    key = Key(Smooth(10))
+    key = SmoothKey(Smooth(10))
     key.ask(0)
     key.ask(0.5, 6)  # four saved, two to be paid for
     assert key.give_back(0.5, key.receipt, units=1)
     assert key.ask(0.5) == (False, 0.1)
-    assert key.give_back(0.5, key.receipt._replace(returned=1))
+    assert key.give_back(0.5, key.receipt._replace(refunded_units=1))
     assert key.remaining(0.5) == 5
-    assert key.give_back(0.5, key.receipt._replace(returned=6)) is False
+    assert key.give_back(0.5, key.receipt._replace(refunded_units=6)) is False
     # What has drained is not given back twice.
-    key = Key(Smooth(10))
+    key = SmoothKey(Smooth(10))
     key.ask(0)
     key.ask(10, 10)
     first = key.receipt
-    assert key.give_back(10.6, first._replace(returned=5)) is False
+    assert key.give_back(10.6, first._replace(refunded_units=5)) is False
     key.ask(11.5, 10)
     assert key.give_back(11.5, first) is False
     assert key.remaining(11.5) == 1
-    key = Key(Smooth(10))
+    key = SmoothKey(Smooth(10))
     key.ask(0)
     assert [key.give_back(1.1, key.receipt), key.give_back(1.099999, key.receipt)] == [False, True]
 
 
 def test_a_refund_cools_the_warm_up_again() -> None:
-    key = Key(Smooth(2, warmup=4))
+    key = SmoothKey(Smooth(2, warmup=4))
     key.ask(0, 4)
     assert key.kept == (4.0, 4_000_000)
     assert key.give_back(1, key.receipt)
     assert key.kept == (8.0, 1_000_000)
-    key = Key(Smooth(2, warmup=4))
+    key = SmoothKey(Smooth(2, warmup=4))
     key.ask(0, 2)
     assert key.give_back(0, key.receipt, units=1)
     assert key.kept == (7.0, 1_375_000)  # as if one had been taken, the dearest
-    assert key.give_back(1.3, key.receipt._replace(returned=1)) is False
+    assert key.give_back(1.3, key.receipt._replace(refunded_units=1)) is False
 
 
 def test_a_refund_under_a_later_charge_opens_no_window_of_a_warm_up() -> None:
-    key = Key(Smooth(1, warmup=2, cold=1))
+    key = SmoothKey(Smooth(1, warmup=2, cold=1))
     key.acquire(0, 4)
     first = key.receipt
     assert key.acquire(0, 4) == 4  # is served then, and pays until 8
@@ -213,7 +216,7 @@ def test_a_refund_under_a_later_charge_opens_no_window_of_a_warm_up() -> None:
 
 def test_a_reservation_is_cancelled_whole_or_not_at_all() -> None:
     for limit in (Smooth(10), Smooth(10, warmup=5)):
-        key = Key(limit)
+        key = SmoothKey(limit)
         key.ask(0, 5)
         before = key.kept
         key.acquire(0, 3)
@@ -371,7 +374,7 @@ def test_a_refund_of_a_burst_never_gives_more_than_had_the_charge_not_been_made(
         _, state = reserve(limit, state, now_us, units)
         _, without = reserve(limit, without, now_us, units)
     now_us += gap_us
-    back = refund(limit, state, now_us, cost, Receipt.of(facts, cost), False)
+    back = refund(limit, state, now_us, cost, Receipt.from_outcome(facts, cost), False)
     if back is not None:
         assert back[1] >= now_us
         assert 0 <= back[0] <= limit.store
@@ -387,7 +390,7 @@ def test_refunding_and_taking_again_gains_nothing(
     facts, state = reserve(limit, state, now_us, cost)
     state, now_us = walk(limit, later, state)
     units = min(units, cost)
-    back = refund(limit, state, now_us, units, Receipt.of(facts, cost), False)
+    back = refund(limit, state, now_us, units, Receipt.from_outcome(facts, cost), False)
     if back is not None:
         _, again = reserve(limit, back, now_us, units)
         held = retune(limit, state, now_us)
@@ -401,7 +404,7 @@ def test_a_refund_at_once_restores_what_was(limit: Smooth, steps: Steps, cost: i
     state, now_us = walk(limit, steps)
     before = retune(limit, state, now_us)
     facts, after = reserve(limit, state, now_us, cost)
-    back = refund(limit, after, now_us, cost, Receipt.of(facts, cost), cancel)
+    back = refund(limit, after, now_us, cost, Receipt.from_outcome(facts, cost), cancel)
     assert back is not None or after[1] == before[1]
     if back is not None and limit.warmup_us:
         assert back[1] == before[1]

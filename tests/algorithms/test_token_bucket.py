@@ -1,4 +1,7 @@
-"""The token bucket: stories in seconds, and the numbers it must get exactly right."""
+"""The token bucket: stories in seconds, and the numbers it must get exactly right.
+
+The reason for its length: one algorithm, told on one key class.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from headgate.algorithms.token_bucket import (
     DetailedState,
     State,
     TokenBucket,
-    carried,
+    convert_pace,
     decide,
     pack,
     refund,
@@ -24,7 +27,7 @@ BASE_US = 1_700_000_000_000_000
 LONG = 10**9
 
 
-class Key:
+class TokenBucketKey:
     """One count's life. Times are seconds after BASE_US."""
 
     def __init__(self, limit: TokenBucket) -> None:
@@ -49,7 +52,7 @@ class Key:
     def charge(self, at: float, cost: int, patience: float | None = None) -> Receipt:
         facts = self.ask(at, cost, patience)
         assert facts[0], facts
-        return Receipt.of(facts, cost)
+        return Receipt.from_outcome(facts, cost)
 
     def refund(self, at: float, receipt: Receipt, units: int = LONG, *, cancel: bool = False) -> bool:
         after = refund(self.limit, self.state, _us(at), units, receipt, cancel)
@@ -62,7 +65,7 @@ def _us(at: float) -> int:
 
 
 def test_it_bursts_then_settles() -> None:
-    key = Key(TokenBucket(2, burst=3))
+    key = TokenBucketKey(TokenBucket(2, burst=3))
     assert key.take(0, 3) == "0 left"
     assert key.take(0) == "in 0.5"
     assert key.take(0.5) == "0 left"
@@ -73,7 +76,7 @@ def test_it_bursts_then_settles() -> None:
 
 def test_the_numbers_of_the_essay() -> None:
     """100/s burst 200: 200 pass at once, the next one 10 ms later, and so on each 10 ms."""
-    key = Key(TokenBucket(100, burst=200))
+    key = TokenBucketKey(TokenBucket(100, burst=200))
     assert [key.take(0) for _ in range(200)][-1] == "0 left"
     assert key.take(0) == "in 0.01"
     assert key.take(0.009999) == "in 1e-06"
@@ -82,19 +85,19 @@ def test_the_numbers_of_the_essay() -> None:
 
 
 def test_the_burst_is_the_amount_unless_given() -> None:
-    assert Key(TokenBucket(5, 60)).take(0, 5) == "0 left"
-    assert Key(TokenBucket(5, 60)).take(0, 6) == "never"
+    assert TokenBucketKey(TokenBucket(5, 60)).take(0, 5) == "0 left"
+    assert TokenBucketKey(TokenBucket(5, 60)).take(0, 6) == "never"
 
 
 def test_reset_is_when_the_bucket_is_full_of_tokens_again() -> None:
-    key = Key(TokenBucket(10))
+    key = TokenBucketKey(TokenBucket(10))
     assert key.ask(0, 4)[3] == 400_000
     assert key.ask(0.1, 0)[3] == 300_000
     assert key.ask(0.4, 0)[3] == 0
 
 
 def test_a_peek_says_whether_one_would_pass() -> None:
-    key = Key(TokenBucket(1))
+    key = TokenBucketKey(TokenBucket(1))
     assert key.ask(0, 0)[:3] == (True, 1, 0)
     key.take(0)
     assert key.ask(0.25, 0)[:3] == (False, 0, 750_000)
@@ -152,7 +155,7 @@ def test_a_limit_that_cannot_be_exact_is_refused(amount: int, per: float, burst:
     [(1, YEAR / SECOND, 100), (1_000_000, 1, 1_000_000), (10**9 + 7, 86_400, 9_007_199), (123_457, 86_400, 10**9)],
 )
 def test_what_lies_just_within_the_bound_is_exact(amount: int, per: float, burst: int) -> None:
-    key = Key(TokenBucket(amount, per, burst))
+    key = TokenBucketKey(TokenBucket(amount, per, burst))
     assert key.take(0, burst - 1) == "1 left"
     assert key.take(0) == "0 left"
 
@@ -177,7 +180,7 @@ def test_nonsense_gets_a_sentence(amount: int, per: float, burst: int | None, se
 
 
 def test_a_reservation_is_served_when_its_overflow_has_drained() -> None:
-    key = Key(TokenBucket(10))
+    key = TokenBucketKey(TokenBucket(10))
     assert key.ask(0, 10, 0)[4] == 0
     assert key.ask(0, 5, LONG)[:5] == (True, 0, 0, 1_500_000, 500_000)
     assert key.ask(0, 1, LONG)[4] == 600_000
@@ -186,7 +189,7 @@ def test_a_reservation_is_served_when_its_overflow_has_drained() -> None:
 
 
 def test_a_reservation_beyond_its_patience_charges_nothing() -> None:
-    key = Key(TokenBucket(10))
+    key = TokenBucketKey(TokenBucket(10))
     key.take(0, 10)
     assert key.ask(0, 5, 0.499999)[:3] == (False, 0, 500_000)
     assert key.ask(0, 5, 0.5)[4] == 500_000
@@ -203,7 +206,7 @@ def test_debt_is_bounded() -> None:
 
 def test_a_refund_mints_nothing() -> None:
     """Take 10 at t=0 from 10/s burst 10, let others take 10 at t=1, refund the first."""
-    key = Key(TokenBucket(10))
+    key = TokenBucketKey(TokenBucket(10))
     first = key.charge(0, 10)
     assert key.take(1, 10) == "0 left"
     assert not key.refund(1, first)
@@ -211,41 +214,41 @@ def test_a_refund_mints_nothing() -> None:
 
 
 def test_a_refund_gives_back_what_has_not_drained() -> None:
-    key = Key(TokenBucket(10))
+    key = TokenBucketKey(TokenBucket(10))
     first = key.charge(0, 10)
     assert key.take(0.5, 5) == "0 left"
     assert key.refund(0.5, first)
     assert key.left(0.5) == 5  # five of the first's ten were still there
-    assert not key.refund(0.5, first._replace(returned=10))
+    assert not key.refund(0.5, first._replace(refunded_units=10))
 
 
 def test_a_refund_in_parts() -> None:
-    key = Key(TokenBucket(10))
+    key = TokenBucketKey(TokenBucket(10))
     first = key.charge(0, 6)
     assert key.refund(0, first, 2)
     assert key.left(0) == 6
-    assert key.refund(0, first._replace(returned=2), 100)
+    assert key.refund(0, first._replace(refunded_units=2), 100)
     assert key.left(0) == 10
 
 
 def test_a_refund_in_parts_mints_nothing() -> None:
-    key = Key(TokenBucket(10))
+    key = TokenBucketKey(TokenBucket(10))
     first = key.charge(0, 6)
     assert key.refund(0.4, first, 2)  # the last two of its six; four have drained
     assert key.take(0.4, 5) == "5 left"
-    assert not key.refund(0.4, first._replace(returned=2), 4)
+    assert not key.refund(0.4, first._replace(refunded_units=2), 4)
     assert key.left(0.4) == 5
 
 
 def test_a_refund_of_a_key_that_was_forgotten_gives_nothing() -> None:
-    key = Key(TokenBucket(10))
+    key = TokenBucketKey(TokenBucket(10))
     first = key.charge(0, 6)
     key.state = None
     assert not key.refund(0, first)
 
 
 def test_cancel_gives_a_place_back() -> None:
-    key = Key(TokenBucket(10))
+    key = TokenBucketKey(TokenBucket(10))
     key.take(0, 10)
     place = key.charge(0, 5, LONG)
     assert key.refund(0.2, place, cancel=True)
@@ -254,7 +257,7 @@ def test_cancel_gives_a_place_back() -> None:
 
 def test_cancel_gives_back_only_what_nobody_built_on() -> None:
     """Of a place of 5, the 3 that a later one waits behind are gone; 2 come back."""
-    key = Key(TokenBucket(10))
+    key = TokenBucketKey(TokenBucket(10))
     key.take(0, 10)
     place = key.charge(0, 5, LONG)
     later = key.charge(0, 3, LONG)
@@ -264,7 +267,7 @@ def test_cancel_gives_back_only_what_nobody_built_on() -> None:
 
 
 def test_cancel_gives_nothing_once_served() -> None:
-    key = Key(TokenBucket(10))
+    key = TokenBucketKey(TokenBucket(10))
     key.take(0, 10)
     place = key.charge(0, 5, LONG)
     assert not key.refund(0.500001, place, cancel=True)
@@ -272,7 +275,7 @@ def test_cancel_gives_nothing_once_served() -> None:
 
 
 def test_a_step_back_leaves_at_worst_an_empty_bucket() -> None:
-    key = Key(TokenBucket(10))
+    key = TokenBucketKey(TokenBucket(10))
     key.take(3600, 4)
     assert key.left(3600) == 6
     assert key.left(0) == 0  # the level is not told by the state
@@ -285,7 +288,7 @@ def test_a_step_back_leaves_at_worst_an_empty_bucket() -> None:
 
 
 def test_a_step_back_keeps_the_debt() -> None:
-    key = Key(TokenBucket(10))
+    key = TokenBucketKey(TokenBucket(10))
     key.take(3600, 10)
     assert key.charge(3600, 5, LONG).delay_us == 500_000
     assert [key.charge(0, 1, LONG).delay_us for _ in range(3)] == [600_000, 700_000, 800_000]
@@ -308,7 +311,7 @@ def test_another_pace_keeps_the_units(old: TokenBucket, new: TokenBucket, used: 
     now_us = BASE_US + round(wait * old.period_us / old.amount * used)
     held, _ = decide(old, state, now_us, 0)
     assert state is not None
-    seen = carried(new, state, old.pace)
+    seen = convert_pace(new, state, old.pace)
     facts, _ = decide(new, seen, now_us, 0)
     still_used = old.burst - held[1]
     # Of nearly the same rate the pace is the same, and the time is kept.
@@ -321,7 +324,7 @@ def test_another_pace_keeps_the_units(old: TokenBucket, new: TokenBucket, used: 
 def test_whoever_alternates_between_two_limits_gets_no_more_than_the_larger_burst(
     one: TokenBucket, other: TokenBucket, calls: list[tuple[bool, int]]
 ) -> None:
-    """At one instant: two editions of a rulebook at work on one key mint nothing."""
+    """At one instant: two versions of a rulebook at work on one key mint nothing."""
     passed, kept, text = 0, one, ""
     for first, cost in calls:
         limit = one if first else other
@@ -353,13 +356,13 @@ def test_a_refusal_at_another_pace_tells_the_time_and_gives_nothing_back() -> No
     hour, minute = TokenBucket(10, 3600), TokenBucket(10, 60)
     _, state = decide(hour, None, BASE_US, 10)
     assert state is not None
-    refused, noted = decide(minute, carried(minute, state, hour.pace), BASE_US, 1)
+    refused, noted = decide(minute, convert_pace(minute, state, hour.pace), BASE_US, 1)
     assert refused[:3] == (False, 0, 6 * SECOND)
     assert noted is not None
     assert pack(noted, str(minute.pace)) == f"{BASE_US + 3600 * SECOND}617:0::{BASE_US}+1+6000000+10"
     assert unpack(pack(noted, str(minute.pace)), minute, str(minute.pace)) == noted
     assert decide(minute, noted, BASE_US + 6 * SECOND, 1)[0][0]
-    back = carried(hour, noted, minute.pace)
+    back = convert_pace(hour, noted, minute.pace)
     assert decide(hour, back, BASE_US, 0)[0][:4] == (False, 0, 360 * SECOND, 3600 * SECOND)
 
 
@@ -382,7 +385,7 @@ def test_every_pace_has_three_digits(amount: int, per: float) -> None:
 
 
 def test_a_state_judged_as_its_own_keeps_the_time_until_the_bucket_is_dry() -> None:
-    key = Key(TokenBucket(10))
+    key = TokenBucketKey(TokenBucket(10))
     key.take(0, 10)
     key.limit = TokenBucket(100, burst=1000)
     assert key.ask(0, 0)[:4] == (True, 900, 0, SECOND)
@@ -391,14 +394,14 @@ def test_a_state_judged_as_its_own_keeps_the_time_until_the_bucket_is_dry() -> N
 
 
 def test_a_changed_limit_is_at_most_a_full_bucket() -> None:
-    key = Key(TokenBucket(1, 60, burst=5))
+    key = TokenBucketKey(TokenBucket(1, 60, burst=5))
     key.take(0, 5)
     key.limit = TokenBucket(10)
     assert key.take(0) == "in 0.1"
 
 
 def test_grains_of_a_finer_limit_are_rounded_against_the_caller() -> None:
-    key = Key(TokenBucket(700_000, burst=1))
+    key = TokenBucketKey(TokenBucket(700_000, burst=1))
     assert key.ask(0, 1)[3] == 2  # 10/7 of a microsecond
     key.limit = TokenBucket(1_000_000, burst=10)
     assert key.left(0) == 8
@@ -411,16 +414,16 @@ def test_the_stored_form(text: str) -> None:
 
 
 def test_what_is_stored() -> None:
-    key = Key(TokenBucket(7, burst=2))
+    key = TokenBucketKey(TokenBucket(7, burst=2))
     key.take(0)
     assert _stored(key) == f"{BASE_US + 142_857}:1"
     key.charge(0, 2, LONG)
     assert _stored(key) == f"{BASE_US + 428_571}:3:{BASE_US}"
-    key = Key(TokenBucket(10))
+    key = TokenBucketKey(TokenBucket(10))
     key.take(0, 3)
     assert _stored(key) == f"{BASE_US + 300_000}"
 
 
-def _stored(key: Key) -> str:
+def _stored(key: TokenBucketKey) -> str:
     assert key.state is not None
     return pack(key.state)

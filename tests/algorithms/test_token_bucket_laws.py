@@ -14,7 +14,7 @@ from headgate.algorithms.token_bucket import State, TokenBucket, dead_at_us, dec
 BASE_US = 1_700_000_000_000_000
 
 
-class Asked(NamedTuple):
+class BucketCharge(NamedTuple):
     gap_us: int
     cost: int
     patience_us: int | None
@@ -29,20 +29,23 @@ limits = st.builds(
 
 
 @st.composite
-def histories(draw: st.DrawFn, limit: TokenBucket, *, reserves: bool = True) -> list[Asked]:
+def histories(draw: st.DrawFn, limit: TokenBucket, *, reserves: bool = True) -> list[BucketCharge]:
     """Charges one after another, with gaps about as long as a few units take."""
     unit_us = limit.period_us // limit.amount + 1
     patience = st.none() | st.integers(0, 30 * unit_us) if reserves else st.none()
     asked = st.builds(
-        Asked, st.sampled_from([0, 0, 1]) | st.integers(0, 4 * unit_us), st.integers(1, limit.burst), patience
+        BucketCharge,
+        st.sampled_from([0, 0, 1]) | st.integers(0, 4 * unit_us),
+        st.integers(1, limit.burst),
+        patience,
     )
     return draw(st.lists(asked, max_size=12))
 
 
-class Lived:
+class PlayedHistory:
     """A history that was played: the state, the clock, and every charge that passed."""
 
-    def __init__(self, limit: TokenBucket, history: list[Asked]) -> None:
+    def __init__(self, limit: TokenBucket, history: list[BucketCharge]) -> None:
         self.limit = limit
         self.state: State | None = None
         self.now_us = BASE_US
@@ -55,7 +58,7 @@ class Lived:
         facts, after = decide(self.limit, self.state, self.now_us, cost, patience_us)
         self.state = after
         if facts[0] and cost:
-            self.receipts.append(Receipt.of(facts, cost))
+            self.receipts.append(Receipt.from_outcome(facts, cost))
         return facts
 
     def refund(self, receipt: Receipt, units: int, *, cancel: bool = False) -> None:
@@ -70,9 +73,9 @@ class Lived:
 
 
 @st.composite
-def lives(draw: st.DrawFn, *, reserves: bool = True) -> Lived:
+def lives(draw: st.DrawFn, *, reserves: bool = True) -> PlayedHistory:
     limit = draw(limits)
-    return Lived(limit, draw(histories(limit, reserves=reserves)))
+    return PlayedHistory(limit, draw(histories(limit, reserves=reserves)))
 
 
 def _within_the_rate(limit: TokenBucket, served: list[tuple[int, int]], slack_us: int = 0) -> bool:
@@ -92,7 +95,7 @@ def _within_the_rate(limit: TokenBucket, served: list[tuple[int, int]], slack_us
 
 
 @given(lives(), st.integers(1, 12))
-def test_taking_n_is_the_same_as_taking_one_n_times(life: Lived, cost: int) -> None:
+def test_taking_n_is_the_same_as_taking_one_n_times(life: PlayedHistory, cost: int) -> None:
     facts, after = decide(life.limit, life.state, life.now_us, cost)
     one_by_one = [life.ask(1) for _ in range(cost)]
     assert all(each[0] for each in one_by_one) == facts[0]
@@ -102,7 +105,9 @@ def test_taking_n_is_the_same_as_taking_one_n_times(life: Lived, cost: int) -> N
 
 
 @given(lives(), st.integers(1, 60))
-def test_a_denied_charge_leaves_no_trace_and_passes_exactly_retry_after_later(life: Lived, cost: int) -> None:
+def test_a_denied_charge_leaves_no_trace_and_passes_exactly_retry_after_later(
+    life: PlayedHistory, cost: int
+) -> None:
     facts, after = decide(life.limit, life.state, life.now_us, cost)
     assume(not facts[0])
     assert after is life.state
@@ -115,13 +120,13 @@ def test_a_denied_charge_leaves_no_trace_and_passes_exactly_retry_after_later(li
 
 
 @given(lives(), st.integers(1, 50))
-def test_remaining_is_what_can_be_taken_at_this_instant(life: Lived, cost: int) -> None:
+def test_remaining_is_what_can_be_taken_at_this_instant(life: PlayedHistory, cost: int) -> None:
     remaining = life.ask(0)[1]
     assert decide(life.limit, life.state, life.now_us, cost)[0][0] == (cost <= remaining)
 
 
 @given(lives(), st.integers(1, 50), st.integers(0, 10**8))
-def test_patience_reserves_what_would_pass_in_that_time(life: Lived, cost: int, patience_us: int) -> None:
+def test_patience_reserves_what_would_pass_in_that_time(life: PlayedHistory, cost: int, patience_us: int) -> None:
     taken, _ = decide(life.limit, life.state, life.now_us, cost)
     reserved, _ = decide(life.limit, life.state, life.now_us, cost, patience_us)
     retry_us = taken[2]
@@ -130,19 +135,19 @@ def test_patience_reserves_what_would_pass_in_that_time(life: Lived, cost: int, 
 
 
 @given(lives(reserves=False))
-def test_over_any_span_no_more_than_the_burst_and_the_rate_pass(life: Lived) -> None:
+def test_over_any_span_no_more_than_the_burst_and_the_rate_pass(life: PlayedHistory) -> None:
     assert _within_the_rate(life.limit, [(receipt.at_us, receipt.cost) for receipt in life.receipts])
 
 
 @given(lives())
-def test_reservations_are_served_within_the_rate_and_in_order(life: Lived) -> None:
+def test_reservations_are_served_within_the_rate_and_in_order(life: PlayedHistory) -> None:
     served = [(receipt.served_us, receipt.cost) for receipt in life.receipts]
     assert _within_the_rate(life.limit, served, slack_us=1)
     assert [at_us for at_us, _ in served] == sorted(at_us for at_us, _ in served)
 
 
 @given(lives(), st.lists(st.integers(0, 11), max_size=4), st.data())
-def test_cancelling_never_lets_more_be_served(life: Lived, places: list[int], data: st.DataObject) -> None:
+def test_cancelling_never_lets_more_be_served(life: PlayedHistory, places: list[int], data: st.DataObject) -> None:
     """Whatever is cancelled, what was promised to the others and what is granted after stays within the rate."""
     cancelled: set[int] = set()
     for place in places:
@@ -156,7 +161,7 @@ def test_cancelling_never_lets_more_be_served(life: Lived, places: list[int], da
 
 
 @given(lives(), st.integers(1, 50), st.integers(0, 10**9))
-def test_a_step_back_drains_nothing_and_mints_nothing(life: Lived, cost: int, back_us: int) -> None:
+def test_a_step_back_drains_nothing_and_mints_nothing(life: PlayedHistory, cost: int, back_us: int) -> None:
     before, (level_before, in_debt) = life.ask(0), (life.level(), life.ask(0)[1] == 0)
     life.now_us -= back_us
     assert life.ask(0)[1] <= before[1]
@@ -173,9 +178,9 @@ def test_a_step_back_drains_nothing_and_mints_nothing(life: Lived, cost: int, ba
 
 
 @given(lives(reserves=False), st.integers(1, 50), st.data())
-def test_a_refund_leaves_at_least_what_others_poured(life: Lived, cost: int, data: st.DataObject) -> None:
+def test_a_refund_leaves_at_least_what_others_poured(life: PlayedHistory, cost: int, data: st.DataObject) -> None:
     """Never more room than if the charge had never been; and at once, exactly as much."""
-    without = Lived(life.limit, [])
+    without = PlayedHistory(life.limit, [])
     without.state, without.now_us = life.state, life.now_us
     level = life.level()
     assume(life.ask(cost)[0])
@@ -193,7 +198,7 @@ def test_a_refund_leaves_at_least_what_others_poured(life: Lived, cost: int, dat
 
 
 @given(lives(reserves=False), st.data())
-def test_a_refund_in_two_parts_is_one_refund(life: Lived, data: st.DataObject) -> None:
+def test_a_refund_in_two_parts_is_one_refund(life: PlayedHistory, data: st.DataObject) -> None:
     assume(life.receipts)
     receipt, state = data.draw(st.sampled_from(life.receipts)), life.state
     first = data.draw(st.integers(0, receipt.cost))
@@ -201,14 +206,14 @@ def test_a_refund_in_two_parts_is_one_refund(life: Lived, data: st.DataObject) -
     life.refund(receipt, first + second)
     whole, life.state = life.level(), state
     life.refund(receipt, first)
-    life.refund(receipt._replace(returned=first), second)
+    life.refund(receipt._replace(refunded_units=first), second)
     assert life.level() == whole
-    life.refund(receipt._replace(returned=receipt.cost), 100)
+    life.refund(receipt._replace(refunded_units=receipt.cost), 100)
     assert life.level() == whole
 
 
 @given(lives(), st.integers(1, 50))
-def test_a_reservation_cancelled_at_once_leaves_things_as_they_were(life: Lived, cost: int) -> None:
+def test_a_reservation_cancelled_at_once_leaves_things_as_they_were(life: PlayedHistory, cost: int) -> None:
     level = life.level()
     assume(life.ask(cost, HORIZON_US)[0])
     life.refund(life.receipts[-1], cost, cancel=True)
@@ -216,14 +221,16 @@ def test_a_reservation_cancelled_at_once_leaves_things_as_they_were(life: Lived,
 
 
 @given(lives(), st.integers(1, 50), st.integers(1, 10**9))
-def test_a_reservation_that_was_served_cannot_be_cancelled(life: Lived, cost: int, later_us: int) -> None:
+def test_a_reservation_that_was_served_cannot_be_cancelled(life: PlayedHistory, cost: int, later_us: int) -> None:
     assume(life.ask(cost, HORIZON_US)[0])
     receipt = life.receipts[-1]
     assert refund(life.limit, life.state, receipt.served_us + later_us, cost, receipt, True) is None
 
 
 @given(lives(reserves=False), limits)
-def test_a_changed_limit_keeps_the_time_until_dry_at_most_a_full_bucket(life: Lived, changed: TokenBucket) -> None:
+def test_a_changed_limit_keeps_the_time_until_dry_at_most_a_full_bucket(
+    life: PlayedHistory, changed: TokenBucket
+) -> None:
     dry_us = life.ask(0)[3]
     life.limit = changed
     full_us = -(-changed.capacity // changed.amount)
@@ -232,7 +239,7 @@ def test_a_changed_limit_keeps_the_time_until_dry_at_most_a_full_bucket(life: Li
 
 
 @given(lives(), st.integers(0, 60), st.integers(0, 10**6))
-def test_a_dead_state_says_no_more_than_none(life: Lived, cost: int, later_us: int) -> None:
+def test_a_dead_state_says_no_more_than_none(life: PlayedHistory, cost: int, later_us: int) -> None:
     if life.state is not None:
         now_us = max(life.now_us, dead_at_us(life.limit, life.state)) + later_us
         kept, _ = decide(life.limit, life.state, now_us, cost)
@@ -240,6 +247,6 @@ def test_a_dead_state_says_no_more_than_none(life: Lived, cost: int, later_us: i
 
 
 @given(lives())
-def test_a_state_is_stored_whole(life: Lived) -> None:
+def test_a_state_is_stored_whole(life: PlayedHistory) -> None:
     if life.state is not None:
         assert unpack(pack(life.state)) == life.state

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from tests.chaos import failover_faults, resource_leaks, result_table, single_server_faults
-from tests.chaos.load import Load
+from tests.chaos.load import ChaosLoad
 from tests.chaos.thresholds import MARGIN, judge
 
 LOCAL = ("local",)
@@ -16,12 +16,12 @@ EVERY = ("local", "allow", "deny", None)
 ATTEMPTS = 3  # where the machine is too busy to tell
 
 
-class Fault(NamedTuple):
+class FaultScenario(NamedTuple):
     """A row of the table, or several."""
 
     name: str
     words: str
-    story: Callable[[Load], None]
+    story: Callable[[ChaosLoad], None]
     fallbacks: tuple[str | None, ...] = LOCAL
     threads: bool = False  # also by threads
     broken: float = 3.0
@@ -29,21 +29,21 @@ class Fault(NamedTuple):
 
 
 FAULTS = (
-    Fault("kill", "killed, back in 3 s", single_server_faults.kill, EVERY, threads=True),
-    Fault("pause", "hangs for 10 s", single_server_faults.pause, EVERY, threads=True, broken=10),
-    Fault("slow", "link 200 ms slow", single_server_faults.slow_link, EVERY),
-    Fault("silent", "link swallows all", single_server_faults.silent_link, EVERY, threads=True),
-    Fault("far", "18 ms away, gone for 3 s", single_server_faults.far_away),
-    Fault("sentinel", "sentinel failover", failover_faults.sentinel_failover),
-    Fault("cluster", "cluster loses a master", failover_faults.cluster_master),
-    Fault("reshard", "resharding", failover_faults.resharding, broken=5, harmless=True),
-    Fault("scripts", "SCRIPT FLUSH, 100 a second", single_server_faults.script_flush, harmless=True),
-    Fault("clock-forward", "clock steps +1 h", single_server_faults.clock_forward, harmless=True),
-    Fault("clock-back", "clock steps -1 h", single_server_faults.clock_back, harmless=True),
-    Fault("memory", "maxmemory reached", single_server_faults.out_of_memory),
-    Fault("replica", "read-only, promoted late", single_server_faults.read_only),
-    Fault("clients", "connection limit reached", single_server_faults.connection_limit),
-    Fault("upgrade", "two key layouts at once", single_server_faults.upgrade, harmless=True),
+    FaultScenario("kill", "killed, back in 3 s", single_server_faults.kill, EVERY, threads=True),
+    FaultScenario("pause", "hangs for 10 s", single_server_faults.pause, EVERY, threads=True, broken=10),
+    FaultScenario("slow", "link 200 ms slow", single_server_faults.slow_link, EVERY),
+    FaultScenario("silent", "link swallows all", single_server_faults.silent_link, EVERY, threads=True),
+    FaultScenario("far", "18 ms away, gone for 3 s", single_server_faults.far_away),
+    FaultScenario("sentinel", "sentinel failover", failover_faults.sentinel_failover),
+    FaultScenario("cluster", "cluster loses a master", failover_faults.cluster_master),
+    FaultScenario("reshard", "resharding", failover_faults.resharding, broken=5, harmless=True),
+    FaultScenario("scripts", "SCRIPT FLUSH, 100 a second", single_server_faults.script_flush, harmless=True),
+    FaultScenario("clock-forward", "clock steps +1 h", single_server_faults.clock_forward, harmless=True),
+    FaultScenario("clock-back", "clock steps -1 h", single_server_faults.clock_back, harmless=True),
+    FaultScenario("memory", "maxmemory reached", single_server_faults.out_of_memory),
+    FaultScenario("replica", "read-only, promoted late", single_server_faults.read_only),
+    FaultScenario("clients", "connection limit reached", single_server_faults.connection_limit),
+    FaultScenario("upgrade", "two key layouts at once", single_server_faults.upgrade, harmless=True),
 )
 LEAKS = "leaks"
 
@@ -64,14 +64,14 @@ def main(arguments: list[str]) -> int:
     return 0 if all(good) else 1
 
 
-def _run(fault: Fault) -> bool:
+def _run(fault: FaultScenario) -> bool:
     ways = [*((fallback, False) for fallback in fault.fallbacks), *[("local", True)] * fault.threads]
     good = [_row(fault, fallback, threads, ATTEMPTS) for fallback, threads in ways]
     return all(good)
 
 
-def _row(fault: Fault, fallback: str | None, threads: bool, attempts: int) -> bool:
-    load = Load(fallback, threads, broken=fault.broken)
+def _row(fault: FaultScenario, fallback: str | None, threads: bool, attempts: int) -> bool:
+    load = ChaosLoad(fallback, threads, broken=fault.broken)
     fault.story(load)
     result = judge(fault.words, load, harmless=fault.harmless)
     _print(result_table.lines(result))

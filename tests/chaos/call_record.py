@@ -18,7 +18,7 @@ ADMITTED = KEYS * sum(AMOUNT.values())  # per second, by all limits together
 DEADLINE = 0.05
 
 
-class Call(NamedTuple):
+class CallRecord(NamedTuple):
     """One call, as its caller saw it. Seconds are the monotonic clock's, which all processes share."""
 
     limit: str
@@ -31,19 +31,19 @@ class Call(NamedTuple):
     at_us: int  # when it was decided, by the clock of whoever decided
 
 
-class Tick(NamedTuple):
+class TimerTick(NamedTuple):
     """The control timer: a sleep of five milliseconds, when it should have ended and when it did."""
 
     due: float
     woke: float
 
 
-class Seen(NamedTuple):
+class ProcessRecord(NamedTuple):
     """All that one process saw. `layout` is the version of the keys that it writes."""
 
     layout: int
-    calls: list[Call]
-    ticks: list[Tick]
+    calls: list[CallRecord]
+    ticks: list[TimerTick]
 
 
 def key_of(limit: str, number: int) -> str:

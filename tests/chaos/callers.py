@@ -30,9 +30,9 @@ from tests.chaos.call_record import (
     LEDGER,
     LEDGER_KEYS,
     LIMITS,
-    Call,
-    Seen,
-    Tick,
+    CallRecord,
+    ProcessRecord,
+    TimerTick,
     key_of,
 )
 
@@ -40,7 +40,7 @@ TICK = 0.005
 LEDGER_EVERY = 0.01
 
 
-class Part(NamedTuple):
+class CallerPlan(NamedTuple):
     """What one process is to do."""
 
     url: str
@@ -61,11 +61,11 @@ class Part(NamedTuple):
         return f"{self.url}{joint}deadline=50ms" + (f"&fallback={fallback}" if fallback else "")
 
 
-def work(wire: Connection, part: Part) -> None:
+def work(wire: Connection, part: CallerPlan) -> None:
     """In the process: say when ready, call until told to stop, hand over what was seen."""
     logging.getLogger("headgate").addHandler(logging.NullHandler())
     keys.LAYOUT = part.layout
-    seen = Seen(part.layout, [], [])
+    seen = ProcessRecord(part.layout, [], [])
     gc.freeze()
     if part.threads:
         _threads(wire, part, seen)
@@ -74,7 +74,7 @@ def work(wire: Connection, part: Part) -> None:
     wire.send(seen)
 
 
-def questions(part: Part, caller: int) -> Iterator[tuple[str, int, float]]:
+def questions(part: CallerPlan, caller: int) -> Iterator[tuple[str, int, float]]:
     """Limit, key and time of each call, without end."""
     rng = random.Random(f"{part.seed} {caller}")
     due = time.monotonic() + rng.random() * part.every
@@ -84,20 +84,20 @@ def questions(part: Part, caller: int) -> Iterator[tuple[str, int, float]]:
         due = max(due + part.every, time.monotonic())
 
 
-def _ledger(part: Part) -> Iterator[tuple[str, int, float]]:
+def _ledger(part: CallerPlan) -> Iterator[tuple[str, int, float]]:
     rng = random.Random(part.seed)
     while True:
         yield LEDGER, rng.randrange(LEDGER_KEYS), time.monotonic() + LEDGER_EVERY
 
 
-def _call(limit: str, key: int, start: float, end: float, outcome: Decision | Exception) -> Call:
+def _call(limit: str, key: int, start: float, end: float, outcome: Decision | Exception) -> CallRecord:
     if isinstance(outcome, Decision):
-        return Call(limit, key, start, end, outcome.allowed, outcome.degraded, "", outcome.facts[AT_US])
+        return CallRecord(limit, key, start, end, outcome.allowed, outcome.degraded, "", outcome.outcome[AT_US])
     kind = "unavailable" if isinstance(outcome, EngineUnavailable) else f"{type(outcome).__name__}: {outcome}"
-    return Call(limit, key, start, end, False, False, kind, 0)
+    return CallRecord(limit, key, start, end, False, False, kind, 0)
 
 
-async def _tasks(wire: Connection, part: Part, seen: Seen) -> None:
+async def _tasks(wire: Connection, part: CallerPlan, seen: ProcessRecord) -> None:
     engine = open_async_engine(part.engine)
     limiters = {limit: AsyncLimiter(LIMITS[limit], engine) for limit in AMOUNT}
     if part.ledger:
@@ -121,7 +121,7 @@ async def _tasks(wire: Connection, part: Part, seen: Seen) -> None:
         while not stop.is_set():
             due = time.monotonic() + TICK
             await asyncio.sleep(TICK)
-            seen.ticks.append(Tick(due, time.monotonic()))
+            seen.ticks.append(TimerTick(due, time.monotonic()))
 
     with contextlib.suppress(EngineUnavailable):  # connected before the story begins
         await limiters[FIXED].peek(key_of(FIXED, 0))
@@ -135,7 +135,7 @@ async def _tasks(wire: Connection, part: Part, seen: Seen) -> None:
         await limiter.close()
 
 
-def _threads(wire: Connection, part: Part, seen: Seen) -> None:
+def _threads(wire: Connection, part: CallerPlan, seen: ProcessRecord) -> None:
     engine = open_engine(part.engine)
     limiters = {limit: Limiter(LIMITS[limit], engine) for limit in AMOUNT}
     stop = threading.Event()
@@ -156,7 +156,7 @@ def _threads(wire: Connection, part: Part, seen: Seen) -> None:
         while not stop.is_set():
             due = time.monotonic() + TICK
             time.sleep(TICK)
-            seen.ticks.append(Tick(due, time.monotonic()))
+            seen.ticks.append(TimerTick(due, time.monotonic()))
 
     with contextlib.suppress(EngineUnavailable):
         limiters[FIXED].peek(key_of(FIXED, 0))

@@ -6,7 +6,7 @@ import time
 from itertools import cycle
 
 from tests.chaos.call_record import AMOUNT, KEYS, key_of
-from tests.chaos.load import Load
+from tests.chaos.load import ChaosLoad
 from tests.servers import Cluster, Sentinels
 from tests.servers.cluster import slot_of
 from tests.servers.waiting import until
@@ -14,7 +14,7 @@ from tests.servers.waiting import until
 SETTLE_S = 30
 
 
-def sentinel_failover(load: Load) -> None:
+def sentinel_failover(load: ChaosLoad) -> None:
     """The master is killed, and the sentinels put its replica in its place."""
     with Sentinels() as servers, load.on(servers.url, ledger=True):
         load.disturb()
@@ -30,7 +30,7 @@ def sentinel_failover(load: Load) -> None:
         load.notes.append(f"the new master was in place {time.monotonic() - began:.1f} s after the old one died")
 
 
-def cluster_master(load: Load) -> None:
+def cluster_master(load: ChaosLoad) -> None:
     """A master of a cluster is killed, and its replica takes over its slots."""
     with Cluster() as cluster, load.on(cluster.url, ledger=True):
         load.disturb()
@@ -48,7 +48,7 @@ def cluster_master(load: Load) -> None:
         load.notes.append(f"the cluster was whole again {time.monotonic() - began:.1f} s after the master died")
 
 
-def resharding(load: Load) -> None:
+def resharding(load: ChaosLoad) -> None:
     """The slots of all our keys are moved from master to master, again and again."""
     with Cluster() as cluster, load.on(cluster.url):
         moved, end = 0, time.monotonic() + load.broken

@@ -23,14 +23,14 @@ from multiprocessing.context import SpawnProcess
 
 from headgate.engines.redis.keys import LAYOUT
 from headgate.limiter import Limiter
-from tests.chaos.call_record import ADMITTED, LEDGER, LEDGER_KEYS, LIMITS, Seen, key_of
-from tests.chaos.callers import Part, work
+from tests.chaos.call_record import ADMITTED, LEDGER, LEDGER_KEYS, LIMITS, ProcessRecord, key_of
+from tests.chaos.callers import CallerPlan, work
 
 PATIENCE = 60.0
 
 
 @dataclass
-class Load:
+class ChaosLoad:
     """Who calls, and what became of it."""
 
     fallback: str | None = "local"
@@ -39,7 +39,7 @@ class Load:
     warm: float = 2.0  # seconds in peace: more than a beat, so that all know how many they are
     broken: float = 3.0  # seconds that a fault lasts, unless the fault knows better
     settle: float = 3.5  # seconds after it
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[ProcessRecord] = field(default_factory=list)
     disturbed_us: list[int] = field(default_factory=list)
     back_at: float = 0.0
     began: float = 0.0
@@ -52,7 +52,9 @@ class Load:
         """The load runs while the block does."""
         spawn = multiprocessing.get_context("spawn")
         callers = 15 if self.threads else 30
-        part = Part(url, self.fallback, self.threads, callers, callers * self.workers / (2 * ADMITTED), ledger)
+        part = CallerPlan(
+            url, self.fallback, self.threads, callers, callers * self.workers / (2 * ADMITTED), ledger
+        )
         crew: list[tuple[SpawnProcess, Connection]] = []
         try:
             for number in range(self.workers):
@@ -107,8 +109,8 @@ class Load:
         return lost, sum(admitted)
 
 
-def _hear(wire: Connection) -> Seen:
+def _hear(wire: Connection) -> ProcessRecord:
     if not wire.poll(PATIENCE):
         raise TimeoutError(f"a process of the load said nothing for {PATIENCE:g} s")
-    said: Seen = wire.recv()
+    said: ProcessRecord = wire.recv()
     return said

@@ -21,14 +21,14 @@ from enum import Enum
 from itertools import groupby
 from typing import NamedTuple
 
-from tests.chaos.call_record import AMOUNT, FIXED, Call, Seen, Tick
+from tests.chaos.call_record import AMOUNT, FIXED, CallRecord, ProcessRecord, TimerTick
 
 SECOND = 1_000_000
 HOUR = 3_600 * SECOND
 PEACE = 1.0  # seconds without the fallback, to call it recovered
 
 
-class State(Enum):
+class WindowState(Enum):
     """Of a key's window."""
 
     QUIET = "quiet"
@@ -36,7 +36,7 @@ class State(Enum):
     CUT_OFF = "cut off"
 
 
-class Over(NamedTuple):
+class OverAdmission(NamedTuple):
     """The most that was admitted beyond the limit, as a part of it, in windows of each state."""
 
     quiet: float = 0.0
@@ -44,7 +44,7 @@ class Over(NamedTuple):
     cut_off: float = 0.0
 
 
-def longest_stall(calls: Iterable[Call], ticks: Sequence[Tick]) -> float:
+def longest_stall(calls: Iterable[CallRecord], ticks: Sequence[TimerTick]) -> float:
     """Seconds, of one process."""
     woke = [tick.woke for tick in ticks]
     longest = 0.0
@@ -55,7 +55,7 @@ def longest_stall(calls: Iterable[Call], ticks: Sequence[Tick]) -> float:
     return longest
 
 
-def _lateness(ticks: Sequence[Tick], first: int, until: float) -> float:
+def _lateness(ticks: Sequence[TimerTick], first: int, until: float) -> float:
     late = 0.0
     for due, woke in ticks[first:]:
         if due > until:
@@ -64,11 +64,11 @@ def _lateness(ticks: Sequence[Tick], first: int, until: float) -> float:
     return late
 
 
-def worst_tick(ticks: Iterable[Tick]) -> float:
+def worst_tick(ticks: Iterable[TimerTick]) -> float:
     return max((tick.woke - tick.due for tick in ticks), default=0.0)
 
 
-def recovered(calls: Sequence[Call], back: float, ended: float) -> float | None:
+def recovered(calls: Sequence[CallRecord], back: float, ended: float) -> float | None:
     """Seconds after `back`; None if that was never seen."""
     at = back
     for end in sorted(call.end for call in calls if (call.degraded or call.error) and call.end > back):
@@ -78,7 +78,7 @@ def recovered(calls: Sequence[Call], back: float, ended: float) -> float | None:
     return at - back if ended - at >= PEACE else None
 
 
-def over_admitted(seen: Sequence[Seen], epoch: float, disturbed_us: Sequence[int]) -> Over:
+def over_admitted(seen: Sequence[ProcessRecord], epoch: float, disturbed_us: Sequence[int]) -> OverAdmission:
     """`epoch` leads from the monotonic clock's seconds to the wall clock's."""
     decided = sorted(
         ((each.layout, call.limit, call.key), _at_us(call, epoch), call)
@@ -87,56 +87,56 @@ def over_admitted(seen: Sequence[Seen], epoch: float, disturbed_us: Sequence[int
         if call.limit in AMOUNT and not call.error
     )
     events = {at_us // SECOND for at_us in disturbed_us}
-    worst: dict[State, float] = dict.fromkeys(State, 0.0)
+    worst: dict[WindowState, float] = dict.fromkeys(WindowState, 0.0)
     for (_, limit, _), group in groupby(decided, key=lambda each: each[0]):
         history = [(at_us, call) for _, at_us, call in group]
         states = _states(history, events)
         excess = _windows if limit == FIXED else _spans
         for state, units in excess(history, states, AMOUNT[limit]):
             worst[state] = max(worst[state], units / AMOUNT[limit])
-    return Over(worst[State.QUIET], worst[State.TROUBLED], worst[State.CUT_OFF])
+    return OverAdmission(worst[WindowState.QUIET], worst[WindowState.TROUBLED], worst[WindowState.CUT_OFF])
 
 
-History = Sequence[tuple[int, Call]]
+History = Sequence[tuple[int, CallRecord]]
 
 
-def _at_us(call: Call, epoch: float) -> int:
+def _at_us(call: CallRecord, epoch: float) -> int:
     """When it was decided. A server whose clock was turned by hours is taken back to the hour of the others."""
     off_us = call.at_us - round((call.end + epoch) * SECOND)
     return call.at_us - round(off_us / HOUR) * HOUR
 
 
-def _states(history: History, events: set[int]) -> dict[int, State]:
+def _states(history: History, events: set[int]) -> dict[int, WindowState]:
     """Of each window of a second, what it was."""
     found: dict[int, set[bool]] = {}
     for at_us, call in history:
         found.setdefault(at_us // SECOND, set()).add(call.degraded)
     return {
-        window: State.TROUBLED
+        window: WindowState.TROUBLED
         if len(kinds) > 1 or window in events
-        else State.CUT_OFF
+        else WindowState.CUT_OFF
         if True in kinds
-        else State.QUIET
+        else WindowState.QUIET
         for window, kinds in found.items()
     }
 
 
-def _windows(history: History, states: dict[int, State], limit: int) -> Iterable[tuple[State, float]]:
+def _windows(history: History, states: dict[int, WindowState], limit: int) -> Iterable[tuple[WindowState, float]]:
     admitted: dict[int, int] = {}
     for at_us, call in history:
         admitted[at_us // SECOND] = admitted.get(at_us // SECOND, 0) + call.allowed
     return [(states[window], count - limit) for window, count in admitted.items()]
 
 
-def _spans(history: History, states: dict[int, State], limit: int) -> Iterable[tuple[State, float]]:
-    found: list[tuple[State, float]] = [
+def _spans(history: History, states: dict[int, WindowState], limit: int) -> Iterable[tuple[WindowState, float]]:
+    found: list[tuple[WindowState, float]] = [
         (state, _excess([at_us for at_us, call in stretch if call.allowed], limit))
         for state, stretch in groupby(history, key=lambda each: states[each[0] // SECOND])
-        if state is not State.TROUBLED
+        if state is not WindowState.TROUBLED
     ]
-    if State.TROUBLED in states.values():
+    if WindowState.TROUBLED in states.values():
         admitted_us = [at_us for at_us, call in history if call.allowed]
-        found.append((State.TROUBLED, _ratio(admitted_us, limit) * limit))
+        found.append((WindowState.TROUBLED, _ratio(admitted_us, limit) * limit))
     return found
 
 

@@ -37,7 +37,7 @@ class Footprint(NamedTuple):
     kb: int
 
 
-class Result(NamedTuple):
+class LeakResult(NamedTuple):
     cycles: int
     before: dict[str, Footprint]
     after: dict[str, Footprint]
@@ -65,7 +65,7 @@ class Result(NamedTuple):
         return [*rows, *(f"  ! {failure}" for failure in self.failures)]
 
 
-def hundred_cycles(cycles: int = CYCLES, before: int = BEFORE, peace: float = PEACE) -> Result:
+def hundred_cycles(cycles: int = CYCLES, before: int = BEFORE, peace: float = PEACE) -> LeakResult:
     spawn = multiprocessing.get_context("spawn")
     with RedisServer() as server, Proxy(server) as link:
         crew = {}
@@ -84,7 +84,7 @@ def hundred_cycles(cycles: int = CYCLES, before: int = BEFORE, peace: float = PE
             _break(link, before)
             first = count()
             _break(link, cycles)
-            return Result(cycles, first, count())
+            return LeakResult(cycles, first, count())
         finally:
             for process, _ in crew.values():
                 process.kill()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.chaos.thresholds import Result
+from tests.chaos.thresholds import FaultResult
 
 WIDTHS = (27, 15, 8, 9, 12, 8, 9, 7, 17, 11, 0)
 HEAD = (
@@ -15,7 +15,7 @@ def head() -> list[str]:
     return [_line(HEAD), "-" * len(_line(HEAD))]
 
 
-def lines(result: Result) -> list[str]:
+def lines(result: FaultResult) -> list[str]:
     """A row, and beneath it what fails and what there is to say."""
     row = _line(
         (
@@ -39,7 +39,7 @@ def lines(result: Result) -> list[str]:
     return [row, *notes, *(f"  ! {failure}" for failure in result.failures)]
 
 
-def _over(result: Result) -> str:
+def _over(result: FaultResult) -> str:
     """Where Redis decided, where an outage begins or is partial, where all are cut off."""
     if result.over is None:
         return "all pass"

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from headgate.engines.redis.keys import LAYOUT
-from tests.chaos.load import Load
+from tests.chaos.load import ChaosLoad
 from tests.servers import DrivenClock, Proxy, RedisServer
 
 HOUR_US = 3_600_000_000
 LAYOUTS = LAYOUT - 1, LAYOUT  # of the keys, in an upgrade
 
 
-def kill(load: Load) -> None:
+def kill(load: ChaosLoad) -> None:
     """It is killed, and comes back empty."""
     with RedisServer() as server, load.on(server.url):
         load.disturb()
@@ -26,7 +26,7 @@ def kill(load: Load) -> None:
         load.back()
 
 
-def pause(load: Load) -> None:
+def pause(load: ChaosLoad) -> None:
     """It hangs: the kernel still takes connections and questions for it."""
     with RedisServer() as server, load.on(server.url):
         load.disturb()
@@ -36,7 +36,7 @@ def pause(load: Load) -> None:
         load.back()
 
 
-def slow_link(load: Load) -> None:
+def slow_link(load: ChaosLoad) -> None:
     """Every byte takes 200 ms: all is decided, and too late."""
     with RedisServer() as server, Proxy(server) as link, load.on(link.url):
         load.disturb()
@@ -46,7 +46,7 @@ def slow_link(load: Load) -> None:
         load.back()
 
 
-def silent_link(load: Load) -> None:
+def silent_link(load: ChaosLoad) -> None:
     """Connections are taken and nothing comes through; when it ends, they are all reset."""
     with RedisServer() as server, Proxy(server) as link, load.on(link.url):
         load.disturb()
@@ -57,7 +57,7 @@ def silent_link(load: Load) -> None:
         load.back()
 
 
-def far_away(load: Load) -> None:
+def far_away(load: ChaosLoad) -> None:
     """It is 18 ms away, and cannot be reached for a while: settling accounts takes several of these."""
     with RedisServer() as server, Proxy(server) as link:
         link.delay(9)
@@ -71,7 +71,7 @@ def far_away(load: Load) -> None:
             load.back()
 
 
-def script_flush(load: Load) -> None:
+def script_flush(load: ChaosLoad) -> None:
     """Scripts are forgotten a hundred times a second."""
     with RedisServer() as server, load.on(server.url):
         until = time.monotonic() + load.broken
@@ -81,17 +81,17 @@ def script_flush(load: Load) -> None:
         load.back()
 
 
-def clock_forward(load: Load) -> None:
+def clock_forward(load: ChaosLoad) -> None:
     """The server's clock steps an hour ahead: to the server, that hour has passed."""
     _clock_step(load, HOUR_US)
 
 
-def clock_back(load: Load) -> None:
+def clock_back(load: ChaosLoad) -> None:
     """It steps an hour back: nothing is minted, and nobody is locked out."""
     _clock_step(load, -HOUR_US)
 
 
-def _clock_step(load: Load, step_us: int) -> None:
+def _clock_step(load: ChaosLoad, step_us: int) -> None:
     with _turned_clock() as (clock, offset_us), RedisServer(driven=clock) as server, load.on(server.url):
         load.disturb()
         offset_us[0] = step_us
@@ -120,7 +120,7 @@ def _turned_clock() -> Iterator[tuple[DrivenClock, list[int]]]:
             turning.join()
 
 
-def out_of_memory(load: Load) -> None:
+def out_of_memory(load: ChaosLoad) -> None:
     """maxmemory is reached, and nothing may be evicted: what would write is refused."""
     with RedisServer(args=["--maxmemory-policy", "noeviction"]) as server, load.on(server.url):
         load.disturb()
@@ -130,7 +130,7 @@ def out_of_memory(load: Load) -> None:
         load.back()
 
 
-def read_only(load: Load) -> None:
+def read_only(load: ChaosLoad) -> None:
     """It becomes a replica, and is promoted late."""
     with RedisServer() as other, RedisServer() as server, load.on(server.url):
         load.disturb()
@@ -140,7 +140,7 @@ def read_only(load: Load) -> None:
         load.back()
 
 
-def connection_limit(load: Load) -> None:
+def connection_limit(load: ChaosLoad) -> None:
     """All connections are ended, and no new ones are taken."""
     with RedisServer() as server, load.on(server.url), closing(socket.socket(socket.AF_UNIX)) as only:
         only.connect(server.unix_path)
@@ -159,7 +159,7 @@ def _say(line: socket.socket, words: bytes) -> None:
         raise RuntimeError(f"the server answered {said!r} to {words!r}")
 
 
-def upgrade(load: Load) -> None:
+def upgrade(load: ChaosLoad) -> None:
     """Half of the processes write another version of the keys. Each version counts by itself."""
     load.workers = 4
     with RedisServer() as server, load.on(server.url, layouts=LAYOUTS):

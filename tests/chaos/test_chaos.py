@@ -10,19 +10,19 @@ from itertools import count
 import pytest
 
 from tests.chaos import single_server_faults, thresholds
-from tests.chaos.call_record import AMOUNT, BUCKET, FIXED, Call, Seen, Tick
-from tests.chaos.load import Load
-from tests.chaos.metrics import SECOND, Over, longest_stall, over_admitted, recovered
+from tests.chaos.call_record import AMOUNT, BUCKET, FIXED, CallRecord, ProcessRecord, TimerTick
+from tests.chaos.load import ChaosLoad
+from tests.chaos.metrics import SECOND, OverAdmission, longest_stall, over_admitted, recovered
 from tests.chaos.resource_leaks import hundred_cycles
-from tests.chaos.thresholds import Result, judge
+from tests.chaos.thresholds import FaultResult, judge
 
 MARGIN = 0.15
 WITHIN = 2.5
 NOON_US = 1_700_000_000 * SECOND  # an hour begins, and so does a window
 
 
-def _measured(story: Callable[[Load], None], threads: bool) -> Result:
-    load = Load("local", threads, workers=2, warm=1.6, broken=1.5, settle=3.6)
+def _measured(story: Callable[[ChaosLoad], None], threads: bool) -> FaultResult:
+    load = ChaosLoad("local", threads, workers=2, warm=1.6, broken=1.5, settle=3.6)
     story(load)
     return judge(story.__name__, load, margin=MARGIN, within=WITHIN)
 
@@ -37,7 +37,7 @@ def _measured(story: Callable[[Load], None], threads: bool) -> Result:
         (single_server_faults.silent_link, False),
     ],
 )
-def test_an_outage(story: Callable[[Load], None], threads: bool) -> None:
+def test_an_outage(story: Callable[[ChaosLoad], None], threads: bool) -> None:
     """Measured again, at most twice, if it misses a bar while the machine itself stood still: the control timer,
     which asks nobody, was late. What fails on a machine that runs is not."""
     result = _measured(story, threads)
@@ -57,7 +57,7 @@ def test_outages_leave_nothing_behind() -> None:
 
 
 def test_a_stall_is_what_the_machine_cannot_explain() -> None:
-    ticks = [Tick(1.005, 1.006), Tick(1.011, 1.041), Tick(1.046, 1.0462)]
+    ticks = [TimerTick(1.005, 1.006), TimerTick(1.011, 1.041), TimerTick(1.046, 1.0462)]
     assert longest_stall([_call(1.0, 1.09)], ticks) == pytest.approx(0.06)
     assert longest_stall([_call(1.042, 1.09)], ticks) == pytest.approx(0.048, abs=0.001)
     assert longest_stall([], ticks) == 0
@@ -71,25 +71,27 @@ def test_recovered_is_when_a_second_of_peace_begins() -> None:
 
 
 def test_a_window_is_over_by_what_all_processes_admit() -> None:
-    assert _over(FIXED, [10, 10]) == Over()
-    assert _over(FIXED, [10, 15]) == Over(quiet=0.25)
-    assert _over(FIXED, [20, 15], degraded=[False, True]) == Over(troubled=0.75)
-    assert _over(FIXED, [15, 15], degraded=[True, True]) == Over(cut_off=0.5)
-    assert _over(FIXED, [20, 20], disturbed_us=[NOON_US + 1]) == Over(troubled=1.0)
+    assert _over(FIXED, [10, 10]) == OverAdmission()
+    assert _over(FIXED, [10, 15]) == OverAdmission(quiet=0.25)
+    assert _over(FIXED, [20, 15], degraded=[False, True]) == OverAdmission(troubled=0.75)
+    assert _over(FIXED, [15, 15], degraded=[True, True]) == OverAdmission(cut_off=0.5)
+    assert _over(FIXED, [20, 20], disturbed_us=[NOON_US + 1]) == OverAdmission(troubled=1.0)
 
 
 def test_the_versions_of_an_upgrade_count_by_themselves() -> None:
-    assert _over(FIXED, [20, 20], layouts=[1, 2]) == Over()
+    assert _over(FIXED, [20, 20], layouts=[1, 2]) == OverAdmission()
 
 
 def test_a_bucket_is_over_where_any_span_holds_too_much() -> None:
-    assert _over(BUCKET, [30, 0]) == Over()
+    assert _over(BUCKET, [30, 0]) == OverAdmission()
     # 45 of them within 45 us: in so short a span nearly nothing comes back.
     assert _over(BUCKET, [30, 15]).quiet == pytest.approx(0.5, abs=0.001)
 
 
 def test_a_clock_that_was_turned_by_an_hour_is_taken_back() -> None:
-    assert _over(FIXED, [20, 20], shift_us=[0, 3600 * SECOND], disturbed_us=[NOON_US]) == Over(troubled=1.0)
+    assert _over(FIXED, [20, 20], shift_us=[0, 3600 * SECOND], disturbed_us=[NOON_US]) == OverAdmission(
+        troubled=1.0
+    )
 
 
 def _over(
@@ -99,19 +101,19 @@ def _over(
     layouts: tuple[int, ...] | list[int] = (1, 1),
     shift_us: tuple[int, ...] | list[int] = (0, 0),
     disturbed_us: tuple[int, ...] | list[int] = (),
-) -> Over:
+) -> OverAdmission:
     """Two processes admit so many within some microseconds of noon; on their clock, noon is second 0."""
     assert AMOUNT[limit] >= 20
     tick: Iterator[int] = count()
     seen = []
     for process, units in enumerate(admitted):
         calls = [
-            Call(limit, 0, 0.0, 0.0, True, degraded[process], "", NOON_US + next(tick) + shift_us[process])
+            CallRecord(limit, 0, 0.0, 0.0, True, degraded[process], "", NOON_US + next(tick) + shift_us[process])
             for _ in range(units)
         ]
-        seen.append(Seen(layouts[process], calls, []))
+        seen.append(ProcessRecord(layouts[process], calls, []))
     return over_admitted(seen, NOON_US / SECOND, disturbed_us)
 
 
-def _call(start: float, end: float, degraded: bool = False) -> Call:
-    return Call(FIXED, 0, start, end, True, degraded, "", 0)
+def _call(start: float, end: float, degraded: bool = False) -> CallRecord:
+    return CallRecord(FIXED, 0, start, end, True, degraded, "", 0)

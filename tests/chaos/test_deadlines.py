@@ -13,13 +13,13 @@ from headgate.engines.memory.engine import MemoryEngine
 from headgate.errors import EngineUnavailable
 from headgate.flow import run
 from headgate.limiter import AsyncLimiter, Limiter
-from tests.engines.layers.faulty_engine import Faulty
+from tests.engines.layers.faulty_engine import FaultyEngine
 from tests.servers import Proxy, RedisServer
 
 DEADLINE = 0.05
 
 
-class Distant(Faulty):
+class DistantEngine(FaultyEngine):
     """Every question takes its time."""
 
     def __init__(self, clock: ManualClock, seconds: float) -> None:
@@ -31,7 +31,7 @@ class Distant(Faulty):
         return super().ask(*words)  # type: ignore[arg-type]
 
 
-class Noted(FallbackEngine):
+class DeferredFallback(FallbackEngine):
     """A fallback whose background waits to be driven."""
 
     owing: Shard | None = None
@@ -43,8 +43,8 @@ class Noted(FallbackEngine):
 @pytest.mark.parametrize(("seconds", "asked"), [(0.018, 1), (0.010, 3)])
 def test_a_caller_tells_only_if_there_is_time_for_it(seconds: float, asked: int) -> None:
     clock = ManualClock()
-    wire = Distant(clock, seconds)
-    engine = Noted(wire, clock=clock, deadline=DEADLINE)
+    wire = DistantEngine(clock, seconds)
+    engine = DeferredFallback(wire, clock=clock, deadline=DEADLINE)
     meter = engine.meter(FixedWindow(10, 3600), "limit")
     wire.down = True
     for _ in range(4):

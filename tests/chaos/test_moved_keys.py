@@ -8,10 +8,10 @@ from headgate.algorithms.fixed_window import FixedWindow
 from headgate.clock import ManualClock
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.flow import run
-from tests.engines.layers.faulty_engine import Faulty, Settled
+from tests.engines.layers.faulty_engine import FaultyEngine, ImmediateFallback
 
 
-class Failover(Faulty):
+class FailoverEngine(FaultyEngine):
     """All keys belong to one part, until another takes its place."""
 
     part = "old"
@@ -31,8 +31,8 @@ def clock() -> ManualClock:
 
 
 def test_a_key_that_moves_while_all_are_gone_has_one_share(clock: ManualClock) -> None:
-    wire = Failover(MemoryEngine(clock))
-    meter = Settled(wire, clock=clock).meter(FixedWindow(10, 3600), "limit")
+    wire = FailoverEngine(MemoryEngine(clock))
+    meter = ImmediateFallback(wire, clock=clock).meter(FixedWindow(10, 3600), "limit")
     wire.down_parts = {"old", "new"}
     assert sum(meter.decide("key", 1)[0] for _ in range(6)) == 6
     wire.part = "new"
@@ -40,8 +40,8 @@ def test_a_key_that_moves_while_all_are_gone_has_one_share(clock: ManualClock) -
 
 
 def test_the_heir_is_told_what_was_admitted_meanwhile(clock: ManualClock) -> None:
-    wire = Failover(MemoryEngine(clock))
-    engine = Settled(wire, clock=clock)
+    wire = FailoverEngine(MemoryEngine(clock))
+    engine = ImmediateFallback(wire, clock=clock)
     meter = engine.meter(FixedWindow(10, 3600), "limit")
     wire.down_parts = {"old"}
     assert sum(meter.decide("key", 1)[0] for _ in range(6)) == 6
@@ -51,8 +51,8 @@ def test_the_heir_is_told_what_was_admitted_meanwhile(clock: ManualClock) -> Non
 
 
 def test_a_key_that_moves_while_it_is_asked_about_is_no_error(clock: ManualClock) -> None:
-    wire = Failover(MemoryEngine(clock))
-    meter = Settled(wire, clock=clock).meter(FixedWindow(3, 3600), "limit")
+    wire = FailoverEngine(MemoryEngine(clock))
+    meter = ImmediateFallback(wire, clock=clock).meter(FixedWindow(3, 3600), "limit")
     wire.down = True
     assert [meter.decide("key", 1)[0] for _ in range(5)] == [True, True, True, False, False]
     wire.down = False

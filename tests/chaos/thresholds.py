@@ -15,16 +15,16 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from tests.chaos.call_record import DEADLINE, Call
-from tests.chaos.load import Load
-from tests.chaos.metrics import Over, longest_stall, over_admitted, recovered, worst_tick
+from tests.chaos.call_record import DEADLINE, CallRecord
+from tests.chaos.load import ChaosLoad
+from tests.chaos.metrics import OverAdmission, longest_stall, over_admitted, recovered, worst_tick
 
 MARGIN = 0.02
 RECOVERED = 2.0
 SELDOM = 0.01
 
 
-class Result(NamedTuple):
+class FaultResult(NamedTuple):
     """A row: what was measured, and which bars it fails."""
 
     fault: str
@@ -35,7 +35,7 @@ class Result(NamedTuple):
     errors: int
     stall: float
     timer: float
-    over: Over | None
+    over: OverAdmission | None
     recovered: float | None
     forgotten: tuple[int, int] | None
     failures: list[str]
@@ -43,15 +43,15 @@ class Result(NamedTuple):
 
 
 def judge(
-    fault: str, load: Load, *, harmless: bool = False, margin: float = MARGIN, within: float = RECOVERED
-) -> Result:
+    fault: str, load: ChaosLoad, *, harmless: bool = False, margin: float = MARGIN, within: float = RECOVERED
+) -> FaultResult:
     """What the load saw, against the bars."""
     calls = [call for seen in load.seen for call in seen.calls]
     degraded = [call for call in calls if call.degraded]
     errors = [call for call in calls if call.error]
     epoch = time.time() - time.monotonic()
     over = over_admitted(load.seen, epoch, load.disturbed_us) if load.fallback != "allow" else None
-    result = Result(
+    result = FaultResult(
         fault,
         (load.fallback or "none") + (", threads" if load.threads else ""),
         len(calls),
@@ -76,13 +76,13 @@ def judge(
     return result._replace(failures=failures)
 
 
-def _waiting(result: Result, margin: float) -> list[str]:
+def _waiting(result: FaultResult, margin: float) -> list[str]:
     if result.stall <= DEADLINE + margin:
         return []
     return [f"a call waited {result.stall * 1000:.0f} ms, more than {(DEADLINE + margin) * 1000:.0f} ms"]
 
 
-def _promises(load: Load, degraded: list[Call], errors: list[Call]) -> list[str]:
+def _promises(load: ChaosLoad, degraded: list[CallRecord], errors: list[CallRecord]) -> list[str]:
     kinds = {call.error for call in errors} - ({"unavailable"} if load.fallback is None else set())
     # The ledger has a fallback of its own: deny.
     ours = [call for call in degraded if call.limit != "ledger"]
@@ -94,7 +94,7 @@ def _promises(load: Load, degraded: list[Call], errors: list[Call]) -> list[str]
     return failures
 
 
-def _admission(result: Result, load: Load) -> list[str]:
+def _admission(result: FaultResult, load: ChaosLoad) -> list[str]:
     if result.over is None:
         return []
     share = 1 / load.workers + 0.05  # rounded up

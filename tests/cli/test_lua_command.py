@@ -57,7 +57,10 @@ def test_the_engine_may_come_from_the_environment(
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("", "Say where to: headgate lua publish --engine redis://host:6379/0, or set HEADGATE_ENGINE."),
+        (
+            "",
+            "No server is given. Write headgate lua publish --engine redis://host:6379/0, or set HEADGATE_ENGINE.",
+        ),
         ("memory://", "there is no server to publish to"),
         ("rediss:/host", "is not an engine URL"),
         ("reddis://host", "Did you mean redis://?"),

@@ -71,7 +71,7 @@ def test_headers_with_underscores_need_a_directive(prompt: Prompt, write: Write)
         lines = [line.strip() for line in prompt.out.splitlines()]
         assert "underscores_in_headers on;" in lines
         assert lines[lines.index("underscores_in_headers on;") - 1].startswith(
-            "# Rules look at api_key, X-Some_Thing."
+            "# Rules use api_key, X-Some_Thing."
         )
         assert prompt("nginx", "check", name) == 0
     assert prompt("nginx", "conf", write(BOOK.replace("key: tenant", "key: header.x-api-key"))) == 0

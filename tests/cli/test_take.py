@@ -116,21 +116,21 @@ def test_the_engine_is_asked_itself_whatever_the_url_puts_around_it(prompt: Prom
     [
         (
             ["--limit", "3/hour"],
-            "Say where to: headgate take --engine redis://host:6379/0, or set HEADGATE_ENGINE.",
+            "No server is given. Write headgate take --engine redis://host:6379/0, or set HEADGATE_ENGINE.",
         ),
         (["--limit", "3/hour", "--engine", "memory://"], "nothing is remembered between two commands"),
-        (["--engine", "redis://127.0.0.1:1"], "Say which count: --limit"),
+        (["--engine", "redis://127.0.0.1:1"], "Neither --limit nor --rule is given."),
         (
             ["--limit", "1/s", "--rule", "x", "--engine", "redis://127.0.0.1:1"],
-            "--limit and --rule are both given: a count is of a limit by itself, or of a rule. Leave one",
+            "--limit and --rule are both given: a count belongs to one of them",
         ),
         (
             ["--limit", "1/s", "--rules", "nope.yaml", "--engine", "redis://127.0.0.1:1"],
-            "A limit by itself is in no rulebook: --rules goes with --rule.",
+            "--rules has no effect with --limit. Use it with --rule.",
         ),
         (
             ["--limit", "1/s", "--attribute", "plan=x", "--engine", "redis://127.0.0.1:1"],
-            "A limit by itself is the same for all: --attribute goes with --rule.",
+            "--attribute has no effect with --limit. Use it with --rule.",
         ),
         (["--limit", "3/huor", "--engine", "redis://127.0.0.1:1"], "Did you mean 3/hour?"),
         (["--limit", "3/hour", "--cost", "0"], "a whole number of at least 1, not '0'"),
@@ -223,7 +223,7 @@ def test_a_reset_of_a_rule_forgets_the_counts_of_every_limit_it_may_choose(
         (["address=192.0.2.0/24", "--rule", "near"], "by address: say which with --attribute address=VALUE"),
         (["all", "--rule", "here"], "is counted in each process (where: node)"),
         (["all", "--rule", "logn"], "Did you mean login?"),
-        (["all", "--rule", "login", "--name", "x"], "--name goes with --limit"),
+        (["all", "--rule", "login", "--name", "x"], "--name has no effect with --rule"),
         (
             ["user=a|sku=7", "--rule", "items", "--attribute", "plan=pro", "--attribute", "pln=x"],
             'Rule "items" chooses its limit by plan, not by "pln". Did you mean plan?',

@@ -27,7 +27,7 @@ def service() -> Iterator[Service]:
         yield running
 
 
-class Blocking:
+class BlockingClient:
     """An AsyncClient that is waited for, so that one story serves both."""
 
     def __init__(self, client: AsyncClient, loop: asyncio.AbstractEventLoop) -> None:
@@ -44,7 +44,7 @@ def client(request: pytest.FixtureRequest, service: Service) -> Iterator[Any]:
             yield made
     else:
         loop = asyncio.new_event_loop()
-        blocking = Blocking(AsyncClient(service.url, timeout=20), loop)
+        blocking = BlockingClient(AsyncClient(service.url, timeout=20), loop)
         yield blocking
         blocking.close()
         loop.close()

@@ -139,7 +139,7 @@ def test_the_admin_port(make: Callable[..., Any], service: Service) -> None:
         attempt(make, admin, "check", {}, fallback="allow")
 
 
-class Elsewhere(BaseHTTPRequestHandler):
+class ForeignServer(BaseHTTPRequestHandler):
     """Answers as other web servers do: by a page, by JSON of its own, by a redirect."""
 
     def do_POST(self) -> None:
@@ -158,7 +158,7 @@ class Elsewhere(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def elsewhere() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+    with HTTPServer(("127.0.0.1", 0), ForeignServer) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()

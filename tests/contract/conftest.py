@@ -1,18 +1,18 @@
-"""Every place that a limiter can live in."""
+"""Runs every contract test on every engine."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.engine_harness import NAMES, Place
+from tests.contract.engine_harness import NAMES, EngineHarness
 
 _PLACES = [pytest.param(name, marks=pytest.mark.servers if "memory" not in name else ()) for name in NAMES]
 
 
 @pytest.fixture(params=_PLACES)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+def harness(request: pytest.FixtureRequest) -> Iterator[EngineHarness]:
     kind = request.param.partition(" ")[0]
     server = None if kind == "memory" else request.getfixturevalue(f"driven_{kind}")
-    place = Place(request.param, server)
-    yield place
-    place.close()
+    harness = EngineHarness(request.param, server)
+    yield harness
+    harness.close()

@@ -1,4 +1,4 @@
-"""Where a limiter can live in a test: every engine, asked directly or awaited, on a clock that the test turns."""
+"""Harness of the contract tests: every engine, sync and async, on a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE_S = 20.0  # for an answer on a busy machine: a deadline is nobody's con
 NAMES = ("memory", "memory awaited", "redis", "redis awaited", "valkey", "valkey awaited")
 
 
-class TurnedClock(Clock, Protocol):
+class SettableClock(Clock, Protocol):
     def set_us(self, now_us: int) -> None: ...
 
 
@@ -45,14 +45,14 @@ class ServerClock:
         await asyncio.sleep(0)
 
 
-class Place:
+class EngineHarness:
     """An engine, its clock, and what it keeps. Limiters of the awaited kind are spoken to like the others."""
 
     def __init__(self, name: str, server: RedisServer | None) -> None:
         self.name = name
         self.server = server
         self.awaited = name.endswith("awaited")
-        self.clock: TurnedClock = ManualClock(BASE_US) if server is None else ServerClock(server.clock)
+        self.clock: SettableClock = ManualClock(BASE_US) if server is None else ServerClock(server.clock)
         self.loop = asyncio.new_event_loop()
         self._local = MemoryEngine(self.clock)
         self.async_engine: AsyncEngine = AsyncMemoryEngine(self._local)
@@ -63,7 +63,7 @@ class Place:
 
     def limiter(self, limit: LimitLike, name: str | None = None) -> Limiter:
         if self.awaited:
-            return cast(Limiter, Spoken(self.async_limiter(limit, name), self.loop))
+            return cast(Limiter, BlockingProxy(self.async_limiter(limit, name), self.loop))
         return Limiter(limit, self.engine, clock=self.clock, name=name)
 
     def async_limiter(self, limit: LimitLike, name: str | None = None) -> AsyncLimiter:
@@ -107,7 +107,7 @@ class Place:
         self.loop.close()
 
 
-class Spoken:
+class BlockingProxy:
     """Something of the awaited kind, spoken to as if it answered at once."""
 
     def __init__(self, thing: Any, loop: asyncio.AbstractEventLoop) -> None:
@@ -127,7 +127,7 @@ class Spoken:
         if inspect.isawaitable(answer):
             answer = self._loop.run_until_complete(cast(Coroutine[Any, Any, Any], answer))
         wraps = isinstance(answer, AsyncLease | AsyncReservation | AsyncGuard)
-        return Spoken(answer, self._loop) if wraps else answer
+        return BlockingProxy(answer, self._loop) if wraps else answer
 
     def __bool__(self) -> bool:
         return bool(self._thing)

@@ -10,7 +10,7 @@ import pytest
 from headgate.clock import ManualClock
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.limiter import AsyncLimiter, Limiter
-from tests.contract.engine_harness import Place
+from tests.contract.engine_harness import EngineHarness
 from tests.contract.verb_table import EXAMPLES
 from tests.servers.waiting import until
 
@@ -26,7 +26,7 @@ texts = pytest.mark.parametrize("text", [example.text for example in EXAMPLES.va
 
 
 def stands(limiter: Limiter) -> tuple[object, ...]:
-    return limiter.peek("key").facts[:5]
+    return limiter.peek("key").outcome[:5]
 
 
 def becomes(look: Callable[[], object], wanted: object) -> None:
@@ -37,9 +37,9 @@ def becomes(look: Callable[[], object], wanted: object) -> None:
 @orders
 @texts
 def test_reservations_that_are_cancelled_leave_nothing_behind(
-    text: str, order: Callable[[list[Any]], list[Any]], place: Place
+    text: str, order: Callable[[list[Any]], list[Any]], harness: EngineHarness
 ) -> None:
-    limiter = place.limiter(text)
+    limiter = harness.limiter(text)
     limiter.take("key", 10)
     before = stands(limiter)
     places = [limiter.reserve("key", 10) for _ in range(8)]
@@ -47,13 +47,15 @@ def test_reservations_that_are_cancelled_leave_nothing_behind(
     for each in order(places):
         each.cancel()
     becomes(lambda: stands(limiter), before)
-    place.advance(2)
+    harness.advance(2)
     assert limiter.take("key", 10).allowed
 
 
 @pytest.mark.parametrize("text", [EXAMPLES[name].text for name in ("SlidingWindow", "SlidingLog", "Smooth")])
-def test_reservations_of_any_cost_that_are_cancelled_leave_nothing_behind(text: str, place: Place) -> None:
-    limiter = place.limiter(text)
+def test_reservations_of_any_cost_that_are_cancelled_leave_nothing_behind(
+    text: str, harness: EngineHarness
+) -> None:
+    limiter = harness.limiter(text)
     limiter.take("key", 10)
     before = stands(limiter)
     places = [limiter.reserve("key", cost) for cost in (1, 10, 2, 9, 3, 3, 8, 10, 1)]
@@ -63,9 +65,9 @@ def test_reservations_of_any_cost_that_are_cancelled_leave_nothing_behind(text: 
 
 
 @texts
-def test_places_before_one_that_stays_come_back_with_it(text: str, place: Place) -> None:
+def test_places_before_one_that_stays_come_back_with_it(text: str, harness: EngineHarness) -> None:
     """Nobody takes the place of the one who stays, and when it leaves, too, nothing is left."""
-    limiter = place.limiter(text)
+    limiter = harness.limiter(text)
     limiter.take("key", 10)
     before = stands(limiter)
     places = [limiter.reserve("key", 10) for _ in range(5)]
@@ -80,14 +82,16 @@ def test_places_before_one_that_stays_come_back_with_it(text: str, place: Place)
 
 
 @orders
-def test_places_of_a_rulebook_leave_nothing_behind(order: Callable[[list[Any]], list[Any]], place: Place) -> None:
+def test_places_of_a_rulebook_leave_nothing_behind(
+    order: Callable[[list[Any]], list[Any]], harness: EngineHarness
+) -> None:
     rules = {
         "rules": [
             {"name": "all", "limit": "1/minute"},
             {"name": "user", "limit": "1/s burst 2; 100/hour sliding", "key": "user", "missing": "deny"},
         ]
     }
-    limiter = AsyncLimiter.from_rules(rules, place.async_engine)
+    limiter = AsyncLimiter.from_rules(rules, harness.async_engine)
     call = {"user": "ann"}
 
     async def story() -> None:
@@ -97,8 +101,8 @@ def test_places_of_a_rulebook_leave_nothing_behind(order: Callable[[list[Any]], 
         for each in order(places):
             await limiter.cancel(each)
 
-    place.run(story())
-    becomes(lambda: place.run(limiter.peek(call)).retry_after, 60)
+    harness.run(story())
+    becomes(lambda: harness.run(limiter.peek(call)).retry_after, 60)
 
 
 @texts

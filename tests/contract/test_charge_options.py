@@ -20,17 +20,17 @@ from headgate.engines.port import Engine, Meter
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.limit_syntax import parse, parse_all
 from headgate.testing.sync_adapter import SyncAdapter
-from tests.contract.engine_harness import Place
+from tests.contract.engine_harness import EngineHarness
 
 THRICE = Lockout(after=3, within_us=10 * MINUTE, for_us=HOUR)
 
 
 @pytest.fixture
-def engine(place: Place) -> Iterator[Engine]:
-    if not place.awaited:
-        yield place.engine
+def engine(harness: EngineHarness) -> Iterator[Engine]:
+    if not harness.awaited:
+        yield harness.engine
         return
-    blocking = SyncAdapter(place.async_engine)
+    blocking = SyncAdapter(harness.async_engine)
     yield blocking
     blocking.close()
 
@@ -41,7 +41,7 @@ def charges(
     name = "plain" if terms is None else terms.rule
     limits = enumerate(parse_all(text))
     return [
-        (engine.meter(limit, f"{name}#{place}" if place else name, terms), key, cost) for place, limit in limits
+        (engine.meter(limit, f"{name}#{index}" if index else name, terms), key, cost) for index, limit in limits
     ]
 
 
@@ -63,7 +63,7 @@ def own(facts: list[Outcome]) -> list[str | None]:
 
 
 def test_what_is_aside_is_kept_though_the_call_is_refused(engine: Engine) -> None:
-    shadow = charges(engine, ChargeOptions("shadow", aside=True), "5/hour; 9/hour log", "anna")
+    shadow = charges(engine, ChargeOptions("shadow", is_shadow=True), "5/hour; 9/hour log", "anna")
     full = charges(engine, None, "1/hour", "anna")
     assert left(engine.decide_all([*full, *shadow])) == [0, 4, 8]
     refused = engine.decide_all([*full, *shadow])
@@ -72,7 +72,7 @@ def test_what_is_aside_is_kept_though_the_call_is_refused(engine: Engine) -> Non
 
 
 def test_what_is_aside_is_in_nobodys_way_and_all_or_none_by_itself(engine: Engine) -> None:
-    shadow = charges(engine, ChargeOptions("shadow", aside=True), "1/hour; 9/hour log", "anna")
+    shadow = charges(engine, ChargeOptions("shadow", is_shadow=True), "1/hour; 9/hour log", "anna")
     live = charges(engine, None, "5/hour", "anna")
     assert left(engine.decide_all([*shadow, *live])) == [0, 8, 4]
     answer = engine.decide_all([*shadow, *live])
@@ -80,17 +80,17 @@ def test_what_is_aside_is_in_nobodys_way_and_all_or_none_by_itself(engine: Engin
     assert (allowed(answer), left(answer)) == ([False, True, True], [0, 8, 3])
 
 
-def test_the_third_refusal_locks_and_is_told_so(engine: Engine, place: Place) -> None:
+def test_the_third_refusal_locks_and_is_told_so(engine: Engine, harness: EngineHarness) -> None:
     (meter, *_), *_ = charges(engine, ChargeOptions("login", lockout=THRICE), "2/hour burst 1", "anna")
     assert meter.decide("anna", 1)[ALLOWED]
     assert [type(meter.decide("anna", 1)) for _ in range(2)] == [tuple, tuple]
     locked = meter.decide("anna", 1)
     assert isinstance(locked, LockedOutcome)
-    assert locked == (False, 0, HOUR, HOUR, 0, place.clock.now_us(), 0)
-    place.advance(3599)
+    assert locked == (False, 0, HOUR, HOUR, 0, harness.clock.now_us(), 0)
+    harness.advance(3599)
     for cost in (1, 0, 5):
         assert (meter.decide("anna", cost)[RETRY_AFTER_US], meter.decide("bob", 0)[ALLOWED]) == (SECOND, True)
-    place.advance(1)
+    harness.advance(1)
     assert meter.decide("anna", 1)[ALLOWED]
     assert type(meter.decide("anna", 1)) is tuple
 
@@ -111,7 +111,7 @@ def test_a_rule_counts_one_refusal_whatever_the_others_say(engine: Engine) -> No
 
 def test_a_locked_rule_refuses_the_call_but_not_beside_it(engine: Engine) -> None:
     strict = Lockout(1, SECOND, MINUTE)
-    beside = charges(engine, ChargeOptions("beside", aside=True, lockout=strict), "1/day", "anna")
+    beside = charges(engine, ChargeOptions("beside", is_shadow=True, lockout=strict), "1/day", "anna")
     login = charges(engine, ChargeOptions("login", lockout=strict), "1/day", "anna")
     live = charges(engine, None, "9/day", "anna")
     assert left(engine.decide_all([*beside, *live])) == [0, 8]
@@ -123,36 +123,36 @@ def test_a_locked_rule_refuses_the_call_but_not_beside_it(engine: Engine) -> Non
     assert (allowed(refused), left(refused)) == ([True, False], [5, 0])
 
 
-def test_who_is_only_told_leaves_no_trace(engine: Engine, place: Place) -> None:
+def test_who_is_only_told_leaves_no_trace(engine: Engine, harness: EngineHarness) -> None:
     strict = Lockout(1, SECOND, MINUTE)
     login = charges(engine, ChargeOptions("login", lockout=strict), "2/day", "anna", 2)
-    shadow = charges(engine, ChargeOptions("shadow", aside=True), "3/day log", "anna")
-    kept = place.kept()
+    shadow = charges(engine, ChargeOptions("shadow", is_shadow=True), "3/day log", "anna")
+    kept = harness.kept()
     told = engine.decide_all([*login, *shadow], commit=False)
-    assert (allowed(told), left(told), place.kept()) == ([True, True], [2, 3], kept)
+    assert (allowed(told), left(told), harness.kept()) == ([True, True], [2, 3], kept)
     engine.decide_all([*login, *shadow])
-    kept = place.kept()
+    kept = harness.kept()
     for _ in range(3):
         told = engine.decide_all([*login, *shadow], commit=False)
         assert (allowed(told), kinds(told)) == ([False, True], [tuple, tuple])
-    assert place.kept() == kept
+    assert harness.kept() == kept
     engine.decide_all(login)
-    kept = place.kept()
+    kept = harness.kept()
     assert isinstance(engine.decide_all(login, commit=False)[0], LockedOutcome)
-    assert place.kept() == kept
+    assert harness.kept() == kept
 
 
-def test_a_step_back_locks_nobody_for_longer(engine: Engine, place: Place) -> None:
+def test_a_step_back_locks_nobody_for_longer(engine: Engine, harness: EngineHarness) -> None:
     (meter, *_), *_ = charges(engine, ChargeOptions("login", lockout=Lockout(2, MINUTE, MINUTE)), "1/s", "anna")
     assert [meter.decide("anna", 1)[ALLOWED] for _ in range(3)] == [True, False, False]
-    place.advance(-1000)
+    harness.advance(-1000)
     assert meter.decide("anna", 1)[RETRY_AFTER_US] == MINUTE
-    place.advance(59)
+    harness.advance(59)
     assert meter.decide("anna", 1)[RETRY_AFTER_US] == SECOND
-    place.advance(1)
+    harness.advance(1)
     # Nobody looked at the count while the door was bolted: it is put right by the first who comes.
     assert (type(facts := meter.decide("anna", 1)), facts[RETRY_AFTER_US]) == (tuple, SECOND)
-    place.advance(1)
+    harness.advance(1)
     assert meter.decide("anna", 1)[ALLOWED]
 
 
@@ -222,8 +222,8 @@ def test_what_an_override_charged_is_given_back_by_its_own_numbers(engine: Engin
     engine.overrides("api").set("anna", "100/hour")
     facts = meter.decide(key, 40)
     assert isinstance(facts, OverriddenOutcome)
-    by = engine.meter(facts.limit, "api", meter.terms)
-    assert left([by.refund(key, 40, Receipt.of(facts, 40))]) == [100]
+    by = engine.meter(facts.limit, "api", meter.options)
+    assert left([by.refund(key, 40, Receipt.from_outcome(facts, 40))]) == [100]
 
 
 def test_a_refusal_by_an_override_counts_for_the_lockout(engine: Engine) -> None:
@@ -237,7 +237,7 @@ def test_a_refusal_by_an_override_counts_for_the_lockout(engine: Engine) -> None
     ]
 
 
-def test_overrides_are_set_got_unset_and_listed(engine: Engine, place: Place) -> None:
+def test_overrides_are_set_got_unset_and_listed(engine: Engine, harness: EngineHarness) -> None:
     ours = engine.overrides("api")
     assert (ours.get("anna"), ours.unset("anna"), list(ours.list())) == (None, False, [])
     assert ours.set("anna", "10 per second; 5/minute log")
@@ -247,9 +247,9 @@ def test_overrides_are_set_got_unset_and_listed(engine: Engine, place: Place) ->
     assert sorted(ours.list()) == [("anna", "10/s; 5/minute log"), ("bob % {x}", "1/s")]
     assert (len(list(ours.list(1))), len(list(ours.list(0))), list(engine.overrides("ap").list())) == (1, 0, [])
     assert ours.set("anna", "3/s", ttl=1.5)
-    place.advance(1.499)
+    harness.advance(1.499)
     assert ours.get("anna") == "3/s"
-    place.advance(0.002)
+    harness.advance(0.002)
     assert (ours.get("anna"), ours.unset("anna"), list(ours.list())) == (None, False, [("bob % {x}", "1/s")])
     assert ours.set("anna", "4/s", absent=True)
     assert ours.unset("anna")
@@ -257,17 +257,17 @@ def test_overrides_are_set_got_unset_and_listed(engine: Engine, place: Place) ->
 
 
 @pytest.mark.parametrize("text", ["10/minit", "", "5 slots", "10/s; 3 slots", 7])
-def test_what_is_no_limit_is_never_written(text: str, engine: Engine, place: Place) -> None:
+def test_what_is_no_limit_is_never_written(text: str, engine: Engine, harness: EngineHarness) -> None:
     with pytest.raises(InvalidRule):
         engine.overrides("api").set("anna", text)
     with pytest.raises(InvalidRule, match="The life of an override must be"):
         engine.overrides("api").set("anna", "1/s", ttl=0)
     with pytest.raises(InvalidCharge, match="belongs to a key"):
         engine.overrides("api").set("", "1/s")
-    assert (engine.overrides("api").get("anna"), place.kept()) == (None, {})
+    assert (engine.overrides("api").get("anna"), harness.kept()) == (None, {})
 
 
 def test_a_meter_knows_its_terms(engine: Engine) -> None:
     terms = ChargeOptions("api", overrides=True)
-    assert engine.meter(parse("1/s"), "api", terms).terms is terms
-    assert engine.meter(parse("1/s"), "api").terms is None
+    assert engine.meter(parse("1/s"), "api", terms).options is terms
+    assert engine.meter(parse("1/s"), "api").options is None

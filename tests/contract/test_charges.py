@@ -4,7 +4,7 @@ import pytest
 
 from headgate.algorithms.decision import Charge
 from headgate.errors import InvalidCharge
-from tests.contract.engine_harness import Place
+from tests.contract.engine_harness import EngineHarness
 from tests.contract.verb_table import EXAMPLES
 
 US = 1e-6
@@ -19,8 +19,8 @@ MIXED = [
 ]
 
 
-def test_mixed_algorithms_pass_together(place: Place) -> None:
-    limiter = place.limiter("1/s")
+def test_mixed_algorithms_pass_together(harness: EngineHarness) -> None:
+    limiter = harness.limiter("1/s")
     together = limiter.take_all(MIXED)
     assert together
     assert [verdict.allowed for verdict in together.verdicts] == [True] * 7
@@ -31,17 +31,17 @@ def test_mixed_algorithms_pass_together(place: Place) -> None:
 
 
 @pytest.mark.parametrize("refuses", range(len(MIXED)))
-def test_one_refusal_leaves_no_trace_of_any(refuses: int, place: Place) -> None:
-    limiter = place.limiter("1/s")
+def test_one_refusal_leaves_no_trace_of_any(refuses: int, harness: EngineHarness) -> None:
+    limiter = harness.limiter("1/s")
     charges = list(MIXED)
     # A log of nine: two pass, eight are refused for now.
     charges[refuses] = charges[refuses]._replace(limit="9/s log", key="full", cost=8)
     limiter.take_all([Charge("full", "9/s log", 2)])
-    kept = place.kept()
+    kept = harness.kept()
     refused = limiter.take_all(charges)
     assert [verdict.allowed for verdict in refused.verdicts] == [n != refuses for n in range(len(MIXED))]
     assert (refused.allowed, str(refused.limit), refused.retry_after) == (False, "9/s log", 1)
-    assert place.kept() == kept
+    assert harness.kept() == kept
     # Those that would have passed tell how things stand, for nothing was taken.
     fresh = [5, 5, 7, 700, 8, 9, 1]
     assert [verdict.remaining for n, verdict in enumerate(refused.verdicts) if n != refuses] == [
@@ -49,32 +49,32 @@ def test_one_refusal_leaves_no_trace_of_any(refuses: int, place: Place) -> None:
     ]
 
 
-def test_never_outlasts_every_other_refusal(place: Place) -> None:
-    limiter = place.limiter("1/s")
+def test_never_outlasts_every_other_refusal(harness: EngineHarness) -> None:
+    limiter = harness.limiter("1/s")
     limiter.take_all([("key", "1/minute")])
     refused = limiter.take_all([("key", "1/minute"), Charge("key", "2/s", 3)])
     assert (refused.retry_after, str(refused.limit)) == (None, "2/s")
     assert [verdict.retry_after for verdict in refused.verdicts] == [60, None]
 
 
-def test_several_limits_on_one_key(place: Place) -> None:
-    limiter = place.limiter("10/s; 12/hour")
+def test_several_limits_on_one_key(harness: EngineHarness) -> None:
+    limiter = harness.limiter("10/s; 12/hour")
     assert [limiter.take("key", 5).remaining for _ in range(2)] == [5, 0]
-    place.advance(1)
+    harness.advance(1)
     last = limiter.take("key", 2)
     assert (last.allowed, last.remaining, str(last.limit)) == (True, 0, "12/hour")
-    kept = place.kept()
+    kept = harness.kept()
     refused = limiter.take("key")
     assert [verdict.allowed for verdict in refused.verdicts] == [True, False]
     assert [verdict.remaining for verdict in refused.verdicts] == [8, 0]
     assert str(refused) == f"refused by 12/hour: retry after {refused.retry_after:g} s"
-    assert place.kept() == kept
-    place.advance(refused.retry_after or 0)
+    assert harness.kept() == kept
+    harness.advance(refused.retry_after or 0)
     assert limiter.take("key")
 
 
-def test_a_joint_decision_is_refunded_whole(place: Place) -> None:
-    limiter = place.limiter("10/s; 100/hour log")
+def test_a_joint_decision_is_refunded_whole(harness: EngineHarness) -> None:
+    limiter = harness.limiter("10/s; 100/hour log")
     taken = limiter.take("key", 4)
     assert [verdict.remaining for verdict in taken.verdicts] == [6, 96]
     limiter.refund(taken, 1)
@@ -84,8 +84,8 @@ def test_a_joint_decision_is_refunded_whole(place: Place) -> None:
     assert [verdict.remaining for verdict in limiter.peek("key").verdicts] == [10, 100]
 
 
-def test_charges_on_one_count_see_each_other(place: Place) -> None:
-    limiter = place.limiter("1/s")
+def test_charges_on_one_count_see_each_other(harness: EngineHarness) -> None:
+    limiter = harness.limiter("1/s")
     refused = limiter.take_all([Charge("key", "3/s", 2), Charge("key", "3/s", 2)])
     assert [verdict.allowed for verdict in refused.verdicts] == [False, False]
     taken = limiter.take_all([Charge("key", "3/s", 2), Charge("key", "3/s", 1), Charge("other", "3/s", 1)])
@@ -94,18 +94,18 @@ def test_charges_on_one_count_see_each_other(place: Place) -> None:
     assert limiter.take_all([Charge("key", "3/s", 3)])
 
 
-def test_charges_on_one_count_are_not_given_back_twice(place: Place) -> None:
+def test_charges_on_one_count_are_not_given_back_twice(harness: EngineHarness) -> None:
     """Five were taken in two parts, three drained, others took three: only two of the five are still there."""
-    limiter = place.limiter("5/s", "count")
+    limiter = harness.limiter("5/s", "count")
     taken = limiter.take_all([Charge("key", None, 2), Charge("key", None, 3)])
-    place.advance(0.6)
+    harness.advance(0.6)
     assert limiter.take("key", 3).remaining == 0
     limiter.refund(taken)
     assert limiter.peek("key").remaining == 2
 
 
-def test_limits_that_share_a_name_must_be_one(place: Place) -> None:
-    limiter = place.limiter("1/s")
+def test_limits_that_share_a_name_must_be_one(harness: EngineHarness) -> None:
+    limiter = harness.limiter("1/s")
     with pytest.raises(InvalidCharge, match='"mine" cannot be 3/s and 4/s at once'):
         limiter.take_all([Charge("key", "3/s", 1, "mine"), Charge("key", "4/s", 1, "mine")])
     # Different algorithms keep different things, so each has its own count.
@@ -113,19 +113,19 @@ def test_limits_that_share_a_name_must_be_one(place: Place) -> None:
     assert limiter.take_all([Charge("key", "3/s", 2, "ours"), Charge("key", "3/s log", 2, "ours")])
 
 
-def test_there_must_be_something_to_decide(place: Place) -> None:
+def test_there_must_be_something_to_decide(harness: EngineHarness) -> None:
     with pytest.raises(InvalidCharge, match="There is nothing to decide"):
-        place.limiter("1/s").take_all([])
+        harness.limiter("1/s").take_all([])
 
 
 @pytest.mark.parametrize("text", [example.text for example in EXAMPLES.values()], ids=list(EXAMPLES))
-def test_taking_three_is_taking_one_three_times(text: str, place: Place) -> None:
+def test_taking_three_is_taking_one_three_times(text: str, harness: EngineHarness) -> None:
     if "smooth" in text:
-        place.limiter(text).take("whole")
-        place.limiter(text).take("parts")
-        place.advance(2)
-    limiter = place.limiter(text)
+        harness.limiter(text).take("whole")
+        harness.limiter(text).take("parts")
+        harness.advance(2)
+    limiter = harness.limiter(text)
     whole = limiter.take("whole", 3)
     parts = [limiter.take("parts") for _ in range(3)]
-    assert parts[-1].facts[:4] == whole.facts[:4]
-    assert limiter.peek("whole").facts == limiter.peek("parts").facts
+    assert parts[-1].outcome[:4] == whole.outcome[:4]
+    assert limiter.peek("whole").outcome == limiter.peek("parts").outcome

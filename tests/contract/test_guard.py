@@ -5,11 +5,11 @@ import pytest
 from headgate.algorithms.decision import Decision
 from headgate.errors import EngineUnavailable, InvalidCharge, RateLimited
 from headgate.lease import Lease
-from tests.contract.engine_harness import Place
+from tests.contract.engine_harness import EngineHarness
 
 
-def test_around_a_block(place: Place) -> None:
-    limiter = place.limiter("2/s")
+def test_around_a_block(harness: EngineHarness) -> None:
+    limiter = harness.limiter("2/s")
     with limiter.guard("key") as decision:
         assert decision.remaining == 1
     with limiter.guard("key", cost=1):
@@ -20,23 +20,23 @@ def test_around_a_block(place: Place) -> None:
     assert str(refused.value) == "refused by 2/s: retry after 0.5 s"
 
 
-def test_what_the_block_raises_comes_out(place: Place) -> None:
-    limiter = place.limiter("2/s")
+def test_what_the_block_raises_comes_out(harness: EngineHarness) -> None:
+    limiter = harness.limiter("2/s")
     with pytest.raises(ZeroDivisionError), limiter.guard("key"):
         _ = 1 / 0
     assert limiter.peek("key").remaining == 1  # it passed, so it is charged
 
 
-def test_a_guard_serves_the_delay_of_a_queue(place: Place) -> None:
-    limiter = place.limiter("10/s queue 5")
+def test_a_guard_serves_the_delay_of_a_queue(harness: EngineHarness) -> None:
+    limiter = harness.limiter("10/s queue 5")
     with limiter.guard("key"):
-        assert place.seconds() == 0
+        assert harness.seconds() == 0
     with limiter.guard("key", cost=2):
-        assert place.seconds() == 0.2
+        assert harness.seconds() == 0.2
 
 
-def test_a_slot_is_held_while_the_block_lasts(place: Place) -> None:
-    limiter = place.limiter("1 slot")
+def test_a_slot_is_held_while_the_block_lasts(harness: EngineHarness) -> None:
+    limiter = harness.limiter("1 slot")
     guard = limiter.guard("key")
     for _ in range(2):
         with guard as decision:
@@ -50,27 +50,30 @@ def test_a_slot_is_held_while_the_block_lasts(place: Place) -> None:
     assert limiter.peek("key").remaining == 1
 
 
-def test_a_guard_waits_for_a_slot(place: Place) -> None:
-    limiter = place.limiter("1 slot ttl 2s")
+def test_a_guard_waits_for_a_slot(harness: EngineHarness) -> None:
+    limiter = harness.limiter("1 slot ttl 2s")
     limiter.acquire("key")
     with limiter.guard("key", timeout=3):
-        assert 2 <= place.seconds() <= 2.2
+        assert 2 <= harness.seconds() <= 2.2
     limiter.acquire("key")
-    before = place.seconds()
+    before = harness.seconds()
     with pytest.raises(RateLimited), limiter.guard("key", timeout=1):
         pass
-    assert place.seconds() == pytest.approx(before + 1, abs=0.2)
+    assert harness.seconds() == pytest.approx(before + 1, abs=0.2)
 
 
-def test_a_function_as_key_needs_a_call(place: Place) -> None:
-    with pytest.raises(InvalidCharge, match="use guard as a decorator"), place.limiter("1/s").guard(lambda: "key"):
+def test_a_function_as_key_needs_a_call(harness: EngineHarness) -> None:
+    with (
+        pytest.raises(InvalidCharge, match="use guard as a decorator"),
+        harness.limiter("1/s").guard(lambda: "key"),
+    ):
         pass
 
 
-def test_around_a_function(place: Place) -> None:
-    if place.awaited:
-        return place.run(_around_a_coroutine_function(place))
-    limiter = place.limiter("2/s")
+def test_around_a_function(harness: EngineHarness) -> None:
+    if harness.awaited:
+        return harness.run(_around_a_coroutine_function(harness))
+    limiter = harness.limiter("2/s")
 
     @limiter.guard(lambda user, *, times: f"{user}")
     def greet(user: str, *, times: int) -> str:
@@ -86,8 +89,8 @@ def test_around_a_function(place: Place) -> None:
     return None
 
 
-async def _around_a_coroutine_function(place: Place) -> None:
-    limiter = place.async_limiter("2/s")
+async def _around_a_coroutine_function(harness: EngineHarness) -> None:
+    limiter = harness.async_limiter("2/s")
 
     @limiter.guard(lambda user: user, cost=2)
     async def greet(user: str) -> str:
@@ -96,7 +99,7 @@ async def _around_a_coroutine_function(place: Place) -> None:
     assert [await greet("anna"), await greet("bob")] == ["hello anna", "hello bob"]
     with pytest.raises(RateLimited):
         await greet("anna")
-    slots = place.async_limiter("1 slot")
+    slots = harness.async_limiter("1 slot")
 
     @slots.guard("all")
     async def alone() -> int:
@@ -106,11 +109,11 @@ async def _around_a_coroutine_function(place: Place) -> None:
     assert (await slots.peek("all")).remaining == 1
 
 
-def test_calls_of_one_decorated_function_do_not_meet(place: Place) -> None:
+def test_calls_of_one_decorated_function_do_not_meet(harness: EngineHarness) -> None:
     """Each call has its own lease, also while another is under way."""
-    if place.awaited:
+    if harness.awaited:
         return
-    limiter = place.limiter("2 slots")
+    limiter = harness.limiter("2 slots")
 
     @limiter.guard("key")
     def nested(depth: int) -> list[int]:
@@ -124,8 +127,8 @@ def test_calls_of_one_decorated_function_do_not_meet(place: Place) -> None:
     assert limiter.peek("key").remaining == 2
 
 
-def test_one_guard_can_be_entered_again_while_inside(place: Place) -> None:
-    limiter = place.limiter("2 slots")
+def test_one_guard_can_be_entered_again_while_inside(harness: EngineHarness) -> None:
+    limiter = harness.limiter("2 slots")
     guard = limiter.guard("key")
     with guard:
         with guard:
@@ -134,10 +137,12 @@ def test_one_guard_can_be_entered_again_while_inside(place: Place) -> None:
     assert limiter.peek("key").remaining == 2
 
 
-def test_a_lost_slot_does_not_hide_what_the_block_raised(monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
-    if place.awaited:
+def test_a_lost_slot_does_not_hide_what_the_block_raised(
+    monkeypatch: pytest.MonkeyPatch, harness: EngineHarness
+) -> None:
+    if harness.awaited:
         return
-    limiter = place.limiter("1 slot")
+    limiter = harness.limiter("1 slot")
 
     def unreachable(lease: Lease) -> bool:
         raise EngineUnavailable("nobody answers")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headgate.clock import ManualClock
 from headgate.limiter import Limiter
-from tests.contract.engine_harness import Place
+from tests.contract.engine_harness import EngineHarness
 from tests.contract.verb_table import EXAMPLES
 
 LIMITS = [
@@ -58,30 +58,30 @@ def test_nothing_is_minted(
             assert spared.take("key", other)
 
 
-def test_the_example_of_the_contract(place: Place) -> None:
+def test_the_example_of_the_contract(harness: EngineHarness) -> None:
     """Take 10 at t=0 from 10/s burst 10, let others take 10 at t=1, refund the first: nothing is minted."""
-    limiter = place.limiter("10/s burst 10")
+    limiter = harness.limiter("10/s burst 10")
     first = limiter.take("key", 10)
-    place.advance(1)
+    harness.advance(1)
     assert limiter.take("key", 10)
     limiter.refund(first)
     assert limiter.peek("key").remaining == 0
 
 
 @pytest.mark.parametrize("text", ["10/s fixed", "10/s log", "10/s sliding"])
-def test_an_ended_window_gets_nothing(text: str, place: Place) -> None:
-    limiter = place.limiter(text)
+def test_an_ended_window_gets_nothing(text: str, harness: EngineHarness) -> None:
+    limiter = harness.limiter(text)
     first = limiter.take("key", 10)
-    place.advance(1)
+    harness.advance(1)
     assert limiter.take("key", 6)
     limiter.refund(first)
     assert limiter.peek("key").remaining == 4
 
 
-def test_a_refund_belongs_to_its_decision(place: Place) -> None:
+def test_a_refund_belongs_to_its_decision(harness: EngineHarness) -> None:
     """Whichever limiter gives it back, it goes where it was charged."""
-    limiter = place.limiter("10/s", "a")
-    other = place.limiter("10/s", "b")
+    limiter = harness.limiter("10/s", "a")
+    other = harness.limiter("10/s", "b")
     taken = limiter.take("key", 4)
     other.take("key", 4)
     other.refund(taken)
@@ -89,20 +89,20 @@ def test_a_refund_belongs_to_its_decision(place: Place) -> None:
 
 
 @pytest.mark.parametrize("text", ["1/s burst 100", "1/s queue 99 nodelay"])
-def test_a_charge_holds_less_when_what_lay_below_it_was_given_back(text: str, place: Place) -> None:
+def test_a_charge_holds_less_when_what_lay_below_it_was_given_back(text: str, harness: EngineHarness) -> None:
     """A takes 50, B takes 50, A is refunded. 50 s later B has drained: 100 are taken, B gives nothing back."""
-    limiter = place.limiter(text)
+    limiter = harness.limiter(text)
     a, b = limiter.take("key", 50), limiter.take("key", 50)
     limiter.refund(a)
-    place.advance(50)
+    harness.advance(50)
     assert limiter.take("key", 100)
     limiter.refund(b)
     assert not limiter.take("key")
 
 
 @pytest.mark.parametrize("text", ["1/s burst 100", "1/s queue 99 nodelay"])
-def test_no_two_reservations_are_served_for_one_bucketful(text: str, place: Place) -> None:
-    limiter = place.limiter(text)
+def test_no_two_reservations_are_served_for_one_bucketful(text: str, harness: EngineHarness) -> None:
+    limiter = harness.limiter(text)
     taken = limiter.take("key", 100)
     first = limiter.reserve("key", 100)
     limiter.refund(taken)
@@ -114,9 +114,9 @@ def test_no_two_reservations_are_served_for_one_bucketful(text: str, place: Plac
     ("before", "between"), [("1000/hour fixed", "1/minute fixed"), ("10000/month fixed", "100/day fixed")]
 )
 def test_a_quota_that_was_used_up_survives_a_refusal_under_another_limit(
-    before: str, between: str, place: Place
+    before: str, between: str, harness: EngineHarness
 ) -> None:
-    quota, other = place.limiter(before, "quota"), place.limiter(between, "quota")
+    quota, other = harness.limiter(before, "quota"), harness.limiter(between, "quota")
     assert quota.take("key", int(before.split("/")[0]))
     assert not other.take("key")
     assert quota.peek("key").remaining == 0

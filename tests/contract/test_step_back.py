@@ -5,7 +5,7 @@ The leaky bucket does as nginx does for two minutes: its queue stays full until 
 
 import pytest
 
-from tests.contract.engine_harness import Place
+from tests.contract.engine_harness import EngineHarness
 from tests.contract.verb_table import EXAMPLES
 
 HOUR = 3600
@@ -14,70 +14,70 @@ examples = pytest.mark.parametrize("name", OURS)
 
 
 @examples
-def test_a_step_back_mints_nothing(name: str, place: Place) -> None:
-    limiter = place.limiter(OURS[name].text)
+def test_a_step_back_mints_nothing(name: str, harness: EngineHarness) -> None:
+    limiter = harness.limiter(OURS[name].text)
     limiter.take("key", 10)
-    place.advance(-HOUR)
+    harness.advance(-HOUR)
     assert not limiter.take("key")
     assert limiter.peek("key").remaining == 0
 
 
 @examples
-def test_a_step_back_locks_nobody_out(name: str, place: Place) -> None:
+def test_a_step_back_locks_nobody_out(name: str, harness: EngineHarness) -> None:
     """Whoever is refused after the step is told a time, and passes then: not an hour later."""
-    limiter = place.limiter(OURS[name].text)
+    limiter = harness.limiter(OURS[name].text)
     limiter.take("key", 10)
-    place.advance(-HOUR)
+    harness.advance(-HOUR)
     refused = limiter.take("key")
     assert refused.retry_after is not None
     assert refused.retry_after <= 1.1
-    place.advance(refused.retry_after)
+    harness.advance(refused.retry_after)
     assert limiter.take("key")
 
 
 @examples
-def test_what_is_admitted_after_a_step_back_counts_from_there(name: str, place: Place) -> None:
-    limiter = place.limiter(OURS[name].text)
+def test_what_is_admitted_after_a_step_back_counts_from_there(name: str, harness: EngineHarness) -> None:
+    limiter = harness.limiter(OURS[name].text)
     limiter.take("key", 3)
-    place.advance(-HOUR)
+    harness.advance(-HOUR)
     for _ in range(30):
         limiter.take("key")
-        place.advance(0.1)
-    place.advance(2)
+        harness.advance(0.1)
+    harness.advance(2)
     assert limiter.take("key")
 
 
-def test_the_queue_of_nginx_waits_for_the_clock(place: Place) -> None:
-    limiter = place.limiter("10/s queue 9")
+def test_the_queue_of_nginx_waits_for_the_clock(harness: EngineHarness) -> None:
+    limiter = harness.limiter("10/s queue 9")
     limiter.take("key", 10)
-    place.advance(-120)
+    harness.advance(-120)
     refused = limiter.take("key")
     assert refused.retry_after == pytest.approx(120.1, abs=0.001)
-    place.advance(119)
+    harness.advance(119)
     assert not limiter.take("key")
-    place.advance(1.1)
+    harness.advance(1.1)
     assert limiter.take("key")
 
 
-def test_nobody_waits_longer_than_two_minutes_for_the_clock_of_a_queue(place: Place) -> None:
-    limiter = place.limiter("10/s queue 9")
+def test_nobody_waits_longer_than_two_minutes_for_the_clock_of_a_queue(harness: EngineHarness) -> None:
+    limiter = harness.limiter("10/s queue 9")
     limiter.take("key", 10)
-    place.advance(-HOUR)
+    harness.advance(-HOUR)
     refused = limiter.take("key")
     assert refused.retry_after is not None
     assert refused.retry_after <= 0.1
-    place.advance(refused.retry_after)
+    harness.advance(refused.retry_after)
     assert limiter.take("key")
 
 
 @examples
-def test_a_clock_that_swings_frees_nothing(name: str, place: Place) -> None:
+def test_a_clock_that_swings_frees_nothing(name: str, harness: EngineHarness) -> None:
     """Read a hundred times a millisecond apart, to and fro, as several workers do: as if time stood still."""
-    limiter = place.limiter(OURS[name].text)
+    limiter = harness.limiter(OURS[name].text)
     first = limiter.take("key", 10)
     assert first
     for _ in range(100):
-        place.advance(-0.001)
+        harness.advance(-0.001)
         assert not limiter.take("key")
-        place.advance(0.001)
+        harness.advance(0.001)
         assert not limiter.take("key")

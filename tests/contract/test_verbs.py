@@ -7,22 +7,22 @@ import pytest
 from headgate.algorithms.decision import Charge
 from headgate.errors import InvalidCharge, RateLimited
 from headgate.limiter import Limiter
-from tests.contract.engine_harness import Place
-from tests.contract.verb_table import ALGORITHMS, CELLS, EXAMPLES, SLOTS, TABLE, Example, markdown, supported
+from tests.contract.engine_harness import EngineHarness
+from tests.contract.verb_table import ALGORITHMS, CELLS, EXAMPLES, SLOTS, TABLE, VerbExample, markdown, supported
 from tests.repo_rules.repository import ROOT
 
 US = 1e-6
 
 
 @pytest.mark.parametrize(("verb", "algorithm"), CELLS)
-def test_cell(verb: str, algorithm: str, place: Place) -> None:
+def test_cell(verb: str, algorithm: str, harness: EngineHarness) -> None:
     if not supported(verb, algorithm):
-        _refuses(verb, algorithm, place)
+        _refuses(verb, algorithm, harness)
     elif algorithm == "Slots":
-        _SLOT_VERBS[verb](place, place.limiter(SLOTS, "slots"))
+        _SLOT_VERBS[verb](harness, harness.limiter(SLOTS, "slots"))
     else:
         example = EXAMPLES[algorithm]
-        _RATE_VERBS[verb](place, place.limiter(example.text, "rate"), example)
+        _RATE_VERBS[verb](harness, harness.limiter(example.text, "rate"), example)
 
 
 def test_the_table_is_whole() -> None:
@@ -34,67 +34,67 @@ def test_the_docs_show_the_table() -> None:
     assert markdown() in (ROOT / "docs" / "reference" / "verbs.md").read_text(encoding="utf-8")
 
 
-def _take(place: Place, limiter: Limiter, example: Example) -> None:
+def _take(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     first = limiter.take("key", 10)
     assert (first.allowed, first.delay, first.retry_after) == (True, example.delay, 0)
-    kept = place.kept()
+    kept = harness.kept()
     denied = limiter.take("key")
     assert (denied.allowed, denied.remaining, denied.retry_after, denied.delay) == (False, 0, example.retry, 0)
     assert limiter.take("key", example.never).retry_after is None
-    place.advance(example.retry - US)
+    harness.advance(example.retry - US)
     assert limiter.take("key").retry_after == pytest.approx(US)
-    assert place.kept() == kept
-    place.advance(US)
+    assert harness.kept() == kept
+    harness.advance(US)
     assert limiter.take("key")
     assert limiter.take("other", 10)
 
 
-def _peek(place: Place, limiter: Limiter, example: Example) -> None:
-    kept = place.kept()
+def _peek(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
+    kept = harness.kept()
     before = limiter.peek("key")
     assert (before.allowed, before.remaining) == (True, example.fresh)
-    assert place.kept() == kept
+    assert harness.kept() == kept
     limiter.take("key", 10)
     after = limiter.peek("key")
     assert (after.allowed, after.remaining, after.retry_after) == (False, 0, example.retry)
 
 
-def _take_all(place: Place, limiter: Limiter, example: Example) -> None:
+def _take_all(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     both = [Charge("key", None, 10), Charge("other", "5/minute", 2)]
     taken = limiter.take_all(both)
     assert (taken.allowed, [verdict.key for verdict in taken.verdicts]) == (True, ["key", "other"])
-    kept = place.kept()
+    kept = harness.kept()
     denied = limiter.take_all(both)
     assert [verdict.allowed for verdict in denied.verdicts] == [False, True]
     assert [verdict.remaining for verdict in denied.verdicts] == [0, 3]
     assert not denied
-    assert place.kept() == kept
+    assert harness.kept() == kept
 
 
-def _wait(place: Place, limiter: Limiter, example: Example) -> None:
+def _wait(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     limiter.take("key", 10)
-    kept = place.kept()
+    kept = harness.kept()
     too_short = limiter.wait("key", timeout=example.wait - US)
-    assert (too_short.allowed, place.seconds(), place.kept()) == (False, 0, kept)
+    assert (too_short.allowed, harness.seconds(), harness.kept()) == (False, 0, kept)
     assert too_short.retry_after == example.wait
     waited = limiter.wait("key", timeout=example.wait)
-    assert (waited.allowed, waited.delay, place.seconds()) == (True, example.wait, example.wait)
+    assert (waited.allowed, waited.delay, harness.seconds()) == (True, example.wait, example.wait)
     assert not limiter.wait("key", example.never)
 
 
-def _reserve(place: Place, limiter: Limiter, example: Example) -> None:
+def _reserve(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     limiter.take("key", 10)
-    kept = place.kept()
+    kept = harness.kept()
     assert not limiter.reserve("key", timeout=0)
-    assert place.kept() == kept
+    assert harness.kept() == kept
     first = limiter.reserve("key")
-    assert (first.granted, first.delay, place.seconds()) == (True, example.wait, 0)
+    assert (first.granted, first.delay, harness.seconds()) == (True, example.wait, 0)
     places = [limiter.reserve("key", 10).delay for _ in range(3)]
     assert places == sorted({example.wait, *places})[1:]
     assert not limiter.take("key")
 
 
-def _cancel(place: Place, limiter: Limiter, example: Example) -> None:
+def _cancel(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     limiter.take("key", 10)
     before = limiter.peek("key").verdicts[0]._replace(mark=0)
     first = limiter.reserve("key", 10)
@@ -103,36 +103,36 @@ def _cancel(place: Place, limiter: Limiter, example: Example) -> None:
     again = limiter.reserve("key", 10)
     assert again.delay == first.delay
     first.cancel()  # once is all
-    place.advance(again.delay + US)
-    kept = place.kept()
+    harness.advance(again.delay + US)
+    kept = harness.kept()
     again.cancel()  # it was served
     limiter.reserve("key", example.never).cancel()  # it was never granted
-    assert place.kept() == kept
+    assert harness.kept() == kept
 
 
-def _refund(place: Place, limiter: Limiter, example: Example) -> None:
+def _refund(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     before = limiter.peek("key").verdicts[0]._replace(mark=0)
     taken = limiter.take("key", 10)
-    kept = place.kept()
+    kept = harness.kept()
     limiter.refund(limiter.take("key"))  # refused: it holds nothing
-    assert place.kept() == kept
+    assert harness.kept() == kept
     limiter.refund(taken, 4)
     limiter.refund(taken, 2)
     assert limiter.peek("key").reset_after < taken.reset_after or algorithm_keeps_its_end(example)
     limiter.refund(taken)
     assert limiter.peek("key").verdicts[0]._replace(mark=0) == before
-    kept = place.kept()
+    kept = harness.kept()
     limiter.refund(taken)
     limiter.refund(taken, 10)
-    assert place.kept() == kept
+    assert harness.kept() == kept
 
 
-def algorithm_keeps_its_end(example: Example) -> bool:
+def algorithm_keeps_its_end(example: VerbExample) -> bool:
     """In windows and logs all units of one charge end at once, so the last one ends with the first."""
     return "queue" not in example.text and " " in example.text and "smooth" not in example.text
 
 
-def _reset(place: Place, limiter: Limiter, example: Example) -> None:
+def _reset(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     limiter.take("key", 10)
     limiter.take("other", 10)
     limiter.reset("key")
@@ -141,7 +141,7 @@ def _reset(place: Place, limiter: Limiter, example: Example) -> None:
     assert not limiter.take("other")
 
 
-def _set_limit(place: Place, limiter: Limiter, example: Example) -> None:
+def _set_limit(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     limiter.take("key", 10)
     limiter.set_limit(example.changed, "key")
     assert limiter.peek("key").remaining == example.changed_left
@@ -150,7 +150,7 @@ def _set_limit(place: Place, limiter: Limiter, example: Example) -> None:
     assert not limiter.take("key")
 
 
-_RATE_VERBS: dict[str, Callable[[Place, Limiter, Example], None]] = {
+_RATE_VERBS: dict[str, Callable[[EngineHarness, Limiter, VerbExample], None]] = {
     "take": _take,
     "peek": _peek,
     "take_all": _take_all,
@@ -163,26 +163,26 @@ _RATE_VERBS: dict[str, Callable[[Place, Limiter, Example], None]] = {
 }
 
 
-def _peek_slots(place: Place, limiter: Limiter) -> None:
+def _peek_slots(harness: EngineHarness, limiter: Limiter) -> None:
     assert limiter.peek("key").remaining == 10
     leases = [limiter.acquire("key") for _ in range(10)]
-    kept = place.kept()
+    kept = harness.kept()
     full = limiter.peek("key")
     assert (full.allowed, full.remaining, full.retry_after) == (False, 0, 30)
-    assert place.kept() == kept
+    assert harness.kept() == kept
     assert all(lease.release() for lease in leases)
 
 
-def _reset_slots(place: Place, limiter: Limiter) -> None:
+def _reset_slots(harness: EngineHarness, limiter: Limiter) -> None:
     lease = limiter.acquire("key")
     limiter.reset("key")
     assert limiter.peek("key").remaining == 10
     assert not lease.renew()
-    place.advance(US)
+    harness.advance(US)
     assert limiter.acquire("key").fence > lease.fence
 
 
-def _set_slots(place: Place, limiter: Limiter) -> None:
+def _set_slots(harness: EngineHarness, limiter: Limiter) -> None:
     leases = [limiter.acquire("key") for _ in range(3)]
     limiter.set_limit("2 slots", "key")
     with pytest.raises(RateLimited):
@@ -191,42 +191,42 @@ def _set_slots(place: Place, limiter: Limiter) -> None:
     assert limiter.peek("key").remaining == 2
 
 
-def _acquire(place: Place, limiter: Limiter) -> None:
+def _acquire(harness: EngineHarness, limiter: Limiter) -> None:
     leases = [limiter.acquire("key") for _ in range(10)]
     assert len({lease.fence for lease in leases}) == 10
-    kept = place.kept()
+    kept = harness.kept()
     with pytest.raises(RateLimited, match="refused by 10 slots") as refused:
         limiter.acquire("key")
     assert refused.value.decision.retry_after == 30
-    assert place.kept() == kept
+    assert harness.kept() == kept
     with limiter.acquire("other") as held:
         assert held
         assert limiter.peek("other").remaining == 9
     assert limiter.peek("other").remaining == 10
-    place.advance(30)
+    harness.advance(30)
     assert limiter.acquire("key")
 
 
-def _renew(place: Place, limiter: Limiter) -> None:
+def _renew(harness: EngineHarness, limiter: Limiter) -> None:
     lease = limiter.acquire("key")
-    place.advance(29)
+    harness.advance(29)
     assert lease.renew()
-    place.advance(29)
+    harness.advance(29)
     assert limiter.peek("key").remaining == 9
     assert lease.renew()
-    place.advance(30)
+    harness.advance(30)
     assert not lease.renew()
     assert not lease
 
 
-def _release(place: Place, limiter: Limiter) -> None:
+def _release(harness: EngineHarness, limiter: Limiter) -> None:
     lease = limiter.acquire("key")
     assert lease.release()
     assert not lease.release()
     assert limiter.peek("key").remaining == 10
 
 
-_SLOT_VERBS: dict[str, Callable[[Place, Limiter], None]] = {
+_SLOT_VERBS: dict[str, Callable[[EngineHarness, Limiter], None]] = {
     "peek": _peek_slots,
     "reset": _reset_slots,
     "set_limit": _set_slots,
@@ -236,17 +236,17 @@ _SLOT_VERBS: dict[str, Callable[[Place, Limiter], None]] = {
 }
 
 
-def _refuses(verb: str, algorithm: str, place: Place) -> None:
+def _refuses(verb: str, algorithm: str, harness: EngineHarness) -> None:
     if algorithm != "Slots":
         # Whoever has no lease can neither renew nor release one.
-        limiter = place.limiter(EXAMPLES[algorithm].text)
+        limiter = harness.limiter(EXAMPLES[algorithm].text)
         with pytest.raises(InvalidCharge, match=r'^Only slots are acquired, such as "20 slots"; ".*" is taken\.$'):
             limiter.acquire("key")
-        assert place.kept() == {}
+        assert harness.kept() == {}
         return
-    limiter = place.limiter(SLOTS)
+    limiter = harness.limiter(SLOTS)
     held = limiter.acquire("key")
-    kept = place.kept()
+    kept = harness.kept()
     asked: dict[str, Callable[[], object]] = {
         "take": lambda: limiter.take("key"),
         "wait": lambda: limiter.wait("key"),
@@ -257,4 +257,4 @@ def _refuses(verb: str, algorithm: str, place: Place) -> None:
     }
     with pytest.raises(InvalidCharge, match=r'^"10 slots" is held, not taken: '):
         asked[verb]()
-    assert place.kept() == kept
+    assert harness.kept() == kept

@@ -5,18 +5,18 @@ import asyncio
 import pytest
 
 from headgate.errors import RateLimited
-from tests.contract.engine_harness import Place
+from tests.contract.engine_harness import EngineHarness
 from tests.contract.verb_table import EXAMPLES
 
 US = 1e-6
 texts = pytest.mark.parametrize("text", [example.text for example in EXAMPLES.values()], ids=list(EXAMPLES))
 
 
-class Gate:
+class HeldSleepClock:
     """A clock on which sleepers stay asleep until they are woken."""
 
-    def __init__(self, place: Place) -> None:
-        self.now_us = place.clock.now_us
+    def __init__(self, harness: EngineHarness) -> None:
+        self.now_us = harness.clock.now_us
         self.sleepers: list[tuple[int, asyncio.Future[None]]] = []
         self._asleep = asyncio.Event()
 
@@ -36,8 +36,8 @@ class Gate:
 
 
 @texts
-def test_waiters_are_served_in_the_order_of_asking(text: str, place: Place) -> None:
-    limiter, gate = place.async_limiter(text), Gate(place)
+def test_waiters_are_served_in_the_order_of_asking(text: str, harness: EngineHarness) -> None:
+    limiter, gate = harness.async_limiter(text), HeldSleepClock(harness)
     limiter.clock = gate
 
     async def story() -> list[int]:
@@ -61,12 +61,12 @@ def test_waiters_are_served_in_the_order_of_asking(text: str, place: Place) -> N
         await asyncio.gather(*tasks)
         return served
 
-    assert place.run(story()) == [0, 1, 2, 3]
+    assert harness.run(story()) == [0, 1, 2, 3]
 
 
 @texts
-def test_a_cancelled_wait_gives_its_place_back(text: str, place: Place) -> None:
-    limiter, gate = place.async_limiter(text), Gate(place)
+def test_a_cancelled_wait_gives_its_place_back(text: str, harness: EngineHarness) -> None:
+    limiter, gate = harness.async_limiter(text), HeldSleepClock(harness)
     limiter.clock = gate
 
     async def story() -> None:
@@ -80,18 +80,18 @@ def test_a_cancelled_wait_gives_its_place_back(text: str, place: Place) -> None:
         place_in_line = await limiter.reserve("key", 10)
         assert place_in_line.decision.delay_us == gate.sleepers[0][0]
 
-    place.run(story())
+    harness.run(story())
 
 
 @texts
-def test_an_interrupted_wait_gives_its_place_back(text: str, place: Place) -> None:
-    limiter = place.limiter(text)
-    if place.awaited:
-        return _interrupted_while_awaited(text, place)
+def test_an_interrupted_wait_gives_its_place_back(text: str, harness: EngineHarness) -> None:
+    limiter = harness.limiter(text)
+    if harness.awaited:
+        return _interrupted_while_awaited(text, harness)
     limiter.take("key", 10)
     delay = limiter.reserve("key", 10)
     delay.cancel()
-    calm, limiter.clock = limiter.clock, Gate(place)
+    calm, limiter.clock = limiter.clock, HeldSleepClock(harness)
     with pytest.raises(KeyboardInterrupt):
         limiter.wait("key", 10)
     limiter.clock = calm
@@ -99,9 +99,9 @@ def test_an_interrupted_wait_gives_its_place_back(text: str, place: Place) -> No
     return None
 
 
-def _interrupted_while_awaited(text: str, place: Place) -> None:
+def _interrupted_while_awaited(text: str, harness: EngineHarness) -> None:
     """An event loop lets a KeyboardInterrupt through its tasks; so may any error of a sleeper."""
-    limiter, gate = place.async_limiter(text), Gate(place)
+    limiter, gate = harness.async_limiter(text), HeldSleepClock(harness)
     limiter.clock = gate
 
     async def story() -> None:
@@ -113,40 +113,40 @@ def _interrupted_while_awaited(text: str, place: Place) -> None:
             await waiting
         assert (await limiter.reserve("key", 10)).decision.delay_us == gate.sleepers[0][0]
 
-    place.run(story())
+    harness.run(story())
 
 
 @texts
-def test_waiting_with_nothing_in_the_way_does_not_sleep(text: str, place: Place) -> None:
-    waited = place.limiter(text).wait("key")
-    assert (waited.allowed, waited.delay, place.seconds()) == (True, 0, 0)
+def test_waiting_with_nothing_in_the_way_does_not_sleep(text: str, harness: EngineHarness) -> None:
+    waited = harness.limiter(text).wait("key")
+    assert (waited.allowed, waited.delay, harness.seconds()) == (True, 0, 0)
 
 
-def test_a_reservation_cancelled_late_gives_nothing_back(place: Place) -> None:
-    limiter = place.limiter("10/s")
+def test_a_reservation_cancelled_late_gives_nothing_back(harness: EngineHarness) -> None:
+    limiter = harness.limiter("10/s")
     limiter.take("key", 10)
     early, late = limiter.reserve("key", 5), limiter.reserve("key", 5)
-    place.advance(0.6)
+    harness.advance(0.6)
     early.cancel()
     assert limiter.peek("key").retry_after == pytest.approx(0.5)
     late.cancel()
     assert limiter.take("key").allowed
 
 
-def test_several_limits_wait_for_the_slowest(place: Place) -> None:
-    limiter = place.limiter("10/s; 15/hour")
+def test_several_limits_wait_for_the_slowest(harness: EngineHarness) -> None:
+    limiter = harness.limiter("10/s; 15/hour")
     assert limiter.take("key", 10)
     assert limiter.wait("key", 5).delay == 0.5
-    kept = place.kept()
+    kept = harness.kept()
     refused = limiter.wait("key", timeout=10)
     assert (refused.allowed, str(refused.limit), refused.retry_after) == (False, "15/hour", 239.5)
-    assert place.kept() == kept
+    assert harness.kept() == kept
     waited = limiter.wait("key")
-    assert (waited.delay, place.seconds()) == (239.5, 240)
+    assert (waited.delay, harness.seconds()) == (239.5, 240)
 
 
-def test_an_interrupted_wait_on_several_limits_gives_all_back(place: Place) -> None:
-    limiter = place.limiter("10/s; 15/hour")
+def test_an_interrupted_wait_on_several_limits_gives_all_back(harness: EngineHarness) -> None:
+    limiter = harness.limiter("10/s; 15/hour")
     limiter.take("key", 10)
     before = [verdict[:4] for verdict in limiter.peek("key").verdicts]
     place_in_line = limiter.reserve("key", 5)
@@ -155,14 +155,14 @@ def test_an_interrupted_wait_on_several_limits_gives_all_back(place: Place) -> N
     assert [verdict[:4] for verdict in limiter.peek("key").verdicts] == before
 
 
-def test_a_guard_with_a_timeout_waits(place: Place) -> None:
-    limiter = place.limiter("10/s")
+def test_a_guard_with_a_timeout_waits(harness: EngineHarness) -> None:
+    limiter = harness.limiter("10/s")
     limiter.take("key", 10)
     with limiter.guard("key", timeout=0.1) as decision:
-        assert (decision.delay, place.seconds()) == (0.1, 0.1)
+        assert (decision.delay, harness.seconds()) == (0.1, 0.1)
     with (
         pytest.raises(RateLimited, match=r"^refused by 10/s: retry after 0\.1 s$"),
         limiter.guard("key", timeout=0.05),
     ):
         pass
-    assert place.seconds() == 0.1
+    assert harness.seconds() == 0.1

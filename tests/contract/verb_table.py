@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Example(NamedTuple):
+class VerbExample(NamedTuple):
     """A limit under which ten units pass at once, and what follows after them."""
 
     text: str
@@ -19,12 +19,12 @@ class Example(NamedTuple):
 
 
 EXAMPLES = {
-    "TokenBucket": Example("10/s", 10, 0, 0.1, 0.1, 11, "20/s burst 40", 29),
-    "LeakyBucket": Example("10/s queue 9", 10, 0.9, 0.1, 1.0, 11, "10/s queue 19", 10),
-    "FixedWindow": Example("10/s fixed", 10, 0, 1.0, 1.0, 11, "15/s fixed", 5),
-    "SlidingWindow": Example("10/s sliding", 10, 0, 1.0, 1.0, 11, "15/s sliding", 5),
-    "SlidingLog": Example("10/s log", 10, 0, 1.0, 1.0, 11, "15/s log", 5),
-    "Smooth": Example("10/s smooth", 1, 0, 1.0, 1.0, 366 * 86_400 * 10 + 1, "20/s smooth", 0),
+    "TokenBucket": VerbExample("10/s", 10, 0, 0.1, 0.1, 11, "20/s burst 40", 29),
+    "LeakyBucket": VerbExample("10/s queue 9", 10, 0.9, 0.1, 1.0, 11, "10/s queue 19", 10),
+    "FixedWindow": VerbExample("10/s fixed", 10, 0, 1.0, 1.0, 11, "15/s fixed", 5),
+    "SlidingWindow": VerbExample("10/s sliding", 10, 0, 1.0, 1.0, 11, "15/s sliding", 5),
+    "SlidingLog": VerbExample("10/s log", 10, 0, 1.0, 1.0, 11, "15/s log", 5),
+    "Smooth": VerbExample("10/s smooth", 1, 0, 1.0, 1.0, 366 * 86_400 * 10 + 1, "20/s smooth", 0),
 }
 SLOTS = "10 slots ttl 30s"
 ALGORITHMS = (*EXAMPLES, "Slots")
@@ -47,7 +47,7 @@ TABLE: dict[str, dict[str, str]] = {
     "reserve": _rates(FixedWindow="yes, in later windows", SlidingWindow="yes, in later cells")
     | {"Slots": "no: acquire with a timeout"},
     "cancel": _rates(
-        "yes, what nobody built on",
+        "yes, what no later place depends on",
         FixedWindow="yes, in the last window in use",
         SlidingWindow="yes",
         SlidingLog="yes",

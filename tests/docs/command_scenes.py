@@ -15,7 +15,7 @@ from tests.repo_rules.repository import ROOT
 
 
 @dataclass(frozen=True)
-class Scene:
+class PageSetup:
     files: Mapping[str, str]
     before: Mapping[str, Sequence[str | float]] = field(default_factory=dict)
     skipped: Collection[str] = ()  # commands that look at the reader's machine
@@ -80,7 +80,7 @@ rules:
 """
 
 SCENES = {
-    "docs/reference/command-line.md": Scene(
+    "docs/reference/command-line.md": PageSetup(
         {
             "rules.yaml": MINUTES,
             "new.yaml": NEW,
@@ -108,7 +108,7 @@ SCENES = {
             'headgate rules rollback --note "too much"': [83.0],
         },
     ),
-    "docs/how-to/rules.md": Scene(
+    "docs/how-to/rules.md": PageSetup(
         {"rules.yaml": BOOK, "typo.yaml": _replaced(BOOK, ("5/minute", "5/minit")), "rules-test.yaml": TABLE}
         | {"nginx.conf": NGINX, "minutes.yaml": MINUTES},
         {
@@ -116,7 +116,7 @@ SCENES = {
             "--engine redis://localhost:6379/0": ["headgate rules push minutes.yaml"],
         },
     ),
-    "docs/how-to/testing.md": Scene({"limits_test.yaml": blocks("how-to/testing.md")[0]}),
-    "docs/how-to/import.md": Scene({"nginx.conf": NGINX}),
-    "docs/how-to/nginx.md": Scene({}, skipped=["headgate nginx check"]),
+    "docs/how-to/testing.md": PageSetup({"limits_test.yaml": blocks("how-to/testing.md")[0]}),
+    "docs/how-to/import.md": PageSetup({"nginx.conf": NGINX}),
+    "docs/how-to/nginx.md": PageSetup({}, skipped=["headgate nginx check"]),
 }

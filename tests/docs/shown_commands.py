@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import headgate.cli
 from headgate.gateway import lua_library
-from tests.docs.command_scenes import SCENES, Scene
+from tests.docs.command_scenes import SCENES, PageSetup
 from tests.repo_rules.repository import ROOT
 from tests.servers import DrivenClock, RedisServer
 
@@ -40,7 +40,7 @@ _remark = re.compile(r"\s+# (exit code (\d+))?.*$")
 _nginx_time = re.compile(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d (\[\w+\]) \d+#\d+:")
 
 
-class Shown(NamedTuple):
+class ShownCommand(NamedTuple):
     """A command of a page: its line there, the text, the exit code, and the lines of output behind it."""
 
     line: int
@@ -49,9 +49,9 @@ class Shown(NamedTuple):
     output: list[str]
 
 
-def shown(page: Path) -> list[Shown]:
+def shown(page: Path) -> list[ShownCommand]:
     """The commands of a page, in their order."""
-    found: list[Shown] = []
+    found: list[ShownCommand] = []
     inside = False
     for number, line in enumerate(page.read_text("utf-8").splitlines()):
         text = line.removeprefix("    ")
@@ -61,7 +61,7 @@ def shown(page: Path) -> list[Shown]:
             remark = _remark.search(text)
             code = int(remark[2] or 0) if remark else 0
             command = text[2 : remark.start()] if remark else text[2:]
-            found.append(Shown(number, command, code, []))
+            found.append(ShownCommand(number, command, code, []))
             inside = True
         elif inside:
             found[-1].output.append(text)
@@ -78,10 +78,10 @@ def pages() -> list[Path]:
 
 
 @dataclass
-class Console:
+class PageConsole:
     """A folder with a scene's files in it, and a Redis whose clock stands still."""
 
-    scene: Scene
+    scene: PageSetup
     server: RedisServer
     folder: Path
     environment: Mapping[str, str] = field(init=False)
@@ -152,11 +152,11 @@ def _timeless(line: str) -> str:
     return _nginx_time.sub(r"TIME \1", line)
 
 
-def played(page: Path, server: RedisServer) -> list[tuple[Shown, int, list[str]]]:
+def played(page: Path, server: RedisServer) -> list[tuple[ShownCommand, int, list[str]]]:
     """Every command of a page with its exit code and what it printed."""
     name = str(page.relative_to(ROOT))
     with tempfile.TemporaryDirectory(prefix="headgate-console-") as folder:
-        console = Console(SCENES[name], server, Path(folder).resolve())
+        console = PageConsole(SCENES[name], server, Path(folder).resolve())
         return [
             (each, *console.play(each.command))
             for each in shown(page)

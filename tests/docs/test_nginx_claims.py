@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headgate.cli import main
-from tests.nginx.gateway_harness import Gateway
+from tests.nginx.gateway_harness import NginxGateway
 from tests.servers.redis_server import free_port
 
 
@@ -41,7 +41,7 @@ def test_satisfy_any(lines: str, allow: str, statuses: list[int]) -> None:
       content_by_lua_block {{ ngx.say("inside") }}
     }}
     """
-    with Gateway(book(), server=place) as gate:
+    with NginxGateway(book(), server=place) as gate:
         assert [gate.get("/internal/").status for _ in statuses] == statuses
 
 
@@ -58,13 +58,13 @@ def test_wrong_passwords_are_counted_only_if_we_are_first(http: str, statuses: l
       content_by_lua_block {{ ngx.say("inside") }}
     }}
     """
-    with Gateway(book(key="user", missing="skip"), http=http, server=place) as gate:
+    with NginxGateway(book(key="user", missing="skip"), http=http, server=place) as gate:
         wrong = {"Authorization": "Basic YW5uOndyb25n"}  # ann:wrong
         assert [gate.get("/locked", wrong).status for _ in statuses] == statuses
 
 
 def test_what_a_rewrite_answers_is_not_seen() -> None:
-    with Gateway(book(limit="1/hour"), server="location = /gone { return 410; }") as gate:
+    with NginxGateway(book(limit="1/hour"), server="location = /gone { return 410; }") as gate:
         assert [gate.get("/gone").status for _ in range(3)] == [410, 410, 410]
         assert [gate.get("/").status for _ in range(2)] == [200, 429]
 
@@ -82,7 +82,7 @@ def test_fields_of_the_backend_arrive_too_unless_they_are_hidden(http: str, fiel
       content_by_lua_block { ngx.header["RateLimit"] = '"theirs";r=7' ngx.say("ok") }
     }
     """
-    with Gateway(book(), http=http, server=places) as gate:
+    with NginxGateway(book(), http=http, server=places) as gate:
         assert gate.get("/api/").headers["ratelimit"] == fields
 
 
@@ -99,7 +99,7 @@ def test_what_a_login_service_says_is_an_attribute() -> None:
     }
     """
     limit = {"by": "plan", "cases": {"pro": "2/hour"}, "otherwise": "1/hour"}
-    with Gateway(book(limit=limit), server=places) as gate:
+    with NginxGateway(book(limit=limit), server=places) as gate:
         assert [gate.get("/api", {"X-Who": "ann"}).status for _ in range(3)] == [200, 200, 429]
         assert [gate.get("/api", {"X-Who": "bob"}).status for _ in range(2)] == [200, 429]
 
@@ -110,14 +110,14 @@ def test_what_a_login_service_says_is_an_attribute() -> None:
     ids=["dropped", "kept"],
 )
 def test_fields_with_underscores_are_seen_if_nginx_keeps_them(http: str, statuses: list[int]) -> None:
-    with Gateway(book(key="header.api_key", missing="skip", limit="1/hour"), http=http) as gate:
+    with NginxGateway(book(key="header.api_key", missing="skip", limit="1/hour"), http=http) as gate:
         names = ("api_key", "Api_Key", "api_key")
         assert [gate.get("/", {name: "4711"}).status for name in names] == statuses
 
 
 def test_a_cost_is_a_variable() -> None:
     http = "map $http_x_rows $rows { default 1; ~^[0-9]+$ $http_x_rows; }"
-    with Gateway(book(limit="1000/hour", cost="rows", missing="one"), http=http) as gate:
+    with NginxGateway(book(limit="1000/hour", cost="rows", missing="one"), http=http) as gate:
         assert gate.get("/", {"X-Rows": "300"}).headers["ratelimit"].startswith('"all";r=700;')
         assert gate.get("/").headers["ratelimit"].startswith('"all";r=699;')
 
@@ -130,7 +130,7 @@ def test_streams_of_http_2_are_requests_on_one_connection() -> None:
     """
     rate = {"name": "rate", "when": {"path": "/fast/*"}, "key": "host", "limit": "2/hour"}
     slots = {"name": "slots", "when": {"path": "/slow/*"}, "key": "address", "limit": "2 slots"}
-    with Gateway({"rules": [rate, slots]}, server=server) as gate:
+    with NginxGateway({"rules": [rate, slots]}, server=server) as gate:
         assert _streams(port, ["/fast/1", "/fast/2", "/fast/3", "/other"]) == [200, 200, 429, 200]
         gate.lines(4)
         assert _streams(port, ["/slow/1", "/slow/2", "/slow/3"]) == [200, 200, 429]

@@ -18,7 +18,7 @@ from headgate.cli import main
 from headgate.rules import load, serialization
 from headgate.rules.imports import translate
 from tests.docs.test_snippets import PAGES, ROOT
-from tests.nginx.gateway_harness import Gateway, push
+from tests.nginx.gateway_harness import NginxGateway, push
 from tests.servers import Nginx, RedisServer
 from tests.servers.nginx import LIB
 from tests.servers.redis_server import free_port
@@ -47,7 +47,7 @@ _yaml = re.compile(r"^```yaml\n(.*?)^```", re.M | re.S)
 _pair = re.compile(r"^```nginx\n(.*?)^```\n\n```yaml\n(.*?)^```", re.M | re.S)
 
 
-class Snippet(NamedTuple):
+class NginxSnippet(NamedTuple):
     page: Path
     line: int
     text: str
@@ -60,7 +60,7 @@ class Snippet(NamedTuple):
 
 
 SNIPPETS = [
-    Snippet(page, text[: found.start(1)].count("\n"), found[1])
+    NginxSnippet(page, text[: found.start(1)].count("\n"), found[1])
     for page in [*PAGES, ROOT / "nginx" / "README.md"]
     for text in [page.read_text("utf-8")]
     for found in _block.finditer(text)
@@ -68,7 +68,7 @@ SNIPPETS = [
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda each: f"{each.page.relative_to(ROOT)}:{each.line}")
-def test_nginx_runs_it(snippet: Snippet, redis_server: RedisServer) -> None:
+def test_nginx_runs_it(snippet: NginxSnippet, redis_server: RedisServer) -> None:
     book = _book(snippet.page)
     push(book, redis_server.url)
     nginx = _nginx(snippet, redis_server.url)
@@ -92,7 +92,7 @@ def test_nginx_runs_it(snippet: Snippet, redis_server: RedisServer) -> None:
 )
 def test_what_is_broken_is_seen(broken: str, redis_server: RedisServer) -> None:
     with pytest.raises((RuntimeError, AssertionError)):
-        test_nginx_runs_it(Snippet(ROOT / "docs" / "how-to" / "nginx.md", 0, broken), redis_server)
+        test_nginx_runs_it(NginxSnippet(ROOT / "docs" / "how-to" / "nginx.md", 0, broken), redis_server)
 
 
 def test_there_are_snippets() -> None:
@@ -131,7 +131,7 @@ def test_a_translation_does_what_the_lines_did(name: str) -> None:
     server = server.removesuffix("}\n").replace("    limit_req ", f"    {content} limit_req ")
     with Nginx(f"{server} location / {{ {content} }}", http=zones) as nginx:
         before = [nginx.get(path, {"X-Api-Key": key}).status for path, key in CALLS[name]]
-    with Gateway(serialization.document(load.parse(f"rules:\n{here}"))) as gate:
+    with NginxGateway(serialization.document(load.parse(f"rules:\n{here}"))) as gate:
         after = [gate.get(path, {"X-Api-Key": key}).status for path, key in CALLS[name]]
     assert after == before
     assert len(set(before)) == 2  # some passed, some did not
@@ -173,7 +173,7 @@ def _compile(book: dict[str, Any], folder: Path) -> None:
     assert main(["rules", "compile", str(folder / "book.json"), "-o", str(folder / "rules.bundle.json")]) == 0
 
 
-def _nginx(snippet: Snippet, redis: str) -> Nginx:
+def _nginx(snippet: NginxSnippet, redis: str) -> Nginx:
     nginx = Nginx("")
     said = {"http": "", "server": "", snippet.level: snippet.text}
     for level, needed in (("http", IN_HTTP), ("server", IN_SERVER)):

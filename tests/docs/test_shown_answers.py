@@ -10,7 +10,7 @@ import pytest
 from headgate import CorruptState, Limiter
 from headgate.rules import load, serialization
 from tests.docs.command_scenes import blocks
-from tests.nginx.gateway_harness import Gateway
+from tests.nginx.gateway_harness import NginxGateway
 from tests.repo_rules.repository import ROOT
 from tests.servers import BASE_US, DrivenClock, RedisServer
 from tests.service.service_harness import Service
@@ -32,7 +32,7 @@ def test_curl_at_nginx() -> None:
     """The sixth POST to /login, by the page's rulebook."""
     command, status, *fields = indented("how-to/nginx.md", "$ curl -i -X POST http://127.0.0.1/login")
     book = serialization.document(load.parse(blocks("how-to/nginx.md")[0]))
-    with DrivenClock(BASE_US) as clock, Gateway(book, driven=clock) as gate:
+    with DrivenClock(BASE_US) as clock, NginxGateway(book, driven=clock) as gate:
         replies = [gate.get("/login", method=command.split()[4]) for _ in range(6)]
     assert [reply.status for reply in replies] == [200] * 5 + [int(status.split()[1])]
     for field in fields:
@@ -52,7 +52,7 @@ def test_curl_at_the_service() -> None:
 
 def test_a_problem_of_nginx() -> None:
     field, _, body = indented("reference/nginx.md", "Content-Type: application/problem+json")
-    with Gateway({"rules": [{"name": "login", "key": "address", "limit": "1/hour"}]}) as gate:
+    with NginxGateway({"rules": [{"name": "login", "key": "address", "limit": "1/hour"}]}) as gate:
         gate.get("/")
         reply = gate.get("/", {"Accept": "application/json"})
     assert (reply.headers["content-type"], reply.body.decode().strip()) == (field.partition(": ")[2], body)

@@ -44,7 +44,6 @@ def test_a_call_that_no_rule_applies_to_passes() -> None:
     assert decision.allowed
     assert decision.rule is None
     assert decision.verdicts == ()
-    assert decision.nearest is None
     assert decision.refusal is None
     assert str(decision) == "allowed: no limit applies"
 
@@ -63,9 +62,7 @@ def test_the_rule_that_refuses_longest_speaks_and_of_equals_the_first() -> None:
 def test_of_a_call_that_passes_the_nearest_to_its_limit_speaks() -> None:
     gate = limiter({"name": "wide", "limit": "4/minute"}, {"name": "narrow", "limit": "10/minute"})
     first = gate.check({})
-    assert first.rule == "wide"
-    assert first.nearest is not None
-    assert (first.nearest.rule, first.nearest.remaining) == ("wide", 3)
+    assert (first.rule, first.remaining) == ("wide", 3)
 
 
 def test_several_limits_of_a_rule_are_counted_apart_and_decided_together() -> None:
@@ -278,8 +275,8 @@ def test_a_case_has_counts_of_its_own_also_where_limits_are_the_same() -> None:
 
 def names(said: dict[str, Any], **call: str) -> list[str]:
     (rule,) = load.from_mapping({"rules": [said]}).rules
-    beside = [] if rule.candidate is None else counter_names(rule, rule.candidate.of(call), candidate=True)
-    return counter_names(rule, rule.limit.of(call)) + beside
+    beside = [] if rule.candidate is None else counter_names(rule, rule.candidate.choose(call), candidate=True)
+    return counter_names(rule, rule.limit.choose(call)) + beside
 
 
 def test_what_the_counts_of_cases_are_called() -> None:

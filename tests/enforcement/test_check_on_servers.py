@@ -77,7 +77,7 @@ def test_the_embedded_engine_and_a_server_say_the_same(driven_server: RedisServe
         {"name": "login", "limit": "2/minute", "lockout": {"after": 2, "within": "10m", "for": "1h"}, "cost": 1},
     ]
 
-    class Now:
+    class ServerTimeClock:
         def now_us(self) -> int:
             return clock.now_us()
 
@@ -88,7 +88,7 @@ def test_the_embedded_engine_and_a_server_say_the_same(driven_server: RedisServe
             clock.advance_us(us)
 
     with Limiter.from_rules({"rules": rules}, driven_server.url) as there:
-        here = Limiter.from_rules({"rules": rules}, clock=Now())
+        here = Limiter.from_rules({"rules": rules}, clock=ServerTimeClock())
         for step in range(60):
             clock.advance_us(7_000_000 * (step % 9))
             call = {**CALL, "user": "ann" if step % 3 else "bob", "path": f"/items/{step % 2}"}
@@ -242,8 +242,8 @@ def test_a_file_is_followed_and_a_broken_one_is_not(tmp_path: Path) -> None:
         assert not gate.check({})  # a lowered limit bites at once
         path.write_text("rules: [{name: all, limit: 10/hours fixd}]")
         seen(lambda: gate.refused_changes == 1)
-        assert gate.watch is not None
-        assert "rules.yaml:1" in str(gate.watch.error)
+        assert gate.watcher is not None
+        assert "rules.yaml:1" in str(gate.watcher.error)
         assert str(gate.peek({}).limit) == "4/hour fixed"
 
 

@@ -1,4 +1,4 @@
-"""Slots as a story speaks of them: a keeper of one key, its clock, and what is expected of it."""
+"""Harness of slot tests: one key of slots, its clock, and what is expected of it."""
 
 from typing import Protocol
 
@@ -21,7 +21,7 @@ class Keeper(Protocol):
     def forgotten(self) -> bool: ...
 
 
-class Room:
+class SlotHarness:
     """A keeper, as a story speaks to it."""
 
     def __init__(self, keeper: Keeper) -> None:

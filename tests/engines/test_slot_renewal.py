@@ -40,13 +40,13 @@ def blocks(url: str, text: str = SLOT) -> dict[str, Callable[[], Any]]:
 def async_blocks(url: str, text: str = SLOT) -> dict[str, Callable[[], Any]]:
     limiter, ruled = AsyncLimiter(text, url), AsyncRuleLimiter(rules(text), url)
     return {
-        "acquire": lambda: _Acquired(limiter),
+        "acquire": lambda: _AcquiredSlot(limiter),
         "guard": lambda: limiter.guard("guarded"),
         "hold": lambda: ruled.hold({}),
     }
 
 
-class _Acquired:
+class _AcquiredSlot:
     """async with await limiter.acquire(...), as one step."""
 
     def __init__(self, limiter: AsyncLimiter) -> None:
@@ -288,10 +288,10 @@ def test_a_coroutine_function_is_refused_with_a_sentence(redis_server: RedisServ
     async def works() -> AsyncIterator[int]:
         yield 1
 
-    class Work:
+    class AsyncCallable:
         async def __call__(self) -> None: ...
 
-    for function in (work, works, Work()):
+    for function in (work, works, AsyncCallable()):
         with pytest.raises(InvalidCharge, match="use AsyncLimiter"):
             limiter.guard("key")(function)
 

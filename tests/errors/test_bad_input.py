@@ -41,7 +41,7 @@ KEYS: list[tuple[Any, str]] = [
 TIMEOUTS: list[Any] = [-1, -0.1, math.nan, True, "5", b"5"]
 
 
-class Counted:
+class WatchedLimiters:
     """A limiter on the embedded engine, and whether anything in it changed."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Counted:
 
 @pytest.mark.parametrize(("cost", "sentence"), COSTS)
 def test_a_cost_that_is_none(cost: Any, sentence: str) -> None:
-    at = Counted()
+    at = WatchedLimiters()
     spends = sentence.replace("at least 0", "at least 1")
     for limiter in (at.single, at.limiter):
         at.says(sentence, partial(limiter.take, "key", cost))
@@ -71,13 +71,13 @@ def test_a_cost_that_is_none(cost: Any, sentence: str) -> None:
 
 
 def test_nobody_waits_for_nothing() -> None:
-    at = Counted()
+    at = WatchedLimiters()
     at.says("A cost is at least 1, not 0. To look without charging, use peek.", lambda: at.single.wait("key", 0))
 
 
 @pytest.mark.parametrize(("key", "sentence"), KEYS)
 def test_a_key_that_is_none(key: Any, sentence: str) -> None:
-    at = Counted()
+    at = WatchedLimiters()
     asks: list[Callable[[], object]] = []
     for limiter in (at.single, at.limiter):
         verbs = (limiter.take, limiter.peek, limiter.wait, limiter.reserve, limiter.reset)
@@ -91,7 +91,7 @@ def test_a_key_that_is_none(key: Any, sentence: str) -> None:
 
 @pytest.mark.parametrize("timeout", TIMEOUTS)
 def test_a_timeout_that_is_none(timeout: Any) -> None:
-    at = Counted()
+    at = WatchedLimiters()
     sentence = f"A timeout is a number of seconds of at least 0, or None; not {timeout!r}."
     at.says(sentence, lambda: at.single.wait("key", timeout=timeout))
     at.says(sentence, lambda: at.single.reserve("key", timeout=timeout))
@@ -149,7 +149,7 @@ def test_a_limit_that_cannot_be(limit: Any, sentence: str) -> None:
         with pytest.raises(InvalidRule) as refused:
             make(limit)
         assert sentence in str(refused.value)
-    at = Counted()
+    at = WatchedLimiters()
     with pytest.raises(InvalidRule):
         at.single.set_limit(limit)
     assert len(at.engine) == 0
@@ -173,7 +173,7 @@ def test_a_name_that_is_empty() -> None:
 
 
 def test_set_limit_that_cannot_be_changes_nothing() -> None:
-    at = Counted()
+    at = WatchedLimiters()
     with pytest.raises(InvalidRule, match="2 limits cannot become 1"):
         at.limiter.set_limit("10/s")
     with pytest.raises(InvalidRule):

@@ -4,7 +4,7 @@ import argparse
 import sys
 import time
 
-from tests.fuzz.batches import ENGINES, KINDS, Fault, fuzz
+from tests.fuzz.batches import ENGINES, KINDS, FuzzFailure, fuzz
 
 INPUTS = 120_000
 
@@ -26,7 +26,7 @@ def main() -> int:
             sys.stdout.write(f"  {told}\n")
             sys.stdout.flush()
             total += told.inputs
-    except Fault as fault:
+    except FuzzFailure as fault:
         sys.stderr.write(f"fuzz: {fault}\n")
         return 1
     sys.stdout.write(f"fuzz: {total} inputs; no crash, no 500, nobody left waiting\n")

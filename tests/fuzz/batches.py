@@ -11,12 +11,12 @@ from contextlib import ExitStack
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
-from tests.fuzz.connections import Unanswered
-from tests.fuzz.envoy_messages import Limits, Quotas
-from tests.fuzz.forwarded_requests import Gateways
-from tests.fuzz.json_bodies import Documents, Reference
-from tests.fuzz.raw_http import Raw
-from tests.fuzz.service_under_attack import BOOK, Judge
+from tests.fuzz.connections import NoReply
+from tests.fuzz.envoy_messages import QuotaMessages, RateLimitMessages
+from tests.fuzz.forwarded_requests import ForwardAuthRequests
+from tests.fuzz.json_bodies import CheckDocuments, ReferenceDocuments
+from tests.fuzz.raw_http import RawRequests
+from tests.fuzz.service_under_attack import BOOK, ServiceProbe
 from tests.servers import RedisServer
 from tests.service.service_harness import Service
 
@@ -24,7 +24,7 @@ BATCH = 2000
 AT_ONCE = 48
 
 
-class Kind(Protocol):
+class InputKind(Protocol):
     async def open(self) -> None: ...
     async def close(self) -> None: ...
     def make(self, rng: Random) -> Any: ...
@@ -32,21 +32,21 @@ class Kind(Protocol):
 
 
 KINDS: dict[str, tuple[Any, int]] = {  # and how many of a hundred inputs are of it
-    "http": (Raw, 30),
-    "json": (Documents, 25),
-    "auth": (Gateways, 15),
-    "rls": (Limits, 15),
-    "rlqs": (Quotas, 8),
-    "reference": (Reference, 7),
+    "http": (RawRequests, 30),
+    "json": (CheckDocuments, 25),
+    "auth": (ForwardAuthRequests, 15),
+    "rls": (RateLimitMessages, 15),
+    "rlqs": (QuotaMessages, 8),
+    "reference": (ReferenceDocuments, 7),
 }
 ENGINES = ("memory", "redis")
 
 
-class Fault(Exception):
+class FuzzFailure(Exception):
     """What went wrong, and how to see it again."""
 
 
-class Told(NamedTuple):
+class KindResult(NamedTuple):
     """What became of one kind on one engine."""
 
     kind: str
@@ -63,14 +63,14 @@ class Told(NamedTuple):
         )
 
 
-def fuzz(kinds: list[str], engines: list[str], inputs: int, seed: int, first: int = 0) -> Iterator[Told]:
+def fuzz(kinds: list[str], engines: list[str], inputs: int, seed: int, first: int = 0) -> Iterator[KindResult]:
     """So many inputs, among these kinds and engines, each kind against a service that has seen the ones before."""
     whole = sum(KINDS[kind][1] for kind in kinds)
     for engine in engines:
         with ExitStack() as stack:
             url = stack.enter_context(RedisServer()).url + "?deadline=5s" if engine == "redis" else "memory://"
             service = stack.enter_context(Service(BOOK, engine=url, log_level="warning"))
-            judge = Judge(service)
+            judge = ServiceProbe(service)
             for kind in kinds:
                 count = max(1, inputs * KINDS[kind][1] // whole // len(engines))
                 begun = time.monotonic()
@@ -81,11 +81,11 @@ def fuzz(kinds: list[str], engines: list[str], inputs: int, seed: int, first: in
                         judge.warm()
                     if faults := judge.faults():
                         again = _command(kind, engine, seed, f"--first {start} --inputs {len(numbers)}")
-                        raise Fault(f"after {len(numbers)} inputs: {'; '.join(faults)}\nAgain: {again}")
-                yield Told(kind, engine, count, time.monotonic() - begun, judge.first_kb, judge.kb)
+                        raise FuzzFailure(f"after {len(numbers)} inputs: {'; '.join(faults)}\nAgain: {again}")
+                yield KindResult(kind, engine, count, time.monotonic() - begun, judge.first_kb, judge.kb)
 
 
-def made(kind: str, seed: int, number: int, sender: Kind) -> Any:
+def made(kind: str, seed: int, number: int, sender: InputKind) -> Any:
     return sender.make(Random(f"{seed}/{kind}/{number}"))
 
 
@@ -93,21 +93,21 @@ def _batch(kind: str, service: Service, numbers: range, seed: int, engine: str) 
     left = iter(numbers)
 
     async def worker() -> None:
-        sender: Kind = KINDS[kind][0](service)
+        sender: InputKind = KINDS[kind][0](service)
         await sender.open()
         try:
             for number in left:
                 what = made(kind, seed, number, sender)
                 try:
                     fault = await sender.send(what)
-                except Unanswered as error:
+                except NoReply as error:
                     fault = str(error)
                 except OSError as error:
                     fault = f"it cannot be reached: {error!r}"
                 if fault is not None:
                     again = _command(kind, engine, seed, f"--only {number}")
                     state = "" if service.code is None else f" (it ended with {service.code})"
-                    raise Fault(
+                    raise FuzzFailure(
                         f"input {number} of {kind}: {fault}{state}\nIt was {what!s:.600}\n"
                         f"It logged {service.said[-1500:]}\nAgain: {again}"
                     )
@@ -121,7 +121,7 @@ def _batch(kind: str, service: Service, numbers: range, seed: int, engine: str) 
                     tasks.create_task(worker())
         except ExceptionGroup as group:
             # Not except*: until Python 3.11.4 it would wrap what is raised here in a group again.
-            faults = group.subgroup(Fault)
+            faults = group.subgroup(FuzzFailure)
             if faults is None:
                 raise
             raise faults.exceptions[0] from None

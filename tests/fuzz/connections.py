@@ -11,13 +11,13 @@ QUIET = 0.05  # seconds after which no more is expected to come by itself
 _length = re.compile(rb"\r\ncontent-length: *(\d+)", re.I)
 
 
-class Reply(NamedTuple):
+class RawReply(NamedTuple):
     status: int
     head: bytes
     body: bytes
 
 
-class Unanswered(Exception):
+class NoReply(Exception):
     """A connection that is neither answered nor closed."""
 
 
@@ -42,7 +42,7 @@ async def exchanged(host: str, port: int, pieces: Sequence[bytes], *, pause: flo
             while part := await reader.read(65536):
                 back += part
     except TimeoutError:
-        raise Unanswered(f"it holds a connection that has ended; so far it said {bytes(back[:200])!r}") from None
+        raise NoReply(f"it holds a connection that has ended; so far it said {bytes(back[:200])!r}") from None
     except OSError:
         pass  # closed, and not kindly
     finally:
@@ -50,14 +50,14 @@ async def exchanged(host: str, port: int, pieces: Sequence[bytes], *, pause: flo
     return bytes(back)
 
 
-class Line:
+class ReopeningConnection:
     """A connection that is kept and opened anew when it was closed."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
         self._writer: asyncio.StreamWriter | None = None
 
-    async def ask(self, data: bytes) -> Reply | None:
+    async def ask(self, data: bytes) -> RawReply | None:
         """The answer to one request; None if the connection was closed without one."""
         if self._writer is None:
             self._reader, self._writer = await asyncio.open_connection(self._host, self._port, limit=2**20)
@@ -67,18 +67,18 @@ class Line:
                 return await self._reply()
         except TimeoutError:
             self.close()
-            raise Unanswered("neither answered nor closed") from None
+            raise NoReply("neither answered nor closed") from None
         except (OSError, asyncio.IncompleteReadError):
             self.close()
             return None
 
-    async def _reply(self) -> Reply:
+    async def _reply(self) -> RawReply:
         head = await self._reader.readuntil(b"\r\n\r\n")
         found = _length.search(head)
         body = await self._reader.readexactly(int(found[1])) if found else b""
         if b"\r\nconnection: close" in head.lower():
             self.close()
-        return Reply(int(head.split(b" ", 2)[1]), head, body)
+        return RawReply(int(head.split(b" ", 2)[1]), head, body)
 
     def close(self) -> None:
         if self._writer is not None:

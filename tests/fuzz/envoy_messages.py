@@ -15,8 +15,8 @@ from envoy.service.rate_limit_quota.v3 import rlqs_pb2  # type: ignore[import-un
 from envoy.service.ratelimit.v3 import rls_pb2  # type: ignore[import-untyped]
 
 from headgate.service.envoy import rlqs, rls
-from tests.fuzz import http2_frames
-from tests.fuzz.connections import Unanswered, exchanged
+from tests.fuzz import http2_frame_builder
+from tests.fuzz.connections import NoReply, exchanged
 from tests.fuzz.mutate import TEXTS, spoilt
 from tests.fuzz.service_under_attack import SECONDS
 from tests.service.service_harness import Service
@@ -40,7 +40,7 @@ def _text(rng: Random) -> str:
     return rng.choice(_TEXTS)
 
 
-class Limits:
+class RateLimitMessages:
     """RLS."""
 
     def __init__(self, service: Service) -> None:
@@ -99,7 +99,7 @@ class Limits:
         return None
 
 
-class Quotas(Limits):
+class QuotaMessages(RateLimitMessages):
     """RLQS: a few reports, and then something else."""
 
     async def open(self) -> None:
@@ -162,14 +162,14 @@ def _framed(rng: Random, method: bytes, messages: list[bytes]) -> list[bytes]:
         body += bytes((flag,)) + length.to_bytes(4, "big") + message
     kind = rng.choice((b"application/grpc",) * 5 + (b"application/json", b"application/grpc+x", b""))
     path = method if rng.random() < 0.9 else rng.choice((b"/", b"", b"/x/y", b"/" + b"z" * 9000, method + b"\0"))
-    whole = http2_frames.request(path, body[:16_000], kind=kind)
-    return whole if rng.random() < 0.5 else http2_frames.broken(rng, whole)
+    whole = http2_frame_builder.request(path, body[:16_000], kind=kind)
+    return whole if rng.random() < 0.5 else http2_frame_builder.broken(rng, whole)
 
 
 async def _sent(port: int, made: list[bytes]) -> str | None:
     try:
         back = await exchanged("127.0.0.1", port, made)
-    except Unanswered as error:
+    except NoReply as error:
         return str(error)
     for found in _status.finditer(back):
         if (status := int(found[1] or found[2])) not in _FINE_FRAMED:

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from tests.fuzz.connections import Line
+from tests.fuzz.connections import ReopeningConnection
 from tests.fuzz.mutate import TEXTS, spoilt
 from tests.service.service_harness import Service
 
@@ -43,11 +43,11 @@ VALUES = [
 ]  # fmt: skip
 
 
-class Gateways:
+class ForwardAuthRequests:
     """/auth/*."""
 
     def __init__(self, service: Service) -> None:
-        self._line = Line("127.0.0.1", service.port)
+        self._line = ReopeningConnection("127.0.0.1", service.port)
 
     async def open(self) -> None: ...
 

@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 from headgate.service.openapi import VERBS
-from tests.fuzz.connections import Line
+from tests.fuzz.connections import ReopeningConnection
 from tests.fuzz.mutate import document, spoilt
 from tests.service.service_harness import Service
 
@@ -31,12 +31,12 @@ FINE = {200, 400, 404, 408, 409, 413}
 LONGEST = 4096  # bytes of an answer that says why there is none
 
 
-class Documents:
+class CheckDocuments:
     """Every verb of /v1."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._line = Line("127.0.0.1", service.port)
+        self._line = ReopeningConnection("127.0.0.1", service.port)
         self._receipts: list[str] = []
 
     async def open(self) -> None:
@@ -87,7 +87,7 @@ class Documents:
         return await self._line.ask(head.encode() + body)
 
 
-class Reference(Documents):
+class ReferenceDocuments(CheckDocuments):
     """POST /json."""
 
     def make(self, rng: Random) -> tuple[str, bytes]:

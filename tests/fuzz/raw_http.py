@@ -3,7 +3,7 @@
 import re
 from random import Random
 
-from tests.fuzz import http2_frames
+from tests.fuzz import http2_frame_builder
 from tests.fuzz.connections import exchanged
 from tests.fuzz.mutate import INTERESTING, spoilt
 from tests.service.service_harness import Service
@@ -65,7 +65,7 @@ FIELDS = [
 WRONG = re.compile(rb"HTTP/1\.[01] (5\d\d) ")
 
 
-class Raw:
+class RawRequests:
     """Whatever comes to the port."""
 
     def __init__(self, service: Service) -> None:
@@ -80,10 +80,10 @@ class Raw:
             case 0:
                 return [rng.randbytes(rng.choice((1, 10, 1000)))]
             case 1 | 2:
-                whole = http2_frames.request(rng.choice(PATHS), BODY, method=rng.choice(METHODS))
-                return http2_frames.broken(rng, whole)
+                whole = http2_frame_builder.request(rng.choice(PATHS), BODY, method=rng.choice(METHODS))
+                return http2_frame_builder.broken(rng, whole)
             case 3:
-                return [http2_frames.PREFACE[: rng.randrange(25)] + rng.randbytes(rng.randrange(20))]
+                return [http2_frame_builder.PREFACE[: rng.randrange(25)] + rng.randbytes(rng.randrange(20))]
             case 4:
                 return [b"".join(_request(rng) for _ in range(rng.randint(2, 20)))]
             case 5:

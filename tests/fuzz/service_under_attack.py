@@ -50,7 +50,7 @@ BOOK: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Judge:
+class ServiceProbe:
     """Looks at one service."""
 
     def __init__(self, service: Service) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.fuzz import batches
 from tests.fuzz.batches import KINDS, fuzz
 from tests.fuzz.json_bodies import fault
-from tests.fuzz.service_under_attack import BOOK, Judge
+from tests.fuzz.service_under_attack import BOOK, ServiceProbe
 from tests.service.service_harness import Service
 
 SEED = 6
@@ -27,7 +27,7 @@ def test_what_the_judge_looks_for() -> None:
     assert fault(400, b'"' + b"x" * 5000 + b'"', {400})
     assert fault(200, b"{}", {200}) is None
     with Service(BOOK) as service:
-        judge = Judge(service)
+        judge = ServiceProbe(service)
         judge.warm()
         assert judge.faults() == []
         with (service.folder / "stderr").open("ab") as log:
@@ -43,7 +43,7 @@ def test_what_the_judge_looks_for() -> None:
 
 
 def test_an_input_is_the_same_again_and_a_fault_tells_how_to_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Odd:
+    class OddNumbers:
         def __init__(self, service: Service) -> None: ...
 
         async def open(self) -> None: ...
@@ -56,8 +56,8 @@ def test_an_input_is_the_same_again_and_a_fault_tells_how_to_see_it(monkeypatch:
         async def send(self, made: int) -> str | None:
             return f"{made} is odd" if made % 2 else None
 
-    monkeypatch.setitem(KINDS, "odd", (Odd, 100))
+    monkeypatch.setitem(KINDS, "odd", (OddNumbers, 100))
     with pytest.raises(
-        batches.Fault, match=r"(?s)input 1 of odd: 65 is odd.*--kind odd --engine memory --seed 6 --only 1$"
+        batches.FuzzFailure, match=r"(?s)input 1 of odd: 65 is odd.*--kind odd --engine memory --seed 6 --only 1$"
     ):
         list(fuzz(["odd"], ["memory"], 50, SEED))

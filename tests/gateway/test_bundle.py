@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from headgate.algorithms.decision import Receipt
 from headgate.algorithms.fixed_window import FixedWindow
-from headgate.engines.layers.fallback.limit_share import full_capacity
 from headgate.engines.redis.protocol import membership_request, take_all_request
 from headgate.engines.redis.script_assembly import algorithm_script, mixed_script, standalone_script
 from headgate.gateway.bundle import compile_bundle, script_texts
-from headgate.http.headers import per_second, quota, window_seconds
+from headgate.http.headers import per_second, quota
 from headgate.limit_syntax import parse
 from headgate.rules import load, serialization
 from headgate.rules.distribution.version import GATEWAY_FIELDS
@@ -49,8 +48,8 @@ def test_every_limit_has_its_entry_and_nothing_else_has(book: Rulebook) -> None:
     for text, entry in found.items():
         limit = parse(text)
         assert entry["algorithm"] == limit.algorithm
-        assert (entry["quota"], entry["fresh"]) == (quota(limit), full_capacity(limit))
-        assert entry.get("window") == window_seconds(limit)
+        assert (entry["quota"], entry["fresh"]) == (quota(limit), limit.units_at_once)
+        assert entry.get("window") == limit.window_seconds
         assert entry.get("per_second") == per_second(limit)
         assert None not in entry.values()
         calendar = limit if isinstance(limit, FixedWindow) and limit.unit else None
@@ -93,7 +92,7 @@ def test_every_script_that_the_redis_engine_would_call_is_there(book: Rulebook) 
             charges = [(questions, "key", 1) for questions in chosen]
             assert words(take_all_request(charges, 0, NOW_US))[1] == scripts[" ".join(["take_all", *models])]
             assert words(take_all_request(charges, None, NOW_US))[1] in known
-    assert words(membership_request("hg", "beat", "me"))[1] in known
+    assert words(membership_request("hg", "heartbeat", "me"))[1] in known
 
 
 @given(BOOKS)
@@ -113,7 +112,7 @@ def test_cases_are_listed_in_their_order(book: Rulebook) -> None:
         chosen = {
             name: list(rule[name]["cases"]) for name in ("limit", "candidate", "cost") if has_cases(rule, name)
         }
-        assert found["terms"][rule["name"]].get("cases", {}) == chosen
+        assert found["charge_options"][rule["name"]].get("cases", {}) == chosen
 
 
 def has_cases(rule: dict[str, Any], name: str) -> bool:
@@ -166,7 +165,7 @@ def test_what_a_rule_says_to_an_engine() -> None:
           - {name: c, limit: 100/s, prefetch: 20ms}
           - {name: d, limit: 3 slots}
     """)
-    assert found["terms"] == {
+    assert found["charge_options"] == {
         "a": {
             "names": ["free", "pro*"],
             "candidate_names": [""],

@@ -51,7 +51,7 @@ def test_what_nginx_cannot_know_is_asked_for() -> None:
 def test_a_book_that_nginx_knows_all_of_asks_for_nothing() -> None:
     told = render_conf(load.parse("rules: [{name: a, key: address, limit: 1/s}]"), GATE)
     assert "attributes = {" not in told
-    assert "looks at nothing else" in told
+    assert "uses no other attribute" in told
 
 
 def test_an_engine_that_is_named_needs_a_dns_server_and_one_with_tls_needs_trust() -> None:
@@ -106,7 +106,7 @@ NASTY = "redis://:p{a\"b\\c'd$e;]]--\n@10.0.0.7/0"
         {},
         {"engine": None, "bundle": "/etc/nginx/rules.bundle.json"},
         {"engine": "rediss://cache:6379/0?fallback=local&deadline=50ms", "prefix": "shop", "workers": 3},
-        {"engine": NASTY, "bundle": '/tmp/a "b" {c}.json', "said": "headgate\nnginx conf {"},
+        {"engine": NASTY, "bundle": '/tmp/a "b" {c}.json', "command_line": "headgate\nnginx conf {"},
         {"backend": "https://backend.example:8443/base", "listen": 65535},
     ],
     ids=["redis", "shared", "named", "nasty", "backend"],
@@ -130,7 +130,7 @@ def test_lua_reads_the_texts_as_they_were_said(tmp_path: Path) -> None:
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
 def test_a_name_of_a_file_stays_in_its_comment(name: str) -> None:
-    text = render_conf(replace(BOOK, source=name), replace(GATE, said=f"headgate nginx conf {name}"))
-    plain = render_conf(replace(BOOK, source="a"), replace(GATE, said="headgate nginx conf a"))
+    text = render_conf(replace(BOOK, source=name), replace(GATE, command_line=f"headgate nginx conf {name}"))
+    plain = render_conf(replace(BOOK, source="a"), replace(GATE, command_line="headgate nginx conf a"))
     assert text.splitlines()[3:] == plain.splitlines()[3:]
     assert all(line.startswith("#") for line in text.splitlines()[:3])

@@ -145,7 +145,7 @@ def test_nothing_is_an_error_and_every_answer_is_an_address_or_empty(peer: str, 
         ("localhost", '"localhost" is no network: write 127.0.0.0/8 and ::1.'),
         ("Unix", '"Unix" is no network: write unix.'),
         ("unix:", '"unix:" is no network: write unix.'),
-        ("*", '"*" is no network: write 0.0.0.0/0 and ::/0, if anybody at all may say who the client is.'),
+        ("*", '"*" is no network: write 0.0.0.0/0 and ::/0, if every peer is to be trusted.'),
         ("", '"" is no network: write 10.0.0.0/8, ::1, or "unix".'),
         ("10.0.0.0/33", '"10.0.0.0/33" is no network: write 10.0.0.0/8, 192.0.2.7 or fd00::/8.'),
         ("gateway.local", '"gateway.local" is no network: write 10.0.0.0/8, 192.0.2.7 or fd00::/8.'),
@@ -154,4 +154,4 @@ def test_nothing_is_an_error_and_every_answer_is_an_address_or_empty(peer: str, 
 def test_what_is_no_network_is_answered_with_one_that_is(text: str, sentence: str) -> None:
     with pytest.raises(InvalidSetting) as raised:
         Proxies(["127.0.0.1", text])
-    assert str(raised.value) == f"Of the trusted proxies: {sentence}"
+    assert str(raised.value) == f"The trusted proxies: {sentence}"

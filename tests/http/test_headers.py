@@ -12,7 +12,7 @@ from headgate.algorithms import algorithm
 from headgate.algorithms.decision import Decision, JointDecision, Verdict
 from headgate.algorithms.limit import SECOND, UNLIMITED, Limit
 from headgate.calendar import resolve
-from headgate.http.headers import Fields, headers, per_second, quota, retry_after, window_seconds
+from headgate.http.headers import Fields, headers, per_second, quota, retry_after
 from headgate.limit_syntax import parse
 
 FORMS = ("draft-11", "legacy", "envoy", "spring", "off")
@@ -46,10 +46,10 @@ LIMITS = {  # quota, window in seconds, whole units a second
 @pytest.mark.parametrize(("text", "expected"), LIMITS.items(), ids=list(LIMITS))
 def test_what_a_limit_gives_and_in_what_time(text: str, expected: tuple[int, int | None, int | None]) -> None:
     limit = parse(text)
-    assert (quota(limit), window_seconds(limit), per_second(limit)) == expected
+    assert (quota(limit), limit.window_seconds, per_second(limit)) == expected
 
 
-class Told(Decision):
+class StubDecision(Decision):
     """A decision whose verdicts were given."""
 
     def __init__(self, *verdicts: Verdict) -> None:
@@ -77,13 +77,15 @@ def refused(
     return Verdict(False, left, wait_us, round(reset * SECOND), 0, START_US, 0, parse(text), "raw-key", cost, rule)
 
 
-ALLOWED = Told(passed("100/minute", 50, 30, "burst"), passed("1000/day fixed", 900, 43000.2, "daily"))
-REFUSED = Told(refused("10/minute", 0, 5.2, 60, "login", cost=2), passed("1000/day fixed", 900, 43000, "daily"))
-NEVER = Told(refused("10/minute", 10, None, 0, "login", cost=11))
-SEVERAL = Told(refused("10/s", 0, 0.1, 1, "api"), refused("500/hour fixed", 0, 1800, 1800, "api"))
-HELD = Told(passed("20 slots", 7, 30, "room"))
-FULL = Told(refused("20 slots", 0, 12.5, 30, "room"))
-UNNAMED = Told(passed("100/s burst 200", 199, 0.01), passed("100/s burst 200", 3, 1.97))
+ALLOWED = StubDecision(passed("100/minute", 50, 30, "burst"), passed("1000/day fixed", 900, 43000.2, "daily"))
+REFUSED = StubDecision(
+    refused("10/minute", 0, 5.2, 60, "login", cost=2), passed("1000/day fixed", 900, 43000, "daily")
+)
+NEVER = StubDecision(refused("10/minute", 10, None, 0, "login", cost=11))
+SEVERAL = StubDecision(refused("10/s", 0, 0.1, 1, "api"), refused("500/hour fixed", 0, 1800, 1800, "api"))
+HELD = StubDecision(passed("20 slots", 7, 30, "room"))
+FULL = StubDecision(refused("20 slots", 0, 12.5, 30, "room"))
+UNNAMED = StubDecision(passed("100/s burst 200", 199, 0.01), passed("100/s burst 200", 3, 1.97))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,7 @@ UNNAMED = Told(passed("100/s burst 200", 199, 0.01), passed("100/s burst 200", 3
         ),
     ],
 )
-def test_the_draft(decision: Told, policy: str, count: str, wait: str | None) -> None:
+def test_the_draft(decision: StubDecision, policy: str, count: str, wait: str | None) -> None:
     expected = [("RateLimit-Policy", policy), ("RateLimit", count), *_wait(wait)]
     assert headers(decision) == headers(decision, "draft-11") == expected
 
@@ -119,14 +121,14 @@ def test_the_draft(decision: Told, policy: str, count: str, wait: str | None) ->
     ],
 )
 def test_the_old_fields_tell_of_the_nearest(
-    decision: Told, limit: str, left: str, reset: str, wait: str | None
+    decision: StubDecision, limit: str, left: str, reset: str, wait: str | None
 ) -> None:
     expected = [("X-RateLimit-Limit", limit), ("X-RateLimit-Remaining", left), ("X-RateLimit-Reset", reset)]
     assert headers(decision, "legacy") == [*expected, *_wait(wait)]
 
 
 def test_the_nearest_has_the_smallest_share_and_for_envoy_the_least() -> None:
-    told = Told(passed("10/s", 5, 0.5, "often"), passed("1000/day fixed", 100, 600, "daily"))
+    told = StubDecision(passed("10/s", 5, 0.5, "often"), passed("1000/day fixed", 100, 600, "daily"))
     assert headers(told, "legacy")[:2] == [("X-RateLimit-Limit", "1000"), ("X-RateLimit-Remaining", "100")]
     assert headers(told, "spring")[:2] == [
         ("X-RateLimit-Remaining", "100"),
@@ -141,10 +143,10 @@ def test_the_nearest_has_the_smallest_share_and_for_envoy_the_least() -> None:
 def test_what_has_no_limit_or_stands_aside_is_not_told() -> None:
     shadow = refused("1/hour", 0, 1800, 3600, "tried")._replace(shadow_kind="shadow")
     free = passed("1/s", 1, 0, "staff")._replace(limit=UNLIMITED)
-    told = Told(shadow, passed("10/s", 5, 0.5, "often"), free)
-    told.facts = (True, 0, 0, 0, 0, 0, 0)
+    told = StubDecision(shadow, passed("10/s", 5, 0.5, "often"), free)
+    told.outcome = (True, 0, 0, 0, 0, 0, 0)
     assert headers(told) == [("RateLimit-Policy", '"often";q=10;w=1'), ("RateLimit", '"often";r=5;t=1')]
-    assert headers(Told(free)) == []
+    assert headers(StubDecision(free)) == []
 
 
 def test_envoys_form_lists_every_policy() -> None:
@@ -158,7 +160,7 @@ def test_envoys_form_lists_every_policy() -> None:
 
 
 def test_springs_form() -> None:
-    told = Told(passed("10/s burst 20", 13, 0.7, "route", cost=7))
+    told = StubDecision(passed("10/s burst 20", 13, 0.7, "route", cost=7))
     assert headers(told, "spring") == [
         ("X-RateLimit-Remaining", "13"),
         ("X-RateLimit-Burst-Capacity", "20"),
@@ -198,25 +200,25 @@ def test_the_forms_are_those_of_a_rulebook() -> None:
 
 def test_a_call_that_no_rule_applies_to_is_told_nothing() -> None:
     for form in FORMS:
-        assert headers(Told(), form) == []  # type: ignore[arg-type]
+        assert headers(StubDecision(), form) == []  # type: ignore[arg-type]
 
 
 def test_a_refusal_without_a_count_has_no_field() -> None:
     """A rule that refuses because the key is missing asked no engine, and no wait can help."""
-    decision = Told()
-    decision.facts = (False, 0, None, 0, 0, 0, 0)
+    decision = StubDecision()
+    decision.outcome = (False, 0, None, 0, 0, 0, 0)
     assert headers(decision) == []
 
 
 def test_it_never_says_to_come_at_once() -> None:
-    assert retry_after(Told(refused("10/s", 0, 0.000001, 1))) == 1
-    assert retry_after(Told(refused("10/s", 0, 0, 1))) == 1
-    assert retry_after(Told(refused("10/s", 0, 1, 1))) == 1
-    assert retry_after(Told(refused("10/s", 0, 1.000001, 1))) == 2
+    assert retry_after(StubDecision(refused("10/s", 0, 0.000001, 1))) == 1
+    assert retry_after(StubDecision(refused("10/s", 0, 0, 1))) == 1
+    assert retry_after(StubDecision(refused("10/s", 0, 1, 1))) == 1
+    assert retry_after(StubDecision(refused("10/s", 0, 1.000001, 1))) == 2
 
 
 def test_names_are_quoted() -> None:
-    told = Told(passed("1/s", 1, 0, 'say "hé"\\\n'))
+    told = StubDecision(passed("1/s", 1, 0, 'say "hé"\\\n'))
     assert headers(told)[1] == ("RateLimit", r'"say \"h?\"\\?";r=1;t=0')
     assert [item.name for item in _list(headers(told)[1][1])] == ['say "h?"\\?']
 
@@ -253,7 +255,7 @@ def verdicts(draw: st.DrawFn) -> Verdict:
 
 @given(st.lists(verdicts(), min_size=1, max_size=4))
 def test_structured_fields_can_be_parsed(told: list[Verdict]) -> None:
-    fields = dict(headers(Told(*told)))
+    fields = dict(headers(StubDecision(*told)))
     policies, counts = _list(fields["RateLimit-Policy"]), _list(fields["RateLimit"])
     assert len({item.name for item in policies}) == len(policies) or any("?" in item.name for item in policies)
     wait = int(fields.get("Retry-After", 10**15))
@@ -269,7 +271,7 @@ def test_structured_fields_can_be_parsed(told: list[Verdict]) -> None:
 
 @given(st.lists(verdicts(), max_size=4), st.sampled_from(FORMS))
 def test_retry_after_is_on_refusals_that_a_wait_can_help(told: list[Verdict], form: str) -> None:
-    decision = Told(*told)
+    decision = StubDecision(*told)
     fields: Fields = headers(decision, form)  # type: ignore[arg-type]
     assert ("Retry-After" in dict(fields)) == (not decision.allowed and decision.retry_after is not None)
     if "Retry-After" in dict(fields):
@@ -278,7 +280,7 @@ def test_retry_after_is_on_refusals_that_a_wait_can_help(told: list[Verdict], fo
 
 @given(st.lists(verdicts(), max_size=4), st.sampled_from(FORMS))
 def test_fields_are_plain_and_tell_no_key(told: list[Verdict], form: str) -> None:
-    for name, value in headers(Told(*told), form):  # type: ignore[arg-type]
+    for name, value in headers(StubDecision(*told), form):  # type: ignore[arg-type]
         assert re.fullmatch(r"[A-Za-z0-9-]+", name)
         assert re.fullmatch(r"[ -~]+", value)
         assert "raw-key-of-ann" not in value
@@ -286,7 +288,7 @@ def test_fields_are_plain_and_tell_no_key(told: list[Verdict], form: str) -> Non
 
 @given(limits.filter(lambda limit: limit.algorithm not in ("slots", "smooth")), st.integers(0, 10**12), st.data())
 def test_whoever_keeps_to_the_policy_is_not_refused(limit: Limit, start_us: int, data: st.DataObject) -> None:
-    window, state, now_us = window_seconds(limit) or 0, None, START_US + start_us
+    window, state, now_us = limit.window_seconds or 0, None, START_US + start_us
     for _ in range(4):
         limit = resolve(limit, now_us)
         facts, state = algorithm(limit).decide(limit, state, now_us, quota(limit))
@@ -294,12 +296,12 @@ def test_whoever_keeps_to_the_policy_is_not_refused(limit: Limit, start_us: int,
         now_us += window * SECOND + data.draw(st.integers(0, 3)) * SECOND
 
 
-class Item(NamedTuple):
+class HeaderItem(NamedTuple):
     name: str
     parameters: dict[str, int | str]
 
 
-def _list(text: str) -> list[Item]:
+def _list(text: str) -> list[HeaderItem]:
     """A strict reader of the part of RFC 9651 that may occur: a List of Strings with parameters."""
     items = []
     while True:
@@ -316,7 +318,7 @@ def _list(text: str) -> list[Item]:
                 number = re.match(r"-?[0-9]{1,15}(?![0-9.])", text)
                 assert number, text
                 parameters[key[1]], text = int(number[0]), text[number.end() :]
-        items.append(Item(name, parameters))
+        items.append(HeaderItem(name, parameters))
         if not text:
             return items
         assert text.startswith(", ")

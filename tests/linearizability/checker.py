@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, Protocol
 from headgate.algorithms import algorithm
 from headgate.algorithms.decision import ALLOWED, Outcome, Receipt
 from headgate.algorithms.limit import Limit
-from tests.linearizability.history import History, Operation
+from tests.linearizability.history import CallHistory, Operation
 
 MOST_LOOKED_AT = 200_000  # beginnings; a history that keeps its law needs a few thousand
 MAX_SWING_US = 1000
@@ -39,7 +39,7 @@ TOLD = 5  # operations at the end of the row that a counter-example shows
 Excuse = Callable[[Operation, Sequence[Operation]], bool]
 
 
-class Broken(AssertionError):
+class LawViolation(AssertionError):
     """The history breaks the law; the message is the counter-example."""
 
 
@@ -49,7 +49,7 @@ class Law(Protocol):
     def judge(self, limit: Limit, operations: Sequence[Operation]) -> str | None: ...
 
 
-class Exact:
+class ExactLaw:
     """The law above, nothing forgiven but so many swings of the engine's clock."""
 
     def __init__(self, swings: int = 0) -> None:
@@ -62,12 +62,12 @@ class Exact:
         return found
 
 
-def check(history: History, law: Law | None = None) -> None:
-    """Raises Broken, with a counter-example, unless every key keeps the law."""
+def check(history: CallHistory, law: Law | None = None) -> None:
+    """Raises LawViolation, with a counter-example, unless every key keeps the law."""
     for key, operations in history.by_key().items():
-        found = (law or Exact()).judge(history.limit, operations)
+        found = (law or ExactLaw()).judge(history.limit, operations)
         if found is not None:
-            raise Broken(f'On the key "{key}" under "{history.limit_text}": {found}')
+            raise LawViolation(f'On the key "{key}" under "{history.limit_text}": {found}')
 
 
 class Model:

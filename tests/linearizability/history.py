@@ -56,7 +56,7 @@ class Operation(NamedTuple):
         return f"{self.who} {self.verb}({self.units or ''})"
 
 
-class History(NamedTuple):
+class CallHistory(NamedTuple):
     """Everything that was done to some keys under one limit, which nobody had used before."""
 
     limit_text: str

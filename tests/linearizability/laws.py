@@ -1,12 +1,12 @@
 """Laws for engines that forgive something, each as narrow as what it forgives.
 
-Memo. An engine that remembers a refusal may answer it again without asking. Law: everything is exact, but a
-refusal needs no place in the row if the server really refused the same process the same key at a cost that is not
-higher, at most min(its retry_after, 1 s) ago, and that process has neither refunded nor reset the key since. Such
-a refusal was not the server's, so its facts are not judged.
+DenialCacheLaw. An engine that remembers a refusal may answer it again without asking. Law: everything is exact,
+but a refusal needs no place in the row if the server really refused the same process the same key at a cost that
+is not higher, at most min(its retry_after, 1 s) ago, and that process has neither refunded nor reset the key
+since. Such a refusal was not the server's, so its facts are not judged.
 
-Leased. An engine that fetches units ahead spends them later than the server counted them, and its answers name
-the server's instant; so here the callers' clock counts. Law: whatever span of time one looks at, the units of
+PrefetchLaw. An engine that fetches units ahead spends them later than the server counted them, and its answers
+name the server's instant; so here the callers' clock counts. Law: whatever span of time one looks at, the units of
 calls that were made and admitted within it are at most what the limit admits in such a span, and `bound` more.
 Units that were given back do not count, and no span reaches over a reset. Where a charge from before a reset is
 given back after it, the count has that much more room than the limit says, leased or not.
@@ -30,7 +30,7 @@ from tests.linearizability.history import Operation
 REMEMBERED_US = SECOND
 
 
-class Memo:
+class DenialCacheLaw:
     """Exact, but for refusals that are remembered for a while."""
 
     def judge(self, limit: Limit, operations: Sequence[Operation]) -> str | None:
@@ -58,7 +58,7 @@ def _ended(real: Operation, refusal: Operation, ends: Sequence[Operation]) -> bo
     return any(real.answered_ns < end.called_ns and end.answered_ns < refusal.called_ns for end in ends)
 
 
-class Leased:
+class PrefetchLaw:
     """Admits at most `bound` units more than the limit does, in any span of time."""
 
     def __init__(self, bound: int) -> None:
@@ -99,7 +99,7 @@ def most(limit: Limit, from_us: int, until_us: int) -> int:
     raise NotImplementedError(f'Nobody has said how much "{limit}" admits in a span of time.')
 
 
-class Span(NamedTuple):
+class AdmissionSpan(NamedTuple):
     """Units that were admitted or given back at some time between a call and its answer."""
 
     called_us: int
@@ -110,8 +110,8 @@ class Span(NamedTuple):
         return self.called_us <= until_us and self.answered_us >= from_us
 
 
-def _span(operation: Operation, given_back: int = 0) -> Span:
-    return Span(operation.called_ns // 1000, operation.answered_ns // 1000, operation.units - given_back)
+def _span(operation: Operation, given_back: int = 0) -> AdmissionSpan:
+    return AdmissionSpan(operation.called_ns // 1000, operation.answered_ns // 1000, operation.units - given_back)
 
 
 def _crossed(refund: Operation, resets: Sequence[Operation]) -> bool:
@@ -121,14 +121,14 @@ def _crossed(refund: Operation, resets: Sequence[Operation]) -> bool:
     )
 
 
-def _between(resets: Sequence[Operation], operations: Sequence[Operation]) -> list[list[Span]]:
+def _between(resets: Sequence[Operation], operations: Sequence[Operation]) -> list[list[AdmissionSpan]]:
     """What was admitted and kept, in the order of the answers, apart for each number of resets before it. What
     met a reset is left out: nobody knows on which side it was."""
     given: Counter[tuple[str, int | None]] = Counter()
     for operation in operations:
         if operation.verb == "refund":
             given[operation.who, operation.charge_ns] += operation.units
-    parts: dict[int, list[Span]] = {}
+    parts: dict[int, list[AdmissionSpan]] = {}
     for operation in sorted(operations, key=lambda operation: operation.answered_ns):
         before = sum(reset.answered_ns < operation.called_ns for reset in resets)
         started = sum(reset.called_ns < operation.answered_ns for reset in resets)

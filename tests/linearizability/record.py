@@ -27,14 +27,14 @@ from headgate.algorithms.decision import Decision
 from headgate.flow import Flow, arun, run
 from headgate.limiter import AsyncLimiter, Limiter
 from tests.linearizability.engines import async_engine, engine
-from tests.linearizability.history import History, Operation, Verb
+from tests.linearizability.history import CallHistory, Operation, Verb
 
 PROCESSES = 3
 VERBS: dict[Verb, int] = {"take": 70, "refund": 17, "peek": 10, "reset": 3}  # how often, of a hundred
 COSTS = (1, 1, 1, 1, 2, 3)
 
 
-class Scene(NamedTuple):
+class CallScenario(NamedTuple):
     """Who is let loose on what."""
 
     engine: str  # in words: see engines.py
@@ -48,16 +48,16 @@ class Scene(NamedTuple):
 
 
 class Recorder:
-    """Processes that wait for a scene."""
+    """Processes that wait for a scenario."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    def record(self, scene: Scene) -> History:
+    def record(self, scenario: CallScenario) -> CallHistory:
         """What all of them saw."""
-        scene = scene._replace(epoch_ns=time_ns() - monotonic_ns())
-        seen = self._pool.map(_play, [(process, scene) for process in range(PROCESSES)], chunksize=1)
-        return History(scene.limit, [operation for operations in seen for operation in operations])
+        scenario = scenario._replace(epoch_ns=time_ns() - monotonic_ns())
+        seen = self._pool.map(_play, [(process, scenario) for process in range(PROCESSES)], chunksize=1)
+        return CallHistory(scenario.limit, [operation for operations in seen for operation in operations])
 
 
 @contextmanager
@@ -67,23 +67,26 @@ def recorder() -> Iterator[Recorder]:
         yield Recorder(pool)
 
 
-def play(process: int, scene: Scene, start: Barrier | None = None) -> list[Operation]:
+def play(process: int, scenario: CallScenario, start: Barrier | None = None) -> list[Operation]:
     """The part of one process."""
-    names = [f"{process}.{thread}" for thread in range(scene.threads)]
-    with ThreadPoolExecutor(scene.threads) as pool:
-        if scene.tasks:
-            shared, end = AsyncLimiter(scene.limit, async_engine(scene.engine)), ThreadBarrier(scene.threads)
+    names = [f"{process}.{thread}" for thread in range(scenario.threads)]
+    with ThreadPoolExecutor(scenario.threads) as pool:
+        if scenario.tasks:
+            shared, end = (
+                AsyncLimiter(scenario.limit, async_engine(scenario.engine)),
+                ThreadBarrier(scenario.threads),
+            )
             _await(start)
-            parts = list(pool.map(lambda who: asyncio.run(_tasks(shared, scene, who, end)), names))
+            parts = list(pool.map(lambda who: asyncio.run(_tasks(shared, scenario, who, end)), names))
         else:
-            with Limiter(scene.limit, engine(scene.engine)) as limiter:
+            with Limiter(scenario.limit, engine(scenario.engine)) as limiter:
                 _await(start)
-                parts = list(pool.map(lambda who: run(caller(limiter, scene, who)), names))
+                parts = list(pool.map(lambda who: run(caller(limiter, scenario, who)), names))
     return [operation for part in parts for operation in part]
 
 
-async def _tasks(limiter: AsyncLimiter, scene: Scene, who: str, end: ThreadBarrier) -> list[Operation]:
-    flows = [caller(limiter, scene, f"{who}.{task}") for task in range(scene.tasks)]
+async def _tasks(limiter: AsyncLimiter, scenario: CallScenario, who: str, end: ThreadBarrier) -> list[Operation]:
+    flows = [caller(limiter, scenario, f"{who}.{task}") for task in range(scenario.tasks)]
     try:
         parts = await asyncio.gather(*map(arun, flows))
     finally:
@@ -92,29 +95,29 @@ async def _tasks(limiter: AsyncLimiter, scene: Scene, who: str, end: ThreadBarri
     return [operation for part in parts for operation in part]
 
 
-def caller(limiter: Limiter | AsyncLimiter, scene: Scene, who: str) -> Flow[list[Operation]]:
+def caller(limiter: Limiter | AsyncLimiter, scenario: CallScenario, who: str) -> Flow[list[Operation]]:
     """One who calls, waits for the answer, and calls again."""
-    rng = random.Random(f"{scene.seed} {who}")
+    rng = random.Random(f"{scenario.seed} {who}")
     seen: list[Operation] = []
     holds: list[tuple[Decision, int]] = []
-    for verb in rng.choices(list(VERBS), list(VERBS.values()), k=scene.calls):
-        key, cost = rng.choice(scene.keys), rng.choice(COSTS)
-        called_ns = monotonic_ns() + scene.epoch_ns
+    for verb in rng.choices(list(VERBS), list(VERBS.values()), k=scenario.calls):
+        key, cost = rng.choice(scenario.keys), rng.choice(COSTS)
+        called_ns = monotonic_ns() + scenario.epoch_ns
         if verb == "reset":
             yield partial(limiter.reset, key)
             done = Operation(who, "reset", key, 0, None, None, called_ns, 0)
         elif verb == "peek":
             decision: Decision = yield partial(limiter.peek, key)
-            done = Operation(who, "peek", key, 0, None, decision.facts, called_ns, 0)
+            done = Operation(who, "peek", key, 0, None, decision.outcome, called_ns, 0)
         elif verb == "refund" and holds:
             charge, charge_ns = holds.pop(rng.randrange(len(holds)))
             done = yield from _refund(charge, rng.choice((None, 1)), who, called_ns, charge_ns)
-            holds += [(charge, charge_ns)] if charge.given_back < charge.cost else []
+            holds += [(charge, charge_ns)] if charge.refunded_units < charge.cost else []
         else:
             decision = yield partial(limiter.take, key, cost)
-            done = Operation(who, "take", key, cost, None, decision.facts, called_ns, 0)
+            done = Operation(who, "take", key, cost, None, decision.outcome, called_ns, 0)
             holds += [(decision, called_ns)] if decision.allowed else []
-        seen.append(done._replace(answered_ns=monotonic_ns() + scene.epoch_ns))
+        seen.append(done._replace(answered_ns=monotonic_ns() + scenario.epoch_ns))
     return seen
 
 
@@ -133,7 +136,7 @@ def _remember(start: Barrier) -> None:
     _start.append(start)
 
 
-def _play(part: tuple[int, Scene]) -> list[Operation]:
+def _play(part: tuple[int, CallScenario]) -> list[Operation]:
     # Everybody has one part each: whoever waits at the barrier keeps its process from taking a second one.
     return play(*part, _start[0])
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from headgate.algorithms.decision import ALLOWED, AT_US, REMAINING, Outcome, Receipt
 from headgate.limit_syntax import parse
-from tests.linearizability.checker import Broken, Exact, Model, check
-from tests.linearizability.history import History, Operation, Verb
-from tests.linearizability.laws import Leased, Memo
+from tests.linearizability.checker import ExactLaw, LawViolation, Model, check
+from tests.linearizability.history import CallHistory, Operation, Verb
+from tests.linearizability.laws import DenialCacheLaw, PrefetchLaw
 from tests.linearizability.test_linearizability import LIMITS
 
 BASE_US = 1_700_000_000_000_000
@@ -25,7 +25,7 @@ BASE_NS = BASE_US * 1000
 BUCKET = "2/s burst 3"
 
 
-class Truth:
+class SequentialHistory:
     """Does one thing at a time, and writes down what it answered."""
 
     def __init__(self, limit: str = BUCKET) -> None:
@@ -47,7 +47,7 @@ class Truth:
         self, at: float, charge: Operation, units: int, returned: int = 0, early: float = 0.1, late: float = 0.1
     ) -> Operation:
         assert charge.facts is not None
-        receipt = Receipt.of(charge.facts, charge.units, returned)
+        receipt = Receipt.from_outcome(charge.facts, charge.units, returned)
         facts, self._state = self._model.refund(self._state, self._us(at), units, receipt)
         done = Operation(charge.who, "refund", "key", units, receipt, facts, 0, 0, charge.called_ns)
         return self._wrote(at, done, early, late)
@@ -56,12 +56,12 @@ class Truth:
         self._state = None
         return self._wrote(at, Operation("0", "reset", "key", 0, None, None, 0, 0), early, late)
 
-    def history(self) -> History:
-        return History(self.limit, self.seen)
+    def history(self) -> CallHistory:
+        return CallHistory(self.limit, self.seen)
 
-    def instead(self, old: Operation, new: Operation) -> History:
+    def instead(self, old: Operation, new: Operation) -> CallHistory:
         """The same, with one of the operations told otherwise."""
-        return History(self.limit, [new if one is old else one for one in self.seen])
+        return CallHistory(self.limit, [new if one is old else one for one in self.seen])
 
     def _us(self, at: float) -> int:
         return BASE_US + round(at * 1000)
@@ -73,7 +73,7 @@ class Truth:
 
 
 def test_one_thing_after_another_is_believed() -> None:
-    truth = Truth()
+    truth = SequentialHistory()
     charge = truth.take(0, 3)
     truth.take(1)
     truth.peek(2)
@@ -85,14 +85,14 @@ def test_one_thing_after_another_is_believed() -> None:
 
 
 def test_what_happened_in_one_microsecond_may_be_told_in_any_order() -> None:
-    truth = Truth("5/s")
+    truth = SequentialHistory("5/s")
     for cost in (2, 1, 3, 1, 0, 2, 1):
         truth.take(1, cost)
-    check(History(truth.limit, truth.seen[::-1]))
+    check(CallHistory(truth.limit, truth.seen[::-1]))
 
 
 def test_a_reset_may_be_anywhere_between_its_call_and_its_answer() -> None:
-    truth = Truth()
+    truth = SequentialHistory()
     truth.take(0, 3, early=5, late=30)
     truth.take(10, 3, late=20)
     truth.reset(15, early=14, late=20)
@@ -100,9 +100,9 @@ def test_a_reset_may_be_anywhere_between_its_call_and_its_answer() -> None:
     check(truth.history())
 
 
-def swinging(*instants: float) -> History:
+def swinging(*instants: float) -> CallHistory:
     """Takes one after another, at these instants of the engine's clock."""
-    truth = Truth("4/10ms log")
+    truth = SequentialHistory("4/10ms log")
     for number, at in enumerate(instants):
         truth.take(at)
         called_ns = BASE_NS + number * MS  # by the callers' clock, which does not swing
@@ -112,104 +112,104 @@ def swinging(*instants: float) -> History:
 
 @pytest.mark.parametrize("instants", [(10, 11, 10.9, 12), (10, 11, 10.5, 10.6, 12), (10, 11, 12, 12.5, 11.5)])
 def test_one_swing_of_the_clock_is_forgiven_where_it_may_be(instants: tuple[float, ...]) -> None:
-    with pytest.raises(Broken):
+    with pytest.raises(LawViolation):
         check(swinging(*instants))
-    check(swinging(*instants), Exact(swings=1))
+    check(swinging(*instants), ExactLaw(swings=1))
 
 
 @pytest.mark.parametrize("instants", [(10, 12, 10.9, 13), (10, 11, 10.9, 12, 11.9)])
 def test_a_longer_or_a_second_swing_is_not(instants: tuple[float, ...]) -> None:
-    with pytest.raises(Broken):
-        check(swinging(*instants), Exact(swings=1))
+    with pytest.raises(LawViolation):
+        check(swinging(*instants), ExactLaw(swings=1))
 
 
 def test_keys_know_nothing_of_each_other() -> None:
-    one, other = Truth(), Truth()
+    one, other = SequentialHistory(), SequentialHistory()
     one.take(0, 3)
     other.take(1, 3)
-    check(History(BUCKET, [*one.seen, *(operation._replace(key="other") for operation in other.seen)]))
-    with pytest.raises(Broken):
-        check(History(BUCKET, [*one.seen, *other.seen]))
+    check(CallHistory(BUCKET, [*one.seen, *(operation._replace(key="other") for operation in other.seen)]))
+    with pytest.raises(LawViolation):
+        check(CallHistory(BUCKET, [*one.seen, *other.seen]))
 
 
 def test_a_lost_update() -> None:
     """Both saw a full bucket, and both took from it."""
-    truth, rival = Truth(), Truth()
+    truth, rival = SequentialHistory(), SequentialHistory()
     truth.take(10, early=5, late=5)
     rival.take(11, early=5, late=5, who="1")
     truth.peek(20)
-    with pytest.raises(Broken, match=r"1 take\(1\) .+remaining=2 .+\n +allowed remaining=1 .+ by the model"):
-        check(History(BUCKET, [*truth.seen, *rival.seen]))
+    with pytest.raises(LawViolation, match=r"1 take\(1\) .+remaining=2 .+\n +allowed remaining=1 .+ by the model"):
+        check(CallHistory(BUCKET, [*truth.seen, *rival.seen]))
 
 
 def test_a_stale_peek() -> None:
     """The charge was answered before anybody peeked."""
-    truth, stale = Truth(), Truth()
+    truth, stale = SequentialHistory(), SequentialHistory()
     truth.take(10)
     stale.peek(20)
-    with pytest.raises(Broken, match="by the model"):
-        check(History(BUCKET, [*truth.seen, *stale.seen]))
+    with pytest.raises(LawViolation, match="by the model"):
+        check(CallHistory(BUCKET, [*truth.seen, *stale.seen]))
 
 
 def test_an_answer_out_of_real_time() -> None:
     """By the engine's clock the first was the first; but it was called after the second was answered."""
-    truth = Truth()
+    truth = SequentialHistory()
     first = truth.take(10)
     truth.take(11)
     late = first._replace(called_ns=BASE_NS + 20 * MS, answered_ns=BASE_NS + 21 * MS)
-    with pytest.raises(Broken, match="is the next by the engine's clock, but was called after"):
+    with pytest.raises(LawViolation, match="is the next by the engine's clock, but was called after"):
         check(truth.instead(first, late))
     check(truth.instead(first, first._replace(answered_ns=BASE_NS + 21 * MS)))  # called before, it may be
 
 
 def test_a_refund_that_minted() -> None:
-    truth = Truth()
+    truth = SequentialHistory()
     charge = truth.take(0, 2)
     refund = truth.refund(10, charge, 2)
     twice = truth.refund(11, charge, 2, returned=2)
     assert refund.facts == (True, 3, 0, 0, 0, BASE_US + 10_000, 0)
     check(truth.history())
     minted = twice._replace(facts=(True, 5, 0, 0, 0, BASE_US + 11_000, 0))
-    with pytest.raises(Broken, match=r"remaining=3 .+ by the model"):
+    with pytest.raises(LawViolation, match=r"remaining=3 .+ by the model"):
         check(truth.instead(twice, minted))
 
 
 def test_a_refund_of_what_had_drained() -> None:
     """Of the 200 ms that the charge poured, 150 have drained: 50 are given back, and 100 of another one stay."""
-    truth = Truth("10/s burst 2")
+    truth = SequentialHistory("10/s burst 2")
     charge = truth.take(0, 2)
     truth.take(100)
     refund = truth.refund(150, charge, 2)
     assert refund.facts == (True, 1, 0, 100_000, 0, BASE_US + 150_000, 1)
     check(truth.history())
-    with pytest.raises(Broken):
+    with pytest.raises(LawViolation):
         check(truth.instead(refund, refund._replace(facts=(True, 2, 0, 0, 0, BASE_US + 150_000, 1))))
 
 
 def test_a_reset_that_did_not() -> None:
-    truth, forgotten = Truth(), Truth()
+    truth, forgotten = SequentialHistory(), SequentialHistory()
     truth.take(0, 3)
     truth.take(10, 3)
     forgotten.reset(5)
-    with pytest.raises(Broken):
-        check(History(BUCKET, [*truth.seen, *forgotten.seen]))
+    with pytest.raises(LawViolation):
+        check(CallHistory(BUCKET, [*truth.seen, *forgotten.seen]))
 
 
 def test_two_answers_that_were_mixed_up() -> None:
     """One batch, one instant, two callers: each was given the other's answer."""
-    truth = Truth("5/s")
+    truth = SequentialHistory("5/s")
     one, two = truth.take(10, 1), truth.take(10, 2)
     check(truth.history())
     mixed = [one._replace(facts=two.facts), two._replace(facts=one.facts)]
-    with pytest.raises(Broken):
-        check(History(truth.limit, mixed))
+    with pytest.raises(LawViolation):
+        check(CallHistory(truth.limit, mixed))
 
 
 def test_a_counter_example_can_be_read() -> None:
-    truth = Truth()
+    truth = SequentialHistory()
     truth.take(0)
     lie = truth.take(1, who="2.1")
-    with pytest.raises(Broken) as broken:
+    with pytest.raises(LawViolation) as broken:
         check(truth.instead(lie, lie._replace(facts=(True, 2, 0, 500_000, 0, BASE_US + 1000, 0))))
     answer = "allowed remaining={} retry=0 reset={} delay=0 at={} mark=0".format
     told = f"""\
@@ -222,9 +222,9 @@ Then the state is {BASE_US + 500_000}, and nothing can come next:
 
 
 @st.composite
-def truths(draw: st.DrawFn, resets: bool = True, overlaps: bool = True) -> Truth:
+def truths(draw: st.DrawFn, resets: bool = True, overlaps: bool = True) -> SequentialHistory:
     """Anything that can be done to one key, by callers who wait for their answers as long as they like."""
-    truth, at = Truth(draw(st.sampled_from(LIMITS))), 0.0
+    truth, at = SequentialHistory(draw(st.sampled_from(LIMITS))), 0.0
     charges: list[tuple[Operation, int]] = []
     verbs = st.sampled_from(["take", "take", "take", "peek", "refund", *(["reset"] if resets else [])])
     for verb in draw(st.lists(verbs, min_size=1, max_size=25)):
@@ -244,15 +244,15 @@ def truths(draw: st.DrawFn, resets: bool = True, overlaps: bool = True) -> Truth
 
 
 @given(truths())
-def test_the_truth_is_believed_whoever_overlaps(truth: Truth) -> None:
+def test_the_truth_is_believed_whoever_overlaps(truth: SequentialHistory) -> None:
     check(truth.history())
-    check(truth.history(), Exact(swings=1))
-    check(truth.history(), Memo())
-    check(truth.history(), Leased(0))
+    check(truth.history(), ExactLaw(swings=1))
+    check(truth.history(), DenialCacheLaw())
+    check(truth.history(), PrefetchLaw(0))
 
 
 @given(truths(resets=False, overlaps=False), st.data())
-def test_one_wrong_fact_is_one_too_many(truth: Truth, data: st.DataObject) -> None:
+def test_one_wrong_fact_is_one_too_many(truth: SequentialHistory, data: st.DataObject) -> None:
     """Any fact but the instant: that one may be a little off and still be true, if nobody else was there."""
     told = data.draw(st.sampled_from(truth.seen))
     fact = data.draw(st.sampled_from([0, 1, 2, 3, 4, 6]))
@@ -260,13 +260,13 @@ def test_one_wrong_fact_is_one_too_many(truth: Truth, data: st.DataObject) -> No
     facts: list[Any] = list(told.facts)
     facts[fact] = not facts[fact] if fact == ALLOWED else (facts[fact] or 0) + data.draw(st.sampled_from([-1, 1]))
     history = truth.instead(told, told._replace(facts=cast(Outcome, tuple(facts))))
-    with pytest.raises(Broken):
+    with pytest.raises(LawViolation):
         check(history)
-    with pytest.raises(Broken):
-        check(history, Exact(swings=1))
+    with pytest.raises(LawViolation):
+        check(history, ExactLaw(swings=1))
 
 
-class Remembering(Truth):
+class CachedDenialHistory(SequentialHistory):
     """A dry bucket, refused at 0 to process 0: a unit comes after 500 ms."""
 
     def __init__(self) -> None:
@@ -274,21 +274,21 @@ class Remembering(Truth):
         self.charge = self.take(-10, 3)
         self.refused = self.take(0, 2)
 
-    def again(self, at: float, cost: int = 2, who: str = "0.7") -> History:
+    def again(self, at: float, cost: int = 2, who: str = "0.7") -> CallHistory:
         """The refusal again, without asking, with facts that may be anything."""
         assert self.refused.facts is not None
         facts = (*self.refused.facts[:AT_US], self._us(at), 7)
         repeated = Operation(who, "take", "key", cost, None, facts, self._us(at) * 1000, self._us(at) * 1000 + 1)
-        return History(self.limit, [*self.seen, repeated])
+        return CallHistory(self.limit, [*self.seen, repeated])
 
 
 def test_a_memo_may_repeat_a_refusal() -> None:
-    truth = Remembering()
+    truth = CachedDenialHistory()
     truth.reset(5)
     truth.seen[-1] = truth.seen[-1]._replace(who="1")
     for cost in (2, 3, 9):
-        check(truth.again(10, cost), Memo())
-    with pytest.raises(Broken):
+        check(truth.again(10, cost), DenialCacheLaw())
+    with pytest.raises(LawViolation):
         check(truth.again(10))
 
 
@@ -298,63 +298,63 @@ def test_a_memo_may_repeat_a_refusal() -> None:
     ids=["a lower cost", "another process", "too late"],
 )
 def test_a_memo_may_not_make_one_up(at: float, cost: int, who: str) -> None:
-    with pytest.raises(Broken):
-        check(Remembering().again(at, cost, who), Memo())
+    with pytest.raises(LawViolation):
+        check(CachedDenialHistory().again(at, cost, who), DenialCacheLaw())
 
 
 def test_a_memo_ends_with_the_process_own_refund() -> None:
-    truth = Remembering()
+    truth = CachedDenialHistory()
     truth.refund(5, truth.charge, 1)
-    with pytest.raises(Broken):
-        check(truth.again(10), Memo())
+    with pytest.raises(LawViolation):
+        check(truth.again(10), DenialCacheLaw())
 
 
 def test_a_repeated_refusal_does_not_justify_the_next_one() -> None:
     """The refusal was for 990 ms; a repetition at 900 ms must not hold until 1800."""
-    truth = Remembering()
+    truth = CachedDenialHistory()
     truth.seen += truth.again(900).operations[-1:]
-    check(truth.history(), Memo())
-    with pytest.raises(Broken):
-        check(truth.again(1200), Memo())
+    check(truth.history(), DenialCacheLaw())
+    with pytest.raises(LawViolation):
+        check(truth.again(1200), DenialCacheLaw())
 
 
 @pytest.mark.parametrize("limit", LIMITS)
 def test_a_lease_may_admit_so_much_more(limit: str) -> None:
     """As much again, from another truth, in the same moment."""
-    truth, more = Truth(limit), Truth(limit)
+    truth, more = SequentialHistory(limit), SequentialHistory(limit)
     while truth.take(5.5).admitted:
         more.take(5.5)
     most = sum(operation.admitted for operation in more.seen)
-    both = History(limit, [*truth.seen, *more.seen])
-    check(both, Leased(most))
-    with pytest.raises(Broken, match=f"{2 * most} units were admitted .* {2 * most - 1} may be"):
-        check(both, Leased(most - 1))
+    both = CallHistory(limit, [*truth.seen, *more.seen])
+    check(both, PrefetchLaw(most))
+    with pytest.raises(LawViolation, match=f"{2 * most} units were admitted .* {2 * most - 1} may be"):
+        check(both, PrefetchLaw(most - 1))
 
 
 def test_what_was_given_back_was_not_spent() -> None:
-    truth = Truth()
+    truth = SequentialHistory()
     truth.refund(1, truth.take(0, 3), 3)
     again = truth.take(2, 3)
     assert again.facts is not None
     assert again.facts[REMAINING] == 0
-    check(truth.history(), Leased(0))
-    with pytest.raises(Broken):
-        check(History(BUCKET, [one for one in truth.seen if one.verb == "take"]), Leased(0))
+    check(truth.history(), PrefetchLaw(0))
+    with pytest.raises(LawViolation):
+        check(CallHistory(BUCKET, [one for one in truth.seen if one.verb == "take"]), PrefetchLaw(0))
 
 
 def test_no_span_reaches_over_a_reset() -> None:
-    truth = Truth()
+    truth = SequentialHistory()
     truth.take(0, 3)
     reset = truth.reset(1)
     truth.take(2, 3)
-    check(truth.history(), Leased(0))
-    with pytest.raises(Broken):
-        check(History(BUCKET, [one for one in truth.seen if one is not reset]), Leased(0))
+    check(truth.history(), PrefetchLaw(0))
+    with pytest.raises(LawViolation):
+        check(CallHistory(BUCKET, [one for one in truth.seen if one is not reset]), PrefetchLaw(0))
 
 
 def test_a_refund_of_what_a_reset_forgot_makes_room() -> None:
     """The count knows no charges, only units: it is the model that admits 5 after the reset, not a lease."""
-    truth = Truth("3/s fixed")
+    truth = SequentialHistory("3/s fixed")
     forgotten = truth.take(0, 2)
     truth.reset(1)
     truth.take(2, 3)
@@ -362,6 +362,6 @@ def test_a_refund_of_what_a_reset_forgot_makes_room() -> None:
     truth.take(4, 2)
     assert truth.seen[-1].admitted
     check(truth.history())
-    check(truth.history(), Leased(0))
-    with pytest.raises(Broken, match=r"5 units were admitted .* 3 may be"):
-        check(History(truth.limit, [one for one in truth.seen if one is not refund]), Leased(0))
+    check(truth.history(), PrefetchLaw(0))
+    with pytest.raises(LawViolation, match=r"5 units were admitted .* 3 may be"):
+        check(CallHistory(truth.limit, [one for one in truth.seen if one is not refund]), PrefetchLaw(0))

@@ -12,10 +12,10 @@ from itertools import count
 
 import pytest
 
-from tests.linearizability.checker import Broken, Exact, Law, check
-from tests.linearizability.history import History
-from tests.linearizability.laws import Leased, Memo
-from tests.linearizability.record import PROCESSES, Recorder, Scene, play, recorder
+from tests.linearizability.checker import ExactLaw, Law, LawViolation, check
+from tests.linearizability.history import CallHistory
+from tests.linearizability.laws import DenialCacheLaw, PrefetchLaw
+from tests.linearizability.record import PROCESSES, CallScenario, Recorder, play, recorder
 from tests.servers import RedisServer
 
 LIMITS = [
@@ -34,14 +34,14 @@ AWAITING = {"threads": 2, "tasks": 8, "calls": 10}  # two event loops share one 
 LEASE = "lease?units=4&hold_us=20000"
 HELD = 4 * PROCESSES
 FORGIVING: list[tuple[str, str, Law]] = [
-    ("memo", "700/s burst 5", Memo()),
-    ("memo", "4/10ms fixed", Memo()),
-    ("memo", "4/10ms log", Memo()),
-    (LEASE, "700/s burst 20", Leased(HELD)),
-    (LEASE, "20/40ms fixed", Leased(HELD)),
-    (LEASE, "20/40ms sliding", Leased(HELD)),
-    (LEASE, "20/40ms log", Leased(HELD)),
-    (f"memo {LEASE}", "700/s burst 20", Leased(HELD)),
+    ("memo", "700/s burst 5", DenialCacheLaw()),
+    ("memo", "4/10ms fixed", DenialCacheLaw()),
+    ("memo", "4/10ms log", DenialCacheLaw()),
+    (LEASE, "700/s burst 20", PrefetchLaw(HELD)),
+    (LEASE, "20/40ms fixed", PrefetchLaw(HELD)),
+    (LEASE, "20/40ms sliding", PrefetchLaw(HELD)),
+    (LEASE, "20/40ms log", PrefetchLaw(HELD)),
+    (f"memo {LEASE}", "700/s burst 20", PrefetchLaw(HELD)),
 ]
 
 _numbers = count(1)
@@ -68,8 +68,8 @@ def test_tasks_of_several_event_loops(limit: str, processes: Recorder, server: R
 @pytest.mark.parametrize("keys", [1, 3])
 @pytest.mark.parametrize("limit", LIMITS)
 def test_a_crowd_of_tasks(limit: str, keys: int, processes: Recorder, redis_server: RedisServer) -> None:
-    scene = _scene(redis_server.unix_url, limit, keys=keys, threads=1, tasks=64, calls=4)
-    check(_lively(processes, scene))
+    scenario = _scene(redis_server.unix_url, limit, keys=keys, threads=1, tasks=64, calls=4)
+    check(_lively(processes, scenario))
 
 
 @pytest.mark.parametrize("crowd", [BLOCKING, AWAITING], ids=["threads", "tasks"])
@@ -78,7 +78,7 @@ def test_what_forgives_something_forgives_no_more(
     engine: str, limit: str, law: Law, crowd: dict[str, int], processes: Recorder, redis_server: RedisServer
 ) -> None:
     scenes = [_scene(f"{engine} {redis_server.unix_url}", limit, keys=2, **crowd) for _ in range(3)]
-    histories = [_lively(processes, scene) for scene in scenes]
+    histories = [_lively(processes, scenario) for scenario in scenes]
     for history in histories:
         check(history, law)
     assert not all(map(_exact, histories)), "nothing had to be forgiven: was the wrapper asked at all?"
@@ -86,8 +86,8 @@ def test_what_forgives_something_forgives_no_more(
 
 @pytest.mark.parametrize("crowd", [BLOCKING, AWAITING], ids=["threads", "tasks"])
 def test_a_pace_is_not_leased(crowd: dict[str, int], processes: Recorder, redis_server: RedisServer) -> None:
-    scene = _scene(f"{LEASE} {redis_server.unix_url}", "500/s queue 4 nodelay", keys=2, **crowd)
-    check(_lively(processes, scene))
+    scenario = _scene(f"{LEASE} {redis_server.unix_url}", "500/s queue 4 nodelay", keys=2, **crowd)
+    check(_lively(processes, scenario))
 
 
 @pytest.mark.parametrize("limit", LIMITS)
@@ -96,33 +96,35 @@ def test_a_race_is_seen(limit: str, processes: Recorder, redis_server: RedisServ
         for _ in range(20):
             check(processes.record(_scene(f"racing {redis_server.unix_url}", limit, keys=1, threads=2, calls=20)))
 
-    with pytest.raises(Broken, match="no order explains the answers"):
+    with pytest.raises(LawViolation, match="no order explains the answers"):
         race()
 
 
 @pytest.mark.parametrize("limit", LIMITS)
 def test_who_races_alone_is_right(limit: str, redis_server: RedisServer) -> None:
-    scene = _scene(f"racing {redis_server.unix_url}", limit, keys=2, threads=1, calls=200)
-    check(History(limit, play(0, scene)))
+    scenario = _scene(f"racing {redis_server.unix_url}", limit, keys=2, threads=1, calls=200)
+    check(CallHistory(limit, play(0, scenario)))
 
 
 def _law_of(server: RedisServer) -> Law:
-    return Exact(swings=1 if server.kind == "valkey" else 0)
+    return ExactLaw(swings=1 if server.kind == "valkey" else 0)
 
 
-def _scene(engine: str, limit: str, *, keys: int, **crowd: int) -> Scene:
+def _scene(engine: str, limit: str, *, keys: int, **crowd: int) -> CallScenario:
     """Keys that nobody has used, and steps that nobody has taken."""
     number = next(_numbers)
-    return Scene(engine, limit, tuple(f"history {number} key {key}" for key in range(keys)), seed=number, **crowd)
+    return CallScenario(
+        engine, limit, tuple(f"history {number} key {key}" for key in range(keys)), seed=number, **crowd
+    )
 
 
-def _lively(processes: Recorder, scene: Scene) -> History:
+def _lively(processes: Recorder, scenario: CallScenario) -> CallHistory:
     """A history in which everything happened: another one would show little. A slow machine gets several tries."""
     everything = {"take", "peek", "refund", "reset", "admitted", "denied"}
     happened: set[str] = set()
     for attempt in range(5):
-        keys = tuple(f"{key} attempt {attempt}" for key in scene.keys)
-        history = processes.record(scene._replace(keys=keys, seed=scene.seed + 1000 * attempt))
+        keys = tuple(f"{key} attempt {attempt}" for key in scenario.keys)
+        history = processes.record(scenario._replace(keys=keys, seed=scenario.seed + 1000 * attempt))
         happened = {operation.verb for operation in history.operations}
         happened |= {"admitted" for operation in history.operations if operation.admitted}
         happened |= {"denied" for operation in history.operations if operation.denied}
@@ -131,9 +133,9 @@ def _lively(processes: Recorder, scene: Scene) -> History:
     raise AssertionError(f"In no history did anybody see this: {', '.join(everything - happened)}.")
 
 
-def _exact(history: History) -> bool:
+def _exact(history: CallHistory) -> bool:
     try:
         check(history)
-    except Broken:
+    except LawViolation:
         return False
     return True

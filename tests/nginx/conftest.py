@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.nginx.rules.luajit_process import Lua
+from tests.nginx.rules.luajit_process import LuajitProcess
 
 
 @pytest.fixture(scope="module")
-def lua() -> Iterator[Lua]:
-    running = Lua()
+def lua() -> Iterator[LuajitProcess]:
+    running = LuajitProcess()
     yield running
     running.close()

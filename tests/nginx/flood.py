@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.nginx.gateway_harness import Gateway
+from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import RedisServer
 from tests.servers.binaries import command
 
@@ -20,7 +20,7 @@ HTTP = "log_format flood '$msec $request_time $pid $connection $status';"
 SERVER = "access_log flood.log flood buffer=256k flush=1s;"
 
 
-class Request(NamedTuple):
+class FloodRequest(NamedTuple):
     at: float  # epoch seconds of its arrival, to the millisecond
     worker: Hashable
     connection: Hashable
@@ -28,10 +28,10 @@ class Request(NamedTuple):
 
 
 class Flood(NamedTuple):
-    requests: list[Request]  # by arrival
+    requests: list[FloodRequest]  # by arrival
     asked: int  # EVALSHA while it lasted
 
-    def after(self, seconds: float) -> list[Request]:
+    def after(self, seconds: float) -> list[FloodRequest]:
         """Those that arrived from the next whole second after so much time, and until the last whole second."""
         start = math.ceil(self.requests[0].at + seconds)
         end = math.floor(self.requests[-1].at)
@@ -39,7 +39,12 @@ class Flood(NamedTuple):
 
 
 def flood(
-    gates: Sequence[Gateway], server: RedisServer, seconds: float, *, rate: int = 10_000, connections: int = 64
+    gates: Sequence[NginxGateway],
+    server: RedisServer,
+    seconds: float,
+    *,
+    rate: int = 10_000,
+    connections: int = 64,
 ) -> Flood:
     """About so many requests a second (fewer if the machine has no time), at random, on all gates together."""
     before = asked_of(server)
@@ -62,7 +67,7 @@ def asked_of(server: RedisServer) -> int:
     return int(found.partition("calls=")[2].partition(",")[0])
 
 
-def same_chance(requests: Iterable[Request], group: Callable[[Request], Hashable]) -> float:
+def same_chance(requests: Iterable[FloodRequest], group: Callable[[FloodRequest], Hashable]) -> float:
     """The p-value of the guess that whether a request passes does not depend on its group (chi-square)."""
     arrived: Counter[Hashable] = Counter()
     passed: Counter[Hashable] = Counter()
@@ -91,18 +96,18 @@ def chi_square_tail(value: float, freedom: int) -> float:
     return max(0.0, 1 - total * math.exp(-x + half * math.log(x) - math.lgamma(half)))
 
 
-def tenth_of(span: float) -> Callable[[Request], Hashable]:
+def tenth_of(span: float) -> Callable[[FloodRequest], Hashable]:
     """The tenth of a window or second in which a request arrived."""
     return lambda request: int(request.at % span / span * 10)
 
 
-def _length(gate: Gateway) -> int:
+def _length(gate: NginxGateway) -> int:
     path = gate.folder / "flood.log"
     return path.stat().st_size if path.exists() else 0
 
 
-def _logged(gate: Gateway, begun: int) -> Iterable[Request]:
+def _logged(gate: NginxGateway, begun: int) -> Iterable[FloodRequest]:
     for line in (gate.folder / "flood.log").read_bytes()[begun:].decode().splitlines():
         ended, took, worker, connection, status = line.split()
         at = round(float(ended) - float(took), 3)
-        yield Request(at, (gate.port, worker), (gate.port, worker, connection), status == "200")
+        yield FloodRequest(at, (gate.port, worker), (gate.port, worker, connection), status == "200")

@@ -1,7 +1,7 @@
 """A real nginx with the whole gateway in it, following a rulebook of the test's own.
 
-    with Gateway(BOOK, redis=server.url) as gate:      pushed to Redis, decided there
-    with Gateway(BOOK) as gate:                        compiled to a file, decided on the shared dict
+    with NginxGateway(BOOK, redis=server.url) as gate:  pushed to Redis, decided there
+    with NginxGateway(BOOK) as gate:                    compiled to a file, decided on the shared dict
         assert gate.get("/").status == 200
         assert gate.lines() == ["200 PASSED login 9"]
 
@@ -45,7 +45,7 @@ UNHURRIED = "deadline=10s"
 Book = dict[str, Any]
 
 
-class Gateway(Nginx):
+class NginxGateway(Nginx):
     """`options` are more of what init is told, as Lua. `book` None: whatever was pushed already."""
 
     def __init__(

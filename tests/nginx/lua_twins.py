@@ -6,16 +6,15 @@ from typing import Any
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.smooth import Smooth
-from headgate.engines.layers.fallback.limit_share import full_capacity
 from headgate.engines.redis.protocol import limit_args
-from headgate.http.headers import per_second, quota, window_seconds
-from tests.nginx.rules.luajit_process import Lua
+from headgate.http.headers import per_second, quota
+from tests.nginx.rules.luajit_process import LuajitProcess
 
 DRIVER = Path(__file__).with_name("twins.lua")
 
 
-def twins() -> Lua:
-    return Lua(DRIVER)
+def twins() -> LuajitProcess:
+    return LuajitProcess(DRIVER)
 
 
 def entry(limit: Limit) -> dict[str, Any]:
@@ -25,9 +24,9 @@ def entry(limit: Limit) -> dict[str, Any]:
         "algorithm": limit.algorithm,
         "numbers": [str(number) for number in limit_args(limit, "a rule")],
         "quota": quota(limit),
-        "window": window_seconds(limit),
+        "window": limit.window_seconds,
         "per_second": per_second(limit),
-        "fresh": full_capacity(limit),
+        "fresh": limit.units_at_once,
     }
     if isinstance(limit, Smooth):
         told["interval_us"] = limit.interval_us

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.nginx.gateway_harness import Gateway
+from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import RedisServer
 
 # limit_req, and what it is called here.
@@ -50,7 +50,7 @@ def book() -> dict[str, Any]:
 @pytest.mark.parametrize("engine", ["redis", "shared"])
 def test_both_say_the_same(engine: str, redis_server: RedisServer) -> None:
     url = f"{redis_server.url}?deadline=1s" if engine == "redis" else None
-    with Gateway(book(), url, server=LOCATIONS, http=ZONES + FORMAT) as gate:
+    with NginxGateway(book(), url, server=LOCATIONS, http=ZONES + FORMAT) as gate:
         gate.get("/")
 
         def play(name: str) -> None:

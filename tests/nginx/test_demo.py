@@ -18,8 +18,8 @@ import pytest
 
 from tests.nginx.demo import shop
 from tests.nginx.demo.expectations import LATE, broken
-from tests.nginx.demo.log_counts import BUYER_RULE, ITEM_RULE, Tally
-from tests.nginx.demo.sale import GATES, Counts, Ending, Sale
+from tests.nginx.demo.log_counts import BUYER_RULE, ITEM_RULE, LogCounts
+from tests.nginx.demo.sale import GATES, GatewaySale, SaleCounts, SaleResult
 from tests.repo_rules.repository import ROOT
 from tests.servers import KINDS, Kind
 from tests.servers.binaries import command
@@ -30,12 +30,12 @@ pytestmark = [pytest.mark.servers, pytest.mark.slow]
 SECONDS = 4.0
 
 
-class Played:
+class PlayedSale:
     """A sale that was played, and what was left of it."""
 
     def __init__(self) -> None:
-        self.shown: list[Counts] = []
-        with Sale(SECONDS) as sale:
+        self.shown: list[SaleCounts] = []
+        with GatewaySale(SECONDS) as sale:
             self.ending = sale.play(self.shown.append)
             self.pids = sale.pids
             self.folders = [sale.backend.folder, *(gate.folder for gate in sale.gates)]
@@ -43,20 +43,20 @@ class Played:
 
 
 @pytest.fixture(scope="module")
-def played() -> Played:
-    return Played()
+def played() -> PlayedSale:
+    return PlayedSale()
 
 
 @pytest.fixture(scope="module")
-def ending(played: Played) -> Ending:
+def ending(played: PlayedSale) -> SaleResult:
     return played.ending
 
 
-def test_all_bars_hold(ending: Ending) -> None:
+def test_all_bars_hold(ending: SaleResult) -> None:
     assert broken(ending) == []
 
 
-def test_the_limit_of_an_item_is_one_for_both_nginx_and_is_used(ending: Ending) -> None:
+def test_the_limit_of_an_item_is_one_for_both_nginx_and_is_used(ending: SaleResult) -> None:
     item = shop.allowed()[ITEM_RULE]
     rush = SECONDS - ending.opened.seconds
     assert 2 < rush <= SECONDS * 0.8
@@ -68,24 +68,24 @@ def test_the_limit_of_an_item_is_one_for_both_nginx_and_is_used(ending: Ending) 
     assert 0.9 * item.a_second * rush <= in_rush <= item.over(rush + LATE)
 
 
-def test_calm_items_are_sold_to_everybody_who_asks(ending: Ending) -> None:
+def test_calm_items_are_sold_to_everybody_who_asks(ending: SaleResult) -> None:
     both = ending.counts.both
     for item in ("book", "lamp", "mug"):
         assert both.sold[item] == both.asked[item] > 0
 
 
-def test_the_limit_of_a_buyer_holds_for_the_bot_at_each_nginx(ending: Ending) -> None:
+def test_the_limit_of_a_buyer_holds_for_the_bot_at_each_nginx(ending: SaleResult) -> None:
     buyer = shop.allowed()[BUYER_RULE]
     both = ending.counts.both
     assert both.bot_asked > 10 * GATES * buyer.over(SECONDS)
     assert all(0 < tally.bot_sold <= buyer.over(SECONDS + LATE) for tally in ending.counts.gates)
 
 
-def test_the_backend_saw_exactly_what_passed(ending: Ending) -> None:
+def test_the_backend_saw_exactly_what_passed(ending: SaleResult) -> None:
     assert ending.counts.arrived == ending.counts.both.sold
 
 
-def test_buyers_and_logs_agree_and_nothing_is_an_error(played: Played) -> None:
+def test_buyers_and_logs_agree_and_nothing_is_an_error(played: PlayedSale) -> None:
     ending, both = played.ending, played.ending.counts.both
     refused_visits = 1
     assert sum(heard.requests for heard in ending.heard) == both.asked.total() - ending.visits
@@ -95,14 +95,14 @@ def test_buyers_and_logs_agree_and_nothing_is_an_error(played: Played) -> None:
     assert [log for log in played.logs if re.search(r"\[(error|crit|alert|emerg)\]", log)] == []
 
 
-def test_a_refused_buyer_sees_a_friendly_page(ending: Ending) -> None:
+def test_a_refused_buyer_sees_a_friendly_page(ending: SaleResult) -> None:
     page = ending.page
     assert (page.status, page.headers["content-type"]) == (429, "text/html; charset=utf-8")
     assert b"<h1>So many of you!</h1>" in page.body
     assert int(page.headers["retry-after"]) >= 1
 
 
-def test_the_flood_does_not_reach_redis(ending: Ending) -> None:
+def test_the_flood_does_not_reach_redis(ending: SaleResult) -> None:
     both, beats = ending.counts.both, GATES * (SECONDS + 3)
     assert ending.counts.questions >= both.sold.total(), "whatever passes was passed by Redis"
     calm = both.sold.total() - both.sold["phone"]
@@ -110,7 +110,7 @@ def test_the_flood_does_not_reach_redis(ending: Ending) -> None:
     assert ending.counts.questions < both.asked.total() / 3
 
 
-def test_what_is_shown_only_grows(played: Played) -> None:
+def test_what_is_shown_only_grows(played: PlayedSale) -> None:
     assert len(played.shown) == SECONDS
     for before, after in zip(played.shown, [*played.shown[1:], played.ending.counts], strict=True):
         assert before.both.asked <= after.both.asked
@@ -119,7 +119,7 @@ def test_what_is_shown_only_grows(played: Played) -> None:
         assert before.arrived <= after.arrived
 
 
-def test_nothing_is_left_running(played: Played) -> None:
+def test_nothing_is_left_running(played: PlayedSale) -> None:
     assert len(played.pids) == 1 + 2 * (1 + GATES) + GATES
     assert [pid for pid in played.pids if Path(f"/proc/{pid}").exists()] == []
     assert [folder for folder in played.folders if folder.exists()] == []
@@ -246,7 +246,7 @@ def test_a_log_is_counted() -> None:
         line("mug", 502, "PASSED", "each-item", "ada"),
         line("mug", 200, "", "", "ada"),
     )
-    tally = Tally()
+    tally = LogCounts()
     tally.read(
         [
             line("phone", 200, "PASSED", "each-item", "ada"),
@@ -264,19 +264,19 @@ def test_a_log_is_counted() -> None:
     assert tally.odd == [broken_off, undecided, "something else"]
 
 
-def test_a_bar_that_does_not_hold_is_told(ending: Ending) -> None:
+def test_a_bar_that_does_not_hold_is_told(ending: SaleResult) -> None:
     counts = ending.counts
 
     def told(**changed: Any) -> str:
         return " | ".join(broken(ending._replace(**changed)))
 
-    def told_with(more: Tally) -> str:
+    def told_with(more: LogCounts) -> str:
         return told(counts=counts._replace(gates=(*counts.gates, more)))
 
     def told_if_arrived(arrived: Counter[str]) -> str:
         return told(counts=counts._replace(arrived=arrived))
 
-    many, greedy, wrong = Tally(), Tally(), Tally()
+    many, greedy, wrong = LogCounts(), LogCounts(), LogCounts()
     many.sold["mug"], greedy.bot_sold = 10_000, 100
     wrong.odd.append("502")
     assert re.search(r"10\d+ of mug were sold, and 100/s burst 20 allows 470", told_with(many))

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.nginx.engines.outage_harness import AGAIN, GONE
-from tests.nginx.gateway_harness import Gateway, push
+from tests.nginx.gateway_harness import NginxGateway, push
 from tests.nginx.wrk_load import left, load, others, told
 from tests.servers import BASE_US, Cluster, DrivenClock, Proxy, RedisServer, Sentinels
 from tests.servers.waiting import until
@@ -51,7 +51,7 @@ def where(request: pytest.FixtureRequest) -> Iterator[str | None]:
             yield running.url + PATIENT
 
 
-def kill_a_worker(gate: Gateway) -> None:
+def kill_a_worker(gate: NginxGateway) -> None:
     os.kill(gate.worker_pids[0], signal.SIGKILL)
     until(lambda: None if len(gate.worker_pids) >= 2 else "a worker is missing", 5)
 
@@ -60,7 +60,7 @@ def kill_a_worker(gate: Gateway) -> None:
 
 
 def test_reloads_under_load_lose_no_count(where: str | None) -> None:
-    with Gateway(book(), where, workers=2) as gate:
+    with NginxGateway(book(), where, workers=2) as gate:
         assert left(gate) == 999_999
         with load(gate, 3):
             for _ in range(3):
@@ -72,7 +72,7 @@ def test_reloads_under_load_lose_no_count(where: str | None) -> None:
         assert left(gate) == 1_000_000 - found.total() - 1
 
 
-def refused_after_a_kill(gate: Gateway, found: Counter[str]) -> None:
+def refused_after_a_kill(gate: NginxGateway, found: Counter[str]) -> None:
     """Nobody, but for those who waited for a lock of the dead."""
     assert set(found) <= {"200 PASSED", "429 REJECTED"}
     if found["429 REJECTED"]:
@@ -81,7 +81,7 @@ def refused_after_a_kill(gate: Gateway, found: Counter[str]) -> None:
 
 def test_killed_workers_take_no_count_along(where: str | None) -> None:
     """What they were serving was charged, and nobody told the log. A lock that one held is free again soon."""
-    with Gateway(book(), where, workers=2) as gate:
+    with NginxGateway(book(), where, workers=2) as gate:
         assert left(gate) == 999_999
         with load(gate, 3):
             for _ in range(3):
@@ -101,7 +101,7 @@ location = /unlogged { log_by_lua_block { local nothing } content_by_lua_block {
 
 def test_a_worker_leaves_though_a_slot_never_came_back(where: str | None) -> None:
     """A location with a log phase of its own does not tell us that a request has ended."""
-    with Gateway(book("2 slots ttl 2s"), where, server=HELD) as gate:
+    with NginxGateway(book("2 slots ttl 2s"), where, server=HELD) as gate:
         assert gate.get("/unlogged").status == 200
         before = set(gate.worker_pids)
         gate.reload()
@@ -110,7 +110,7 @@ def test_a_worker_leaves_though_a_slot_never_came_back(where: str | None) -> Non
 
 def test_who_holds_a_slot_keeps_it_over_a_reload(server: RedisServer) -> None:
     """Its worker is leaving, and stays until the request has ended: longer than the ttl."""
-    with Gateway(book("2 slots ttl 2s"), server.url + PATIENT, server=HELD) as gate:
+    with NginxGateway(book("2 slots ttl 2s"), server.url + PATIENT, server=HELD) as gate:
         links = [socket.create_connection(("127.0.0.1", gate.port)) for _ in range(2)]
         for link in links:
             link.sendall(b"GET /sleep HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -130,7 +130,7 @@ def test_who_holds_a_slot_keeps_it_over_a_reload(server: RedisServer) -> None:
 # Servers.
 
 
-def admitted(gate: Gateway, at_least: int, at_most: int) -> None:
+def admitted(gate: NginxGateway, at_least: int, at_most: int) -> None:
     found = told(gate)
     assert set(found) <= {"200 PASSED", "429 REJECTED"}, found
     assert at_least <= found["200 PASSED"] <= at_most
@@ -138,7 +138,7 @@ def admitted(gate: Gateway, at_least: int, at_most: int) -> None:
 
 def test_a_redis_that_dies_and_comes_back_empty_admits_what_is_told(server: RedisServer) -> None:
     """Once by Redis, once by the share, once more by a Redis that has forgotten."""
-    with Gateway(book("400/day fixed"), server.url, workers=2) as gate:
+    with NginxGateway(book("400/day fixed"), server.url, workers=2) as gate:
         with load(gate, 4):
             time.sleep(0.5)
             server.kill()
@@ -149,7 +149,7 @@ def test_a_redis_that_dies_and_comes_back_empty_admits_what_is_told(server: Redi
 
 def test_a_failover_under_load_admits_what_is_told() -> None:
     """A replica may have missed what was written last: that is less than once more."""
-    with Sentinels() as watched, Gateway(book("400/day fixed"), watched.url, workers=2) as gate:
+    with Sentinels() as watched, NginxGateway(book("400/day fixed"), watched.url, workers=2) as gate:
         with load(gate, 4):
             time.sleep(0.5)
             watched.kill_master()
@@ -158,7 +158,7 @@ def test_a_failover_under_load_admits_what_is_told() -> None:
 
 
 def test_a_master_of_a_cluster_that_dies_under_load_admits_what_is_told() -> None:
-    with Cluster() as cluster, Gateway(by_user("1/day fixed"), cluster.url, workers=2) as gate:
+    with Cluster() as cluster, NginxGateway(by_user("1/day fixed"), cluster.url, workers=2) as gate:
         with load(gate, 4, others(pause_ms=10)):
             time.sleep(0.5)
             cluster.kill_master()
@@ -174,7 +174,7 @@ def test_a_master_of_a_cluster_that_dies_under_load_admits_what_is_told() -> Non
 
 
 def test_a_redis_that_takes_no_more_connections(server: RedisServer) -> None:
-    with Gateway(book("200/day fixed"), server.url) as gate, server_line(server) as order:
+    with NginxGateway(book("200/day fixed"), server.url) as gate, server_line(server) as order:
         assert gate.get("/").status == 200
         order("CONFIG SET maxclients 1", "CLIENT KILL TYPE normal SKIPME yes")
         with load(gate, 2):
@@ -201,7 +201,7 @@ def server_line(server: RedisServer) -> Iterator[Callable[..., None]]:
 
 def test_a_slow_redis_holds_up_nobody(server: RedisServer) -> None:
     """30 ms for an answer, of 50 ms that it may take: whoever must connect first is too late."""
-    with Proxy(server) as link, Gateway(by_user("5/day fixed"), f"{link.url}?deadline=50ms") as gate:
+    with Proxy(server) as link, NginxGateway(by_user("5/day fixed"), f"{link.url}?deadline=50ms") as gate:
         assert gate.get("/").status == 200
         link.delay(15)
         slowest = 0.0
@@ -232,7 +232,7 @@ def broken(server: RedisServer) -> Iterator[Callable[[], object]]:
 
 
 def test_a_book_that_breaks_under_load_is_followed_as_it_was(server: RedisServer) -> None:
-    with Gateway(book(), server.url + PATIENT, workers=2) as gate:
+    with NginxGateway(book(), server.url + PATIENT, workers=2) as gate:
         assert left(gate) == 999_999
         time.sleep(0.5)
         with load(gate, 5):
@@ -248,7 +248,7 @@ def test_a_book_that_breaks_under_load_is_followed_as_it_was(server: RedisServer
 
 
 def test_a_file_that_is_being_written_is_followed_as_it_was() -> None:
-    with Gateway(book(), workers=2) as gate:
+    with NginxGateway(book(), workers=2) as gate:
         assert left(gate) == 999_999
         text, chance = gate.bundle.read_bytes(), random.Random(7)
         with load(gate, 4):
@@ -280,7 +280,7 @@ SPOILED: dict[str, Callable[[dict[str, Any]], object]] = {
 
 @pytest.mark.parametrize("how", SPOILED)
 def test_a_bundle_that_cannot_be_counted_by_is_refused_whole(how: str) -> None:
-    with Gateway(book("3/day")) as gate:
+    with NginxGateway(book("3/day")) as gate:
         assert left(gate) == 2
         bundle = json.loads(gate.bundle.read_text())
         SPOILED[how](bundle["limits"]["3/day"])
@@ -296,7 +296,7 @@ def test_what_was_kept_and_is_broken_is_told(tmp_path: Path, kept: str) -> None:
     path.write_text(kept)
     with RedisServer() as server:
         server.stop()
-        with Gateway(None, server.url, options=f'keep = "{path}"') as gate:
+        with NginxGateway(None, server.url, options=f'keep = "{path}"') as gate:
             assert gate.get("/").status == 200
             assert "the saved bundle cannot be followed" in gate.log
             server.start()
@@ -306,7 +306,7 @@ def test_what_was_kept_and_is_broken_is_told(tmp_path: Path, kept: str) -> None:
 
 
 def test_what_cannot_be_kept_is_told_once(server: RedisServer) -> None:
-    with Gateway(book(), server.url, options='keep = "/proc/nobody-writes-here"') as gate:
+    with NginxGateway(book(), server.url, options='keep = "/proc/nobody-writes-here"') as gate:
         assert left(gate) == 999_999
         push(book("7/day"), server.url)
         until(lambda: None if left(gate) < 7 else "not followed", 5)
@@ -317,7 +317,7 @@ def test_what_cannot_be_kept_is_told_once(server: RedisServer) -> None:
 
 
 def test_a_full_dict_never_lets_all_pass() -> None:
-    with Gateway(by_user("2/day fixed"), room="256k", workers=2) as gate:
+    with NginxGateway(by_user("2/day fixed"), room="256k", workers=2) as gate:
         assert gate.get("/").status == 200
         with load(gate, 3, others(pause_ms=0), 32):
             pass
@@ -333,7 +333,7 @@ def test_a_full_dict_never_lets_all_pass() -> None:
 
 
 def test_ten_thousand_idle_connections() -> None:
-    with Gateway(book("50/day fixed"), connections=12_000) as gate:
+    with NginxGateway(book("50/day fixed"), connections=12_000) as gate:
         links = []
         for turn in range(10_000):
             link = socket.create_connection(
@@ -352,7 +352,7 @@ def test_many_rules_are_followed(where: str | None) -> None:
         rules = [
             {"name": f"r{n}", "when": {"path": f"/p{n}/*"}, "limit": f"{n + 10**6}/day"} for n in range(count)
         ]
-        with Gateway({"rules": rules}, where, room="50m") as gate:
+        with NginxGateway({"rules": rules}, where, room="50m") as gate:
             assert gate.get("/p7/x").headers["ratelimit-policy"] == '"r7";q=1000007;w=86400'
             began = time.monotonic()
             for _ in range(200):
@@ -362,7 +362,7 @@ def test_many_rules_are_followed(where: str | None) -> None:
 
 
 def test_a_clock_that_steps_back_mints_nothing() -> None:
-    with DrivenClock(BASE_US) as clock, Gateway(book("5/minute"), driven=clock) as gate:
+    with DrivenClock(BASE_US) as clock, NginxGateway(book("5/minute"), driven=clock) as gate:
         assert [gate.get("/").status for _ in range(6)] == [200] * 5 + [429]
         clock.advance_us(-3600 * 1_000_000)
         time.sleep(0.1)
@@ -385,7 +385,7 @@ def test_new_keys_leave_nothing_in_a_worker(server: RedisServer) -> None:
         {"name": "here", "key": "header.x-user", "where": "node", "limit": "5/s"},
     ]
     said = {"rules": [{**one, "missing": "one"} for one in rules]}
-    with Gateway(said, server.url + PATIENT, room="50m", server=MEMORY) as gate:
+    with NginxGateway(said, server.url + PATIENT, room="50m", server=MEMORY) as gate:
         found = []
         for turn, seconds in enumerate((1, 1, 3)):
             with load(gate, seconds, others(turn * 10**6, 0)):

@@ -10,7 +10,7 @@ import pytest
 
 from headgate import Limiter
 from headgate.enforcement.rule_limiter import RuleLimiter
-from tests.nginx.gateway_harness import Gateway, push
+from tests.nginx.gateway_harness import NginxGateway, push
 from tests.servers import RedisServer
 from tests.servers.waiting import until
 
@@ -29,7 +29,7 @@ ADDRESS = {"name": "per-address", "key": "address", "limit": "2/minute"}
 
 
 def test_two_pass_and_the_third_is_refused(where: str | None) -> None:
-    with Gateway(book(ADDRESS), where) as gate:
+    with NginxGateway(book(ADDRESS), where) as gate:
         replies = [gate.get("/") for _ in range(3)]
         assert [reply.status for reply in replies] == [200, 200, 429]
         assert replies[0].headers["ratelimit-policy"] == '"per-address";q=2;w=60'
@@ -46,7 +46,7 @@ def test_two_pass_and_the_third_is_refused(where: str | None) -> None:
 
 
 def test_no_rule_applies(where: str | None) -> None:
-    with Gateway(book({**ADDRESS, "when": {"path": "/api/**"}}), where) as gate:
+    with NginxGateway(book({**ADDRESS, "when": {"path": "/api/**"}}), where) as gate:
         assert [gate.get("/").status for _ in range(4)] == [200] * 4
         assert gate.lines(4) == ["200 PASSED  "] * 4
         assert "ratelimit" not in gate.get("/").headers
@@ -65,7 +65,7 @@ def test_what_a_refusal_answers(
     where: str | None, refuse: dict[str, Any] | None, status: int, headers: dict[str, str], body: bytes
 ) -> None:
     rule = {**ADDRESS, "limit": "1/minute", **({} if refuse is None else {"refuse": refuse})}
-    with Gateway(book(rule), where) as gate:
+    with NginxGateway(book(rule), where) as gate:
         gate.get("/")
         reply = gate.get("/")
         assert reply.status == status
@@ -75,7 +75,7 @@ def test_what_a_refusal_answers(
 
 
 def test_who_would_rather_have_json_gets_a_problem(where: str | None) -> None:
-    with Gateway(book({**ADDRESS, "limit": "1/minute"}), where) as gate:
+    with NginxGateway(book({**ADDRESS, "limit": "1/minute"}), where) as gate:
         gate.get("/")
         reply = gate.get("/", {"Accept": "application/json"})
         assert (reply.status, reply.headers["content-type"]) == (429, "application/problem+json")
@@ -91,7 +91,7 @@ def test_an_error_page_of_nginx_is_shown_and_charged_once(where: str | None) -> 
     location /tried { try_files /no/such/file @named; }
     location @named { content_by_lua_block { ngx.say("named") } }
     """
-    with Gateway(book(ADDRESS), where, server=pages) as gate:
+    with NginxGateway(book(ADDRESS), where, server=pages) as gate:
         assert gate.get("/tried").body == b"named\n"
         assert gate.get("/").status == 200
         reply = gate.get("/")
@@ -113,7 +113,7 @@ def test_sub_requests_are_charged_with_their_request(where: str | None) -> None:
       ngx.print(one.body, two.body)
     } }
     """
-    with Gateway(book(ADDRESS), where, server=parts) as gate:
+    with NginxGateway(book(ADDRESS), where, server=parts) as gate:
         assert gate.get("/whole").body == b"part\npart\n"
         assert gate.get("/whole").headers["ratelimit"] == '"per-address";r=0;t=60'
 
@@ -123,7 +123,7 @@ def test_shadows_and_candidates_refuse_nobody(where: str | None) -> None:
         {"name": "live", "key": "address", "limit": "100/minute", "candidate": "1/minute"},
         {"name": "dry", "key": "address", "limit": "1/minute", "mode": "shadow"},
     )
-    with Gateway(rules, where) as gate:
+    with NginxGateway(rules, where) as gate:
         assert [gate.get("/").status for _ in range(3)] == [200] * 3
         assert gate.lines(3) == [
             "200 PASSED live 99",
@@ -150,7 +150,7 @@ def test_the_log_names_what_would_have_refused(where: str | None) -> None:
     map "" $headgate_dry_run { default ""; }
     log_format trial '$headgate_status $headgate_rule:$headgate_dry_run';
     """
-    with Gateway(rules, where, http=http, server="access_log trial.log trial;") as gate:
+    with NginxGateway(rules, where, http=http, server="access_log trial.log trial;") as gate:
         for target in ("/", "/", "/", "/", "/users"):
             gate.get(target)
         path = gate.folder / "trial.log"
@@ -167,7 +167,7 @@ def test_the_log_names_what_would_have_refused(where: str | None) -> None:
 def test_a_dry_run_without_a_live_rule_has_a_name() -> None:
     rules = book({"name": "dry", "limit": "1/minute", "mode": "shadow"})
     http = 'map "" $headgate_dry_run { default ""; } log_format trial "$headgate_status $headgate_dry_run";'
-    with Gateway(rules, http=http, server="access_log trial.log trial;") as gate:
+    with NginxGateway(rules, http=http, server="access_log trial.log trial;") as gate:
         for _ in range(2):
             gate.get("/")
         path = gate.folder / "trial.log"
@@ -177,7 +177,7 @@ def test_a_dry_run_without_a_live_rule_has_a_name() -> None:
 
 def test_a_missing_dimension(where: str | None) -> None:
     rules = book({"name": "users", "key": "header.x-user", "missing": "deny", "limit": "5/s"})
-    with Gateway(rules, where) as gate:
+    with NginxGateway(rules, where) as gate:
         assert gate.get("/", {"X-User": "ada"}).status == 200
         reply = gate.get("/")
         assert reply.status == 429
@@ -189,7 +189,7 @@ def test_a_variable_of_nginx_is_a_dimension(where: str | None) -> None:
     rules = book({"name": "tenants", "key": ["tenant", "user"], "missing": "deny", "limit": "1/minute"})
     tenants = 'map $http_host $tenant { default "none"; ~^(?<t>[^.]+) $t; }'
     options = 'attributes = { user = "$cookie_uid" }'
-    with Gateway(rules, where, http=tenants, options=options) as gate:
+    with NginxGateway(rules, where, http=tenants, options=options) as gate:
         ada = {"Host": "acme.example", "Cookie": "uid=ada"}
         assert [gate.get("/", ada).status for _ in range(2)] == [200, 429]
         assert gate.get("/", {**ada, "Cookie": "uid=bob"}).status == 200
@@ -198,7 +198,7 @@ def test_a_variable_of_nginx_is_a_dimension(where: str | None) -> None:
 
 def test_delayed_requests_block_no_worker(where: str | None) -> None:
     rules = book({"name": "queue", "when": {"path": "/slow"}, "key": "address", "limit": "2/s queue 2"})
-    with Gateway(rules, where) as gate:
+    with NginxGateway(rules, where) as gate:
         began = time.monotonic()
         ended: list[tuple[int, float]] = []
 
@@ -229,7 +229,7 @@ def test_all_or_nothing(where: str | None) -> None:
         {"name": "narrow", "when": {"path": "/narrow"}, "key": "address", "limit": "1/minute"},
         {"name": "here", "where": "node", "key": "address", "limit": "20/minute"},
     )
-    with Gateway(rules, where) as gate:
+    with NginxGateway(rules, where) as gate:
         assert [gate.get("/narrow").status for _ in range(5)] == [200] + [429] * 4
         left = gate.get("/").headers["ratelimit"]
         assert '"wide";r=8' in left
@@ -240,7 +240,7 @@ def test_python_and_nginx_drain_one_bucket(redis_server: RedisServer) -> None:
     rules = book(
         {"name": "items", "when": {"path": "/items/{sku}"}, "key": ["sku", "address"], "limit": "30/hour"}
     )
-    with Gateway(rules, redis_server.url) as gate, RuleLimiter("pushed", redis_server.url) as limiter:
+    with NginxGateway(rules, redis_server.url) as gate, RuleLimiter("pushed", redis_server.url) as limiter:
         passed = 0
         for turn in range(50):
             if turn % 2:
@@ -251,7 +251,7 @@ def test_python_and_nginx_drain_one_bucket(redis_server: RedisServer) -> None:
 
 
 def test_a_limiter_of_python_sees_the_same_count(redis_server: RedisServer) -> None:
-    with Gateway(book(ADDRESS), redis_server.url) as gate:
+    with NginxGateway(book(ADDRESS), redis_server.url) as gate:
         gate.get("/")
         with Limiter("2/minute", redis_server.url, name="per-address") as limiter:
             assert limiter.peek("address=127.0.0.1").remaining == 1
@@ -259,7 +259,7 @@ def test_a_limiter_of_python_sees_the_same_count(redis_server: RedisServer) -> N
 
 @pytest.fixture
 def sock(where: str | None) -> Iterator[http.client.HTTPConnection]:
-    with Gateway(book({**ADDRESS, "limit": "3/minute"}), where) as gate:
+    with NginxGateway(book({**ADDRESS, "limit": "3/minute"}), where) as gate:
         yield http.client.HTTPConnection("127.0.0.1", gate.port, timeout=10)
 
 
@@ -275,7 +275,7 @@ def test_every_request_of_a_connection_is_charged(sock: http.client.HTTPConnecti
 
 
 def test_a_pushed_book_is_followed_within_a_second(redis_server: RedisServer) -> None:
-    with Gateway(book(ADDRESS), redis_server.url, workers=2) as gate:
+    with NginxGateway(book(ADDRESS), redis_server.url, workers=2) as gate:
         assert [gate.get("/").status for _ in range(3)] == [200, 200, 429]
         push(book({**ADDRESS, "limit": "5/minute"}), redis_server.url)
         time.sleep(1)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.nginx.gateway_harness import Gateway
+from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import RedisServer
 
 BOOK = {"rules": [{"name": "r", "limit": "10/s"}]}
@@ -34,7 +34,7 @@ BOOK = {"rules": [{"name": "r", "limit": "10/s"}]}
     ],
 )
 def test_a_mistake_keeps_nginx_from_starting(options: str, sentence: str) -> None:
-    gate = Gateway(BOOK, options=options)
+    gate = NginxGateway(BOOK, options=options)
     try:
         with pytest.raises(RuntimeError) as failure:
             gate.start()
@@ -44,7 +44,7 @@ def test_a_mistake_keeps_nginx_from_starting(options: str, sentence: str) -> Non
 
 
 def test_without_a_rulebook_it_does_not_start() -> None:
-    gate = Gateway(BOOK)
+    gate = NginxGateway(BOOK)
     gate.configure(http=gate.said("http").replace("rules =", "keep ="))
     try:
         with pytest.raises(RuntimeError, match="there is no rulebook: say where Redis is"):
@@ -69,7 +69,7 @@ def test_the_denial_cache_is_switched_by_the_url_or_before_it_by_init(
 ) -> None:
     book = {"rules": [{"name": "r", "limit": "1/day"}]}
     options = ", ".join(["shed = false", *filter(None, [options])])
-    with RedisServer() as server, Gateway(book, server.url + url, options=options) as gate:
+    with RedisServer() as server, NginxGateway(book, server.url + url, options=options) as gate:
         assert gate.get("/").status == 200
         server.call("CONFIG", "RESETSTAT")
         assert {gate.get("/").status for _ in range(50)} == {429}

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.nginx.gateway_harness import Gateway
+from tests.nginx.gateway_harness import NginxGateway
 from tests.servers.binaries import command
 
 OTHERS = """
@@ -21,7 +21,7 @@ SAME = "function delay() return math.random(0, 4) end"
 
 
 @contextmanager
-def load(gate: Gateway, seconds: int, script: str = SAME, connections: int = 16) -> Iterator[None]:
+def load(gate: NginxGateway, seconds: int, script: str = SAME, connections: int = 16) -> Iterator[None]:
     """For so long, whatever is done meanwhile. Afterwards all have been answered."""
     path = gate.folder / "load.lua"
     path.write_text(script)
@@ -40,10 +40,10 @@ def others(begun: int = 0, pause_ms: int = 4) -> str:
     return OTHERS % (begun, pause_ms)
 
 
-def told(gate: Gateway, begun: int = 0) -> Counter[str]:
+def told(gate: NginxGateway, begun: int = 0) -> Counter[str]:
     """The requests by their status and what was decided of them."""
     return Counter(" ".join(line.split()[:2]) for line in gate.lines(begun)[begun:])
 
 
-def left(gate: Gateway) -> int:
+def left(gate: NginxGateway) -> int:
     return int(gate.get("/").headers["ratelimit"].partition(";r=")[2].partition(";")[0])

@@ -15,7 +15,7 @@ import pytest
 from headgate.algorithms import ALGORITHMS
 from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import DAY, Limit
-from headgate.algorithms.token_bucket import TokenBucket, carried, decide, pack, refund
+from headgate.algorithms.token_bucket import TokenBucket, convert_pace, decide, pack, refund
 from headgate.clock import ManualClock
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.pending_cancellations import PendingCancellations
@@ -23,7 +23,7 @@ from headgate.engines.port import Meter
 from headgate.engines.redis.protocol import RedisRequest, command
 from headgate.engines.redis.sync_engine import RedisEngine, RedisMeter
 from headgate.limit_syntax import parse
-from tests.parity.walks import START_US, Step, Walker
+from tests.parity.walks import START_US, Walker, WalkStep
 from tests.repo_rules.repository import SOURCE
 from tests.servers import RedisServer
 
@@ -35,7 +35,7 @@ SERVER_WALKS, SERVER_STEPS = 50, 60  # in each server
 
 def walks(
     name: str, count: int, length: int, *, retunes: bool = False, changes: float = 0.04
-) -> Iterator[list[Step]]:
+) -> Iterator[list[WalkStep]]:
     for seed in range(count):
         walker = Walker(name, random.Random(f"{name} {seed}"))
         yield list(walker.steps(length, retunes=retunes, changes=changes))
@@ -45,7 +45,7 @@ def walks(
 @pytest.mark.parametrize("lua", ["lua5.1", "luajit"])
 def test_python_and_lua_agree(lua: str, name: str) -> None:
     lines: list[str] = []
-    expected: list[tuple[Step, str]] = []
+    expected: list[tuple[WalkStep, str]] = []
     for walk in chain(walks(name, WALKS, STEPS), walks(name, RESTLESS, STEPS, changes=OFTEN)):
         lines.append("forget")
         args: tuple[int | float, ...] = ()
@@ -84,18 +84,18 @@ def test_what_was_given_back_under_a_finer_limit_is_rounded_up_alike(lua: str) -
     state, lines = None, []
     for limit, parts in ((fine, 3), (whole, 7)):
         if state is not None:
-            state = carried(whole, state, fine.pace)
+            state = convert_pace(whole, state, fine.pace)
         facts, state = decide(limit, state, START_US, 20)
         lines += [f"limit {_words(limit.args)}", f"decide {START_US} 20 -1"]
         for returned in range(parts):
-            receipt = Receipt.of(facts, 20, returned)
+            receipt = Receipt.from_outcome(facts, 20, returned)
             state = refund(limit, state, START_US, 1, receipt, cancel=False)
             lines.append(f"refund {START_US} 1 0 {_words(receipt)}")
     assert state is not None
     assert _answers(lua, "token_bucket", lines)[-1] == f"1 {pack(state, str(whole.pace))}"
 
 
-def _question(step: Step) -> str:
+def _question(step: WalkStep) -> str:
     if step.verb == "decide":
         patience = -1 if step.patience_us is None else step.patience_us
         return f"decide {step.now_us} {step.cost} {patience}"
@@ -104,7 +104,7 @@ def _question(step: Step) -> str:
     return step.verb
 
 
-def _answer(step: Step) -> str:
+def _answer(step: WalkStep) -> str:
     if step.verb == "refund":
         return f"{int(step.given)} {step.state}"
     return f"{_words([-1 if fact is None else int(fact) for fact in step.facts])} {step.state}"
@@ -146,7 +146,7 @@ def test_python_and_memory_agree(name: str) -> None:
             assert _ask(meter, "key", step) in (None, step.facts), step
 
 
-def _ask(meter: Meter, key: str, step: Step) -> Outcome | None:
+def _ask(meter: Meter, key: str, step: WalkStep) -> Outcome | None:
     if step.verb == "decide":
         return meter.decide(key, step.cost, step.patience_us)
     if step.receipt is not None:

@@ -2,12 +2,12 @@
 
 from headgate.engines.redis.published_scripts import publish
 from tests.servers import RedisServer
-from tests.servers.resp import Reply, ServerRefused
+from tests.servers.raw_redis_client import ErrorReply, Reply
 
 KEY = "rate_limiter:seckill:1"
 
 
-class Gateway:
+class EvalshaClient:
     """Calls on one key; an error reply is answered as its text."""
 
     def __init__(self, server: RedisServer, key: str = KEY) -> None:
@@ -39,7 +39,7 @@ class Gateway:
     def pttl(self) -> Reply:
         return self.server.call("PTTL", self.key)
 
-    def at(self, at_us: int) -> "Gateway":
+    def at(self, at_us: int) -> "EvalshaClient":
         self.server.clock.set_us(at_us)
         return self
 
@@ -53,5 +53,5 @@ class Gateway:
         keys = (self.key,) if keys is None else keys
         try:
             return self.server.call("EVALSHA", sha, len(keys), *keys, *words)
-        except ServerRefused as refused:
+        except ErrorReply as refused:
             return str(refused)

@@ -12,7 +12,7 @@ from tests.servers import BASE_US
 FILE = Path(__file__).parents[1] / "vectors" / "seed_bugs.jsonl"
 
 
-class Step(NamedTuple):
+class DefectStep(NamedTuple):
     at_us: int
     op: str | None
     args: list[Any]
@@ -20,25 +20,25 @@ class Step(NamedTuple):
     expect: dict[str, Any]  # what the defective one did
 
     @classmethod
-    def read(cls, raw: dict[str, Any]) -> "Step":
+    def read(cls, raw: dict[str, Any]) -> "DefectStep":
         return cls(BASE_US + _us(raw), raw.get("op"), raw.get("args", []), raw.get("cost") or 0, raw["expect"])
 
 
-class Entry(NamedTuple):
+class RecordedDefect(NamedTuple):
     name: str
     claim: str
     config: dict[str, Any]
-    steps: list[Step]
+    steps: list[DefectStep]
     conclusion: str
 
 
-def read_entries() -> list[Entry]:
+def read_entries() -> list[RecordedDefect]:
     return [_entry(json.loads(line)) for line in FILE.read_text().splitlines()]
 
 
-def _entry(raw: dict[str, Any]) -> Entry:
-    steps = [Step.read(step) for step in raw["steps"]]
-    return Entry(raw["name"], raw["claim"], raw["config"], steps, raw["conclusion"])
+def _entry(raw: dict[str, Any]) -> RecordedDefect:
+    steps = [DefectStep.read(step) for step in raw["steps"]]
+    return RecordedDefect(raw["name"], raw["claim"], raw["config"], steps, raw["conclusion"])
 
 
 def _us(raw: dict[str, Any]) -> int:

@@ -2,21 +2,21 @@
 
 import pytest
 
-from tests.published_scripts.evalsha_client import Gateway
+from tests.published_scripts.evalsha_client import EvalshaClient
 from tests.servers import BASE_US, RedisServer
 
 NOW_MS = BASE_US // 1000
 SECOND = 1_000_000
 
 
-def limiter(server: RedisServer, **fields: str | int | float) -> Gateway:
-    gateway = Gateway(server).at(BASE_US)
+def limiter(server: RedisServer, **fields: str | int | float) -> EvalshaClient:
+    gateway = EvalshaClient(server).at(BASE_US)
     gateway.limiter("delete")
     gateway.configure(max_permits=10, rate=2, **fields)
     return gateway
 
 
-def held(gateway: Gateway) -> int:
+def held(gateway: EvalshaClient) -> int:
     """How many permits there are: as many as can be had one by one."""
     count = 0
     while gateway.limiter("acquire", 1) == 1:
@@ -75,7 +75,7 @@ def test_a_bucket_that_was_never_asked_is_full(driven_server: RedisServer) -> No
 
 @pytest.mark.parametrize(("last", "passed"), [(NOW_MS, 3), (NOW_MS - 1000, 5), (NOW_MS + 60_000, 3)])
 def test_the_hash_bucket_is_taken_over_too(last: int, passed: int, driven_server: RedisServer) -> None:
-    gateway = Gateway(driven_server, "hash").at(BASE_US)
+    gateway = EvalshaClient(driven_server, "hash").at(BASE_US)
     driven_server.call("DEL", "hash")
     gateway.configure(bucket_cap=10, rate=2, period=60, curr_permits=3, last_time=last)
     assert [gateway.bucket(1) for _ in range(6)] == [1] * passed + [0] * (6 - passed)

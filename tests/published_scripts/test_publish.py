@@ -7,9 +7,9 @@ import pytest
 
 from headgate import EngineUnavailable
 from headgate.engines.redis.published_scripts import SCRIPT_NAMES, publish
-from tests.published_scripts.evalsha_client import KEY, Gateway
+from tests.published_scripts.evalsha_client import KEY, EvalshaClient
 from tests.servers import KINDS, Cluster, Kind, RedisServer, Sentinels
-from tests.servers.resp import ServerRefused
+from tests.servers.raw_redis_client import ErrorReply
 from tests.servers.waiting import until
 
 AT_ONCE = ["repl-diskless-sync-delay 0"]  # so that a replica need not wait
@@ -24,7 +24,7 @@ def test_the_sha1_is_stored_and_the_script_is_loaded(server: RedisServer) -> Non
 
 
 def test_publishing_again_changes_nothing_for_who_is_limited(driven_server: RedisServer) -> None:
-    gateway = Gateway(driven_server)
+    gateway = EvalshaClient(driven_server)
     gateway.limiter("init", 1, 1)
     gateway.limiter("acquire", 1)
     publish(driven_server.url)
@@ -32,7 +32,7 @@ def test_publishing_again_changes_nothing_for_who_is_limited(driven_server: Redi
 
 
 def test_after_the_scripts_were_flushed_publishing_brings_them_back(server: RedisServer) -> None:
-    gateway = Gateway(server)
+    gateway = EvalshaClient(server)
     server.call("SCRIPT", "FLUSH")
     assert str(gateway.limiter("init", 1, 1)).startswith("NOSCRIPT")
     publish(server.url)
@@ -53,7 +53,7 @@ def test_after_a_failover_the_scripts_are_there(kind: Kind) -> None:
     """A replica does not get them from its master, and gateways call by the SHA1 alone."""
     with RedisServer(kind, config=AT_ONCE) as master, replica_of(master) as replica:
         publish(master.url)
-        Gateway(master).limiter("init", 3, 1)
+        EvalshaClient(master).limiter("init", 3, 1)
         until(lambda: None if replica.call("EXISTS", KEY) else "the replica lags", 30)
         master.kill()
         replica.call("REPLICAOF", "NO", "ONE")
@@ -98,7 +98,7 @@ def test_told_noscript_a_gateway_finds_the_text(server: RedisServer) -> None:
     """As docs/how-to/gateways.md says."""
     sha = publish(server.url)[0].sha
     server.call("SCRIPT", "FLUSH", "SYNC")
-    with pytest.raises(ServerRefused, match="NOSCRIPT"):
+    with pytest.raises(ErrorReply, match="NOSCRIPT"):
         server.call("EVALSHA", sha, 1, KEY, "acquire", 1)
     text = server.call("HGET", "hg2:scripts", sha)
     assert isinstance(text, bytes)

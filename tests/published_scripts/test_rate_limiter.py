@@ -4,21 +4,21 @@ import random
 
 import pytest
 
-from tests.published_scripts.evalsha_client import Gateway
+from tests.published_scripts.evalsha_client import EvalshaClient
 from tests.published_scripts.exact_bucket import ExactBucket
 from tests.servers import BASE_US, RedisServer
-from tests.servers.resp import Reply
+from tests.servers.raw_redis_client import Reply
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
 
 
 @pytest.fixture
-def gateway(driven_server: RedisServer) -> Gateway:
-    return Gateway(driven_server)
+def gateway(driven_server: RedisServer) -> EvalshaClient:
+    return EvalshaClient(driven_server)
 
 
-def test_a_full_bucket_then_a_steady_rate(gateway: Gateway) -> None:
+def test_a_full_bucket_then_a_steady_rate(gateway: EvalshaClient) -> None:
     assert gateway.limiter("init", 3, 2) == 1
     assert [gateway.limiter("acquire", 1) for _ in range(4)] == [1, 1, 1, -1]
     assert gateway.at(BASE_US + 499_999).limiter("acquire", 1) == -1
@@ -27,7 +27,7 @@ def test_a_full_bucket_then_a_steady_rate(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("rate", ["1", "7", "0.29", "2.5", "1e3", "333.3", "0.016666666666666666"])
-def test_it_is_a_token_bucket_to_the_microsecond(gateway: Gateway, rate: str) -> None:
+def test_it_is_a_token_bucket_to_the_microsecond(gateway: EvalshaClient, rate: str) -> None:
     steps, now_us = random.Random(rate), BASE_US
     exact = ExactBucket(20, rate if len(rate) < 9 else "1/60")
     gateway.limiter("init", 20, rate)
@@ -37,7 +37,7 @@ def test_it_is_a_token_bucket_to_the_microsecond(gateway: Gateway, rate: str) ->
         assert gateway.at(now_us).limiter("acquire", cost) == (1 if exact.take(now_us, cost) else -1)
 
 
-def test_a_refusal_writes_nothing(gateway: Gateway) -> None:
+def test_a_refusal_writes_nothing(gateway: EvalshaClient) -> None:
     gateway.limiter("init", 2, 1)
     gateway.limiter("acquire", 2)
     before, seen = gateway.hash(), gateway.writes()
@@ -45,7 +45,7 @@ def test_a_refusal_writes_nothing(gateway: Gateway) -> None:
     assert (gateway.hash(), gateway.writes()) == (before, seen)
 
 
-def test_zero_permits_ask_whether_one_could_be_had(gateway: Gateway) -> None:
+def test_zero_permits_ask_whether_one_could_be_had(gateway: EvalshaClient) -> None:
     assert gateway.limiter("acquire", 0) == -1, "never initialised"
     gateway.limiter("init", 1, 1)
     seen = gateway.writes()
@@ -58,7 +58,7 @@ def test_zero_permits_ask_whether_one_could_be_had(gateway: Gateway) -> None:
 @pytest.mark.parametrize(
     "permits", ["-1", "-100", "1.5", "1.0", "abc", "", " 1", "1e1", "0x1", "nan", "inf", "+1"]
 )
-def test_what_is_no_whole_number_of_permits_is_told(gateway: Gateway, permits: str) -> None:
+def test_what_is_no_whole_number_of_permits_is_told(gateway: EvalshaClient, permits: str) -> None:
     gateway.limiter("init", 5, 1)
     before = gateway.hash()
     sentence = f"ERR headgate: acquire takes a whole number of permits, such as 1, not '{permits}'. It took none."
@@ -66,17 +66,17 @@ def test_what_is_no_whole_number_of_permits_is_told(gateway: Gateway, permits: s
     assert gateway.hash() == before
 
 
-def test_a_missing_number_of_permits_is_told(gateway: Gateway) -> None:
+def test_a_missing_number_of_permits_is_told(gateway: EvalshaClient) -> None:
     assert str(gateway.limiter("acquire")).startswith("ERR headgate: acquire takes")
 
 
-def test_further_words_after_the_permits_are_ignored(gateway: Gateway) -> None:
+def test_further_words_after_the_permits_are_ignored(gateway: EvalshaClient) -> None:
     gateway.limiter("init", 5, 1)
     assert gateway.limiter("acquire", 5, 1) == 1, "the articles' own example passes one"
 
 
 @pytest.mark.parametrize("method", ["", "acqire", "ACQUIRE", "get", "1"])
-def test_an_unknown_method_is_told(gateway: Gateway, method: str) -> None:
+def test_an_unknown_method_is_told(gateway: EvalshaClient, method: str) -> None:
     sentence = f"ERR headgate: unknown method '{method}': write acquire N, init max_permits rate [ttl], or delete."
     assert gateway.limiter(method, 1) == sentence
     assert gateway.hash() == {}
@@ -106,7 +106,7 @@ def test_an_unknown_method_is_told(gateway: Gateway, method: str) -> None:
     ],
 )
 def test_numbers_that_cannot_be_are_told_and_nothing_is_written(
-    gateway: Gateway, words: tuple[str | int, ...], told: str
+    gateway: EvalshaClient, words: tuple[str | int, ...], told: str
 ) -> None:
     reply = str(gateway.limiter("init", *words))
     assert reply.startswith("ERR headgate: ")
@@ -118,14 +118,14 @@ def test_numbers_that_cannot_be_are_told_and_nothing_is_written(
     assert gateway.hash() == before
 
 
-def test_whatever_is_sent_the_error_is_one_line(gateway: Gateway) -> None:
+def test_whatever_is_sent_the_error_is_one_line(gateway: EvalshaClient) -> None:
     reply = str(gateway.limiter("acquire", "1\r\n+OK\r\n:1"))
     assert reply.startswith("ERR headgate: acquire takes a whole number")
     assert gateway.limiter("init", 1, 1) == 1
 
 
 @pytest.mark.parametrize("method", ["acquire", "init", "delete"])
-def test_a_key_that_is_no_hash_is_left_alone(gateway: Gateway, method: str) -> None:
+def test_a_key_that_is_no_hash_is_left_alone(gateway: EvalshaClient, method: str) -> None:
     gateway.server.call("SET", gateway.key, "somebody's")
     told = str(gateway.limiter(method, 1, 1))
     assert told.startswith(f"WRONGTYPE headgate: the key {gateway.key} holds a value that headgate did not write.")
@@ -134,7 +134,9 @@ def test_a_key_that_is_no_hash_is_left_alone(gateway: Gateway, method: str) -> N
 
 @pytest.mark.parametrize("count", ["", "hello", "12", "1700000000000000 x 1 1 1", "x 1700000000000000 1 1 1"])
 @pytest.mark.parametrize("words", [("acquire", 1), ("acquire", 0), ("init", 5, 2)])
-def test_a_count_that_nobody_can_read_is_told(gateway: Gateway, words: tuple[str | int, ...], count: str) -> None:
+def test_a_count_that_nobody_can_read_is_told(
+    gateway: EvalshaClient, words: tuple[str | int, ...], count: str
+) -> None:
     gateway.limiter("init", 5, 1, 60)
     gateway.configure(hg2=count)
     before = gateway.hash()
@@ -145,17 +147,17 @@ def test_a_count_that_nobody_can_read_is_told(gateway: Gateway, words: tuple[str
     assert gateway.limiter("init", 5, 1) == 1
 
 
-def test_a_ttl_that_nobody_can_read_is_told(gateway: Gateway) -> None:
+def test_a_ttl_that_nobody_can_read_is_told(gateway: EvalshaClient) -> None:
     gateway.configure(max_permits=5, rate=1, ttl="a while")
     assert "ttl must be a whole number of seconds" in str(gateway.limiter("acquire", 1))
 
 
 @pytest.mark.parametrize("words", [("acquire", 1), ("init", 5, 2), ("delete",)])
-def test_without_a_key_it_is_told_that_one_is_needed(gateway: Gateway, words: tuple[str | int, ...]) -> None:
+def test_without_a_key_it_is_told_that_one_is_needed(gateway: EvalshaClient, words: tuple[str | int, ...]) -> None:
     assert gateway.without_key("rate_limiter", *words).startswith("ERR headgate: the script needs one key. ")
 
 
-def test_a_hash_that_init_did_not_write_is_told(gateway: Gateway) -> None:
+def test_a_hash_that_init_did_not_write_is_told(gateway: EvalshaClient) -> None:
     gateway.configure(max_permits="lots", rate=1)
     assert "max_permits must be a whole number of at least 1, not 'lots'" in str(gateway.limiter("acquire", 1))
     gateway.configure(max_permits=5, rate="quick")
@@ -164,7 +166,7 @@ def test_a_hash_that_init_did_not_write_is_told(gateway: Gateway) -> None:
     assert "rate must be" in str(gateway.limiter("acquire", 1))
 
 
-def test_the_same_numbers_again_change_nothing(gateway: Gateway) -> None:
+def test_the_same_numbers_again_change_nothing(gateway: EvalshaClient) -> None:
     gateway.limiter("init", 2, "0.5")
     gateway.limiter("acquire", 2)
     for again in ("0.5", "0.50", "5e-1"):
@@ -186,7 +188,7 @@ def test_the_same_numbers_again_change_nothing(gateway: Gateway) -> None:
     ],
 )
 def test_other_numbers_hand_out_nothing(
-    gateway: Gateway, before: tuple[int | str, ...], taken: int, after: tuple[int | str, ...], left: int
+    gateway: EvalshaClient, before: tuple[int | str, ...], taken: int, after: tuple[int | str, ...], left: int
 ) -> None:
     gateway.limiter("init", *before)
     gateway.limiter("acquire", taken)
@@ -194,7 +196,7 @@ def test_other_numbers_hand_out_nothing(
     assert _drain(gateway) == left
 
 
-def test_other_numbers_count_from_the_instant_they_are_given(gateway: Gateway) -> None:
+def test_other_numbers_count_from_the_instant_they_are_given(gateway: EvalshaClient) -> None:
     gateway.limiter("init", 100, 100)
     gateway.limiter("acquire", 100)
     gateway.at(BASE_US + SECOND // 2).limiter("init", 100, 1)
@@ -202,7 +204,7 @@ def test_other_numbers_count_from_the_instant_they_are_given(gateway: Gateway) -
     assert gateway.limiter("acquire", 60) == 1, "50 came back at 100/s, and then 10 at 1/s"
 
 
-def test_a_bucket_that_was_never_used_is_full_under_other_numbers(gateway: Gateway) -> None:
+def test_a_bucket_that_was_never_used_is_full_under_other_numbers(gateway: EvalshaClient) -> None:
     gateway.limiter("init", 5, 1)
     gateway.limiter("init", 7, 1)
     assert _drain(gateway) == 7
@@ -210,7 +212,7 @@ def test_a_bucket_that_was_never_used_is_full_under_other_numbers(gateway: Gatew
     assert _drain(gateway) == 7, "and one that was used holds what it held"
 
 
-def test_a_bucket_that_is_made_small_and_large_again_holds_what_the_small_one_held(gateway: Gateway) -> None:
+def test_a_bucket_that_is_made_small_and_large_again_holds_what_the_small_one_held(gateway: EvalshaClient) -> None:
     gateway.limiter("init", 5, 1)
     gateway.limiter("acquire", 5)
     gateway.at(BASE_US + HOUR)
@@ -219,7 +221,7 @@ def test_a_bucket_that_is_made_small_and_large_again_holds_what_the_small_one_he
     assert _drain(gateway) == 3
 
 
-def test_no_sequence_of_inits_hands_out_a_fresh_bucket(gateway: Gateway) -> None:
+def test_no_sequence_of_inits_hands_out_a_fresh_bucket(gateway: EvalshaClient) -> None:
     numbers, passed = random.Random(5), 0
     for _ in range(60):
         gateway.limiter("init", numbers.randint(1, 30), numbers.choice(["1", "0.1", "500", "7.7"]))
@@ -227,7 +229,7 @@ def test_no_sequence_of_inits_hands_out_a_fresh_bucket(gateway: Gateway) -> None
     assert passed <= 30
 
 
-def test_delete_forgets_and_is_content_with_nothing(gateway: Gateway) -> None:
+def test_delete_forgets_and_is_content_with_nothing(gateway: EvalshaClient) -> None:
     assert gateway.limiter("delete") == 1
     gateway.limiter("init", 1, 1)
     gateway.limiter("acquire", 1)
@@ -238,14 +240,14 @@ def test_delete_forgets_and_is_content_with_nothing(gateway: Gateway) -> None:
     assert gateway.limiter("acquire", 1) == 1
 
 
-def test_a_configured_key_lives_until_deleted_in_one_key(gateway: Gateway) -> None:
+def test_a_configured_key_lives_until_deleted_in_one_key(gateway: EvalshaClient) -> None:
     gateway.limiter("init", 5, 1)
     gateway.limiter("acquire", 5)
     assert gateway.pttl() == -1
     assert gateway.server.call("DBSIZE") == 4, "the hash, the two published names, and the texts"
 
 
-def test_with_a_ttl_an_idle_key_dies_and_a_used_one_does_not(gateway: Gateway) -> None:
+def test_with_a_ttl_an_idle_key_dies_and_a_used_one_does_not(gateway: EvalshaClient) -> None:
     gateway.limiter("init", 5, 1, 60)
     assert gateway.pttl() == 60_000
     for minutes in range(1, 5):
@@ -255,7 +257,7 @@ def test_with_a_ttl_an_idle_key_dies_and_a_used_one_does_not(gateway: Gateway) -
     assert gateway.hash() == {}
 
 
-def test_a_ttl_never_ends_before_the_bucket_is_full(gateway: Gateway) -> None:
+def test_a_ttl_never_ends_before_the_bucket_is_full(gateway: EvalshaClient) -> None:
     gateway.limiter("init", 100, 1, 5)
     gateway.limiter("acquire", 100)
     assert gateway.pttl() == 100_100, "or dying would hand out a fresh one"
@@ -263,7 +265,7 @@ def test_a_ttl_never_ends_before_the_bucket_is_full(gateway: Gateway) -> None:
     assert gateway.pttl() == 50_100
 
 
-def test_init_without_a_ttl_takes_it_back(gateway: Gateway) -> None:
+def test_init_without_a_ttl_takes_it_back(gateway: EvalshaClient) -> None:
     gateway.limiter("init", 5, 1, 60)
     gateway.limiter("init", 5, 1)
     gateway.limiter("acquire", 1)
@@ -271,14 +273,14 @@ def test_init_without_a_ttl_takes_it_back(gateway: Gateway) -> None:
     assert "ttl" not in gateway.hash()
 
 
-def test_a_clock_that_steps_back_takes_nothing_away_and_mints_nothing(gateway: Gateway) -> None:
+def test_a_clock_that_steps_back_takes_nothing_away_and_mints_nothing(gateway: EvalshaClient) -> None:
     gateway.limiter("init", 10, 1)
     gateway.limiter("acquire", 6)
     gateway.at(BASE_US - HOUR)
     assert _drain(gateway) == 4
 
 
-def test_a_clock_that_steps_back_locks_nobody_out(gateway: Gateway) -> None:
+def test_a_clock_that_steps_back_locks_nobody_out(gateway: EvalshaClient) -> None:
     gateway.limiter("init", 10, 1)
     gateway.limiter("acquire", 10)
     back_us = BASE_US - HOUR
@@ -289,7 +291,7 @@ def test_a_clock_that_steps_back_locks_nobody_out(gateway: Gateway) -> None:
     assert gateway.at(back_us + SECOND).limiter("acquire", 1) == 1
 
 
-def test_a_clock_that_trembles_changes_nothing(gateway: Gateway) -> None:
+def test_a_clock_that_trembles_changes_nothing(gateway: EvalshaClient) -> None:
     exact, jitter, now_us = ExactBucket(10, 7), random.Random(9), BASE_US
     gateway.limiter("init", 10, 7)
     for _ in range(200):
@@ -301,14 +303,14 @@ def test_a_clock_that_trembles_changes_nothing(gateway: Gateway) -> None:
         assert gateway.at(now_us - jitter.choice([0, 1, 2])).limiter("acquire", 11) == -1
 
 
-def test_a_clock_that_steps_ahead_is_time_gone_by(gateway: Gateway) -> None:
+def test_a_clock_that_steps_ahead_is_time_gone_by(gateway: EvalshaClient) -> None:
     gateway.limiter("init", 10, 1)
     gateway.limiter("acquire", 10)
     gateway.at(BASE_US + 100 * HOUR)
     assert _drain(gateway) == 10
 
 
-def _drain(gateway: Gateway) -> int:
+def _drain(gateway: EvalshaClient) -> int:
     """How many permits can be had right now."""
     replies: list[Reply | str] = []
     while not replies or replies[-1] == 1:

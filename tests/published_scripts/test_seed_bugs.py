@@ -3,14 +3,14 @@
 import pytest
 
 from tests.published_scripts.article_scripts import SHOWN
-from tests.published_scripts.recorded_defects import Entry, read_entries
+from tests.published_scripts.recorded_defects import RecordedDefect, read_entries
 from tests.servers import RedisServer
 
 ENTRIES = read_entries()
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
-def test_ours_does_not_have_it(entry: Entry, driven_server: RedisServer) -> None:
+def test_ours_does_not_have_it(entry: RecordedDefect, driven_server: RedisServer) -> None:
     show = SHOWN.get(entry.name)
     assert show is not None, f"nothing shows yet that ours is free of this: {entry.claim}"
     try:

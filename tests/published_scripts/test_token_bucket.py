@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tests.published_scripts.evalsha_client import Gateway
+from tests.published_scripts.evalsha_client import EvalshaClient
 from tests.published_scripts.exact_bucket import ExactBucket
 from tests.servers import BASE_US, RedisServer
 
@@ -13,11 +13,11 @@ HOUR = 3600 * SECOND
 
 
 @pytest.fixture
-def gateway(driven_server: RedisServer) -> Gateway:
-    return Gateway(driven_server, "uri:/buy")
+def gateway(driven_server: RedisServer) -> EvalshaClient:
+    return EvalshaClient(driven_server, "uri:/buy")
 
 
-def test_one_is_allowed_zero_is_refused_minus_one_is_not_configured(gateway: Gateway) -> None:
+def test_one_is_allowed_zero_is_refused_minus_one_is_not_configured(gateway: EvalshaClient) -> None:
     assert gateway.bucket(1) == -1
     assert gateway.hash() == {}
     gateway.configure(bucket_cap=2, rate=1, period=2)
@@ -25,13 +25,13 @@ def test_one_is_allowed_zero_is_refused_minus_one_is_not_configured(gateway: Gat
     assert gateway.at(BASE_US + SECOND).bucket(1) == 1
 
 
-def test_the_callers_time_is_ignored(gateway: Gateway) -> None:
+def test_the_callers_time_is_ignored(gateway: EvalshaClient) -> None:
     gateway.configure(bucket_cap=1, rate=1)
     assert [gateway.bucket(1, time) for time in (0, 10**15, "soon", -1)] == [1, 0, 0, 0]
 
 
 @pytest.mark.parametrize("rate", ["10", "0.29", "33.3", "1e-2"])
-def test_it_is_a_token_bucket_to_the_microsecond(gateway: Gateway, rate: str) -> None:
+def test_it_is_a_token_bucket_to_the_microsecond(gateway: EvalshaClient, rate: str) -> None:
     steps, now_us, exact = random.Random(rate), BASE_US, ExactBucket(20, rate)
     gateway.configure(bucket_cap=20, rate=rate)
     for _ in range(150):
@@ -40,20 +40,20 @@ def test_it_is_a_token_bucket_to_the_microsecond(gateway: Gateway, rate: str) ->
         assert gateway.at(now_us).bucket(cost) == int(exact.take(now_us, cost))
 
 
-def test_without_a_rate_the_bucket_fills_in_its_period(gateway: Gateway) -> None:
+def test_without_a_rate_the_bucket_fills_in_its_period(gateway: EvalshaClient) -> None:
     gateway.configure(bucket_cap=7, period=60)
     assert gateway.bucket(7) == 1
     assert gateway.at(BASE_US + 60 * SECOND - 1).bucket(7) == 0
     assert gateway.at(BASE_US + 60 * SECOND).bucket(7) == 1
 
 
-def test_a_rate_counts_before_a_period(gateway: Gateway) -> None:
+def test_a_rate_counts_before_a_period(gateway: EvalshaClient) -> None:
     gateway.configure(bucket_cap=7, period=60, rate=7)
     assert gateway.bucket(7) == 1
     assert gateway.at(BASE_US + SECOND).bucket(7) == 1
 
 
-def test_a_refusal_writes_nothing(gateway: Gateway) -> None:
+def test_a_refusal_writes_nothing(gateway: EvalshaClient) -> None:
     gateway.configure(bucket_cap=2, rate=1)
     gateway.bucket(2)
     before, seen = gateway.hash(), gateway.writes()
@@ -61,7 +61,7 @@ def test_a_refusal_writes_nothing(gateway: Gateway) -> None:
     assert (gateway.hash(), gateway.writes()) == (before, seen)
 
 
-def test_zero_permits_ask_whether_one_could_be_had(gateway: Gateway) -> None:
+def test_zero_permits_ask_whether_one_could_be_had(gateway: EvalshaClient) -> None:
     gateway.configure(bucket_cap=1, rate=1)
     before = gateway.hash()
     assert [gateway.bucket(0), gateway.bucket(0), gateway.hash() == before] == [1, 1, True]
@@ -70,7 +70,7 @@ def test_zero_permits_ask_whether_one_could_be_had(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("permits", ["-1", "1.5", "abc", "", "nan"])
-def test_what_is_no_whole_number_of_permits_is_told(gateway: Gateway, permits: str) -> None:
+def test_what_is_no_whole_number_of_permits_is_told(gateway: EvalshaClient, permits: str) -> None:
     gateway.configure(bucket_cap=5, rate=1)
     before = gateway.hash()
     sentence = f"ERR headgate: a call takes a whole number of permits, such as 1, not '{permits}'. It took none."
@@ -90,13 +90,15 @@ def test_what_is_no_whole_number_of_permits_is_told(gateway: Gateway, permits: s
         ({"bucket_cap": "5000", "rate": "1e-9"}, "a bucket of 5000 at this rate cannot be exact"),
     ],
 )
-def test_a_hash_that_cannot_be_is_told_and_left_alone(gateway: Gateway, fields: dict[str, str], told: str) -> None:
+def test_a_hash_that_cannot_be_is_told_and_left_alone(
+    gateway: EvalshaClient, fields: dict[str, str], told: str
+) -> None:
     gateway.configure(**fields)
     assert str(gateway.bucket(1)).startswith(f"ERR headgate: {told}")
     assert gateway.hash() == fields
 
 
-def test_a_key_that_is_no_hash_is_left_alone(gateway: Gateway) -> None:
+def test_a_key_that_is_no_hash_is_left_alone(gateway: EvalshaClient) -> None:
     gateway.server.call("SET", gateway.key, "somebody's")
     told = str(gateway.bucket(1))
     assert told.startswith(f"WRONGTYPE headgate: the key {gateway.key} holds a value that headgate did not write.")
@@ -104,18 +106,18 @@ def test_a_key_that_is_no_hash_is_left_alone(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("count", ["", "hello", "12", "1700000000000000 x 1 1 1", "x 1700000000000000 1 1 1"])
-def test_a_count_that_nobody_can_read_is_told(gateway: Gateway, count: str) -> None:
+def test_a_count_that_nobody_can_read_is_told(gateway: EvalshaClient, count: str) -> None:
     gateway.configure(bucket_cap=5, rate=1, hg2=count)
     before = gateway.hash()
     assert str(gateway.bucket(1)).startswith(f"WRONGTYPE headgate: the key {gateway.key} holds a value ")
     assert gateway.hash() == before
 
 
-def test_without_a_key_it_is_told_that_one_is_needed(gateway: Gateway) -> None:
+def test_without_a_key_it_is_told_that_one_is_needed(gateway: EvalshaClient) -> None:
     assert gateway.without_key("token_bucket", 1).startswith("ERR headgate: the script needs one key. ")
 
 
-def test_written_again_the_same_changes_nothing(gateway: Gateway) -> None:
+def test_written_again_the_same_changes_nothing(gateway: EvalshaClient) -> None:
     gateway.configure(bucket_cap=5, rate=1)
     gateway.bucket(5)
     gateway.configure(bucket_cap=5, rate="1.0")
@@ -132,14 +134,14 @@ def test_written_again_the_same_changes_nothing(gateway: Gateway) -> None:
         ({"rate": 7}, 60),
     ],
 )
-def test_other_numbers_hand_out_nothing(gateway: Gateway, fields: dict[str, int], held: int) -> None:
+def test_other_numbers_hand_out_nothing(gateway: EvalshaClient, fields: dict[str, int], held: int) -> None:
     gateway.configure(bucket_cap=100, rate=100)
     gateway.bucket(40)
     gateway.configure(**fields)
     assert [gateway.bucket(held + 1), gateway.bucket(held), gateway.bucket(1)] == [0, 1, 0]
 
 
-def test_nobody_knows_when_a_rate_was_lowered_so_the_slower_one_counts(gateway: Gateway) -> None:
+def test_nobody_knows_when_a_rate_was_lowered_so_the_slower_one_counts(gateway: EvalshaClient) -> None:
     gateway.configure(bucket_cap=100, rate=100)
     gateway.bucket(100)
     gateway.configure(rate=1)
@@ -147,7 +149,7 @@ def test_nobody_knows_when_a_rate_was_lowered_so_the_slower_one_counts(gateway: 
     assert [gateway.bucket(11), gateway.bucket(10), gateway.bucket(1)] == [0, 1, 0]
 
 
-def test_nobody_knows_when_a_rate_was_raised_so_the_slower_one_counts(gateway: Gateway) -> None:
+def test_nobody_knows_when_a_rate_was_raised_so_the_slower_one_counts(gateway: EvalshaClient) -> None:
     gateway.configure(bucket_cap=100, rate=1)
     gateway.bucket(100)
     gateway.at(BASE_US + 10 * SECOND).configure(rate=100)
@@ -155,21 +157,21 @@ def test_nobody_knows_when_a_rate_was_raised_so_the_slower_one_counts(gateway: G
     assert gateway.at(BASE_US + 11 * SECOND).bucket(100) == 1, "from then on at the new one"
 
 
-def test_other_numbers_and_a_clock_that_steps_back_at_once(gateway: Gateway) -> None:
+def test_other_numbers_and_a_clock_that_steps_back_at_once(gateway: EvalshaClient) -> None:
     gateway.configure(bucket_cap=100, rate=100)
     gateway.bucket(40)
     gateway.at(BASE_US - HOUR).configure(rate=1)
     assert [gateway.bucket(61), gateway.bucket(60), gateway.bucket(1)] == [0, 1, 0]
 
 
-def test_the_operators_expiry_is_kept(gateway: Gateway) -> None:
+def test_the_operators_expiry_is_kept(gateway: EvalshaClient) -> None:
     gateway.configure(bucket_cap=5, rate=1)
     gateway.server.call("EXPIRE", gateway.key, 60)
     gateway.bucket(1)
     assert gateway.pttl() == 60_000
 
 
-def test_a_clock_that_steps_back_takes_nothing_away_and_locks_nobody_out(gateway: Gateway) -> None:
+def test_a_clock_that_steps_back_takes_nothing_away_and_locks_nobody_out(gateway: EvalshaClient) -> None:
     gateway.configure(bucket_cap=10, rate=1)
     gateway.bucket(6)
     back_us = BASE_US - HOUR

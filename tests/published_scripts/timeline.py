@@ -1,19 +1,19 @@
 """Our own limiters on a recorded timeline, on the server's clock."""
 
 from headgate import Limit, Limiter
-from tests.published_scripts.recorded_defects import Entry, Step
+from tests.published_scripts.recorded_defects import DefectStep, RecordedDefect
 from tests.servers import RedisServer
-from tests.servers.resp import Reply
+from tests.servers.raw_redis_client import Reply
 
 KEY = "item:1"
 
 
-def passes(limit: Limit | str, entry: Entry, server: RedisServer) -> list[int]:
+def passes(limit: Limit | str, entry: RecordedDefect, server: RedisServer) -> list[int]:
     """What the limit answers at each step, 1 or 0, every call on one key."""
     return asked(limit, entry.steps, server)
 
 
-def asked(limit: Limit | str, steps: list[Step], server: RedisServer) -> list[int]:
+def asked(limit: Limit | str, steps: list[DefectStep], server: RedisServer) -> list[int]:
     with Limiter(limit, server.url) as limiter:
         answers = []
         for step in steps:

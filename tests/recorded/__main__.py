@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from tests.recorded.replay import OF_RULES, replay, sort
-from tests.recorded.replay_engines import Place, everywhere
-from tests.recorded.report import Report
+from tests.recorded.replay_engines import ReplayEngine, everywhere
+from tests.recorded.report import ReplayReport
 
 
 def main(arguments: list[str]) -> int:
@@ -22,13 +22,13 @@ def main(arguments: list[str]) -> int:
     return 0 if report.good else 1
 
 
-def conform(paths: list[Path], places: list[Place]) -> Report:
+def conform(paths: list[Path], places: list[ReplayEngine]) -> ReplayReport:
     """Replay these files on these places, and print what was found."""
-    report = Report([place.name for place in places])
+    report = ReplayReport([engine.name for engine in places])
     _print(report.head())
     for path in paths:
         file = sort(path)
-        _print(report.enter(file, [replay(file, place) for place in places]))
+        _print(report.enter(file, [replay(file, engine) for engine in places]))
     _print(report.summary())
     return report
 

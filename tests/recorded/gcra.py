@@ -8,29 +8,38 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from headgate import Limiter, TokenBucket
-from tests.recorded.replay_engines import Place
-from tests.recorded.step_result import LIMIT_0, NEGATIVE, STEPPED_BACK, Outcome, compared, rest, rounded_up, same
+from tests.recorded.replay_engines import ReplayEngine
+from tests.recorded.step_result import (
+    LIMIT_0,
+    NEGATIVE,
+    STEPPED_BACK,
+    StepResult,
+    compared,
+    rest,
+    rounded_up,
+    same,
+)
 from tests.recorded.uncharged_costs import uncharged
-from tests.recorded.vectors import Case, Fields, Step
+from tests.recorded.vectors import RecordedFields, VectorCase, VectorStep
 from tests.servers import BASE_US
 
 _KEY = "key"
 
 
-def replay(case: Case, place: Place) -> Iterator[Outcome]:
+def replay(case: VectorCase, engine: ReplayEngine) -> Iterator[StepResult]:
     config = case.config
     burst = config.whole("max_burst") + 1
     if burst <= 0 or ("count" in config and config.number("count") <= 0):
         yield from rest(LIMIT_0, case.steps)
         return
-    with place.limiter(TokenBucket(1000, _interval_ns(config) / 1_000_000, burst)) as limiter:
+    with engine.limiter(TokenBucket(1000, _interval_ns(config) / 1_000_000, burst)) as limiter:
         latest = case.steps[0].at_ns if case.steps else Fraction(0)
         for index, step in enumerate(case.steps):
             if step.at_ns < latest:
                 yield from rest(STEPPED_BACK, case.steps[index:])
                 return
             latest = step.at_ns
-            place.at(BASE_US + step.at_us)
+            engine.at(BASE_US + step.at_us)
             outcome = uncharged(limiter, _KEY, step.cost)
             yield outcome or _take(step, limiter, burst)
             if outcome is not None and outcome.apart == NEGATIVE:
@@ -38,13 +47,13 @@ def replay(case: Case, place: Place) -> Iterator[Outcome]:
                 return
 
 
-def _interval_ns(config: Fields) -> int:
+def _interval_ns(config: RecordedFields) -> int:
     if "emission_interval_ns" in config:
         return config.whole("emission_interval_ns")
     return config.whole("period_ns") // config.whole("count")
 
 
-def _take(step: Step, limiter: Limiter, burst: int) -> Outcome:
+def _take(step: VectorStep, limiter: Limiter, burst: int) -> StepResult:
     allowed = step.expect.flag("allowed")
     decision = limiter.take(_KEY, step.cost)
     facts = [same("allowed", allowed, decision.allowed)]

@@ -13,21 +13,21 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from headgate import Limiter, Smooth
-from tests.recorded.replay_engines import Place
-from tests.recorded.step_result import NEGATIVE, Fact, Outcome, close, compared, rest, same
+from tests.recorded.replay_engines import ReplayEngine
+from tests.recorded.step_result import NEGATIVE, ComparedFact, StepResult, close, compared, rest, same
 from tests.recorded.uncharged_costs import uncharged
-from tests.recorded.vectors import Case, Fields, Step, Unreadable
+from tests.recorded.vectors import RecordedFields, UnreadableVector, VectorCase, VectorStep
 from tests.servers import BASE_US
 
 _KEY = "key"
 
 
-def replay(case: Case, place: Place) -> Iterator[Outcome]:
-    with place.limiter(_limit(case.config, case.config.number("rate"))) as limiter:
-        place.at(BASE_US)
+def replay(case: VectorCase, engine: ReplayEngine) -> Iterator[StepResult]:
+    with engine.limiter(_limit(case.config, case.config.number("rate"))) as limiter:
+        engine.at(BASE_US)
         limiter.set_limit(_limit(case.config, case.config.number("rate")), _KEY)
         for index, step in enumerate(case.steps):
-            place.at(BASE_US + step.at_us)
+            engine.at(BASE_US + step.at_us)
             if step.text("op", "acquire") == "set_rate":
                 limiter.set_limit(_limit(case.config, step.number("rate")), _KEY)
                 yield compared(*_standing(step, limiter))
@@ -40,7 +40,7 @@ def replay(case: Case, place: Place) -> Iterator[Outcome]:
                 yield _acquire(step, limiter)
 
 
-def _limit(config: Fields, rate: Fraction) -> Smooth:
+def _limit(config: RecordedFields, rate: Fraction) -> Smooth:
     match config.text("kind"):
         case "bursty":
             return Smooth(float(rate), burst=float(config.number("max_burst_seconds", 1)))
@@ -48,17 +48,17 @@ def _limit(config: Fields, rate: Fraction) -> Smooth:
             warmup = float(config.number("warmup_us") / 1_000_000)
             return Smooth(float(rate), warmup=warmup, cold=float(config.number("cold_factor", 3)))
         case kind:
-            raise Unreadable(f"{config.what} is of the unknown kind {kind!r}.")
+            raise UnreadableVector(f"{config.what} is of the unknown kind {kind!r}.")
 
 
-def _acquire(step: Step, limiter: Limiter) -> Outcome:
+def _acquire(step: VectorStep, limiter: Limiter) -> StepResult:
     match step.text("op", "acquire"):
         case "acquire":
             timeout = None
         case "try_acquire":
             timeout = float(max(Fraction(0), step.number("timeout_us", 0)) / 1_000_000)
         case op:
-            raise Unreadable(f"{step.what} does something unknown: {op!r}.")
+            raise UnreadableVector(f"{step.what} does something unknown: {op!r}.")
     allowed = step.expect.flag("allowed")
     decision = limiter.reserve(_KEY, step.cost, timeout).decision
     facts = [same("allowed", allowed, decision.allowed)]
@@ -69,7 +69,7 @@ def _acquire(step: Step, limiter: Limiter) -> Outcome:
     return compared(*facts)
 
 
-def _standing(step: Step, limiter: Limiter) -> list[Fact]:
+def _standing(step: VectorStep, limiter: Limiter) -> list[ComparedFact]:
     """How long the next one would have to wait."""
     if "next_free_us" not in step.expect:
         return []

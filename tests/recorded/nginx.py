@@ -10,17 +10,17 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from headgate import Charge, Decision, LeakyBucket, Limiter, Verdict
-from tests.recorded.replay_engines import Place
-from tests.recorded.step_result import NEGATIVE, Fact, Outcome, compared, rest, same
+from tests.recorded.replay_engines import ReplayEngine
+from tests.recorded.step_result import NEGATIVE, ComparedFact, StepResult, compared, rest, same
 from tests.recorded.uncharged_costs import uncharged
-from tests.recorded.vectors import Case, Fields, Step, Unreadable
+from tests.recorded.vectors import RecordedFields, UnreadableVector, VectorCase, VectorStep
 from tests.servers import BASE_US
 
 _KEY = "key"
 _RATE = re.compile(r"([1-9][0-9]*)r/([sm])")
 
 
-class _Zone(NamedTuple):
+class _RecordedZone(NamedTuple):
     """One limit_req: whose key it counts by, and how much it lets through."""
 
     name: str
@@ -28,21 +28,21 @@ class _Zone(NamedTuple):
     limit: LeakyBucket
 
 
-class _Answer(NamedTuple):
+class _ZoneAnswer(NamedTuple):
     status: str
     excess_milli: int
     wait_ms: float
 
 
-_NOT_LIMITED = _Answer("PASSED", 0, 0)
+_NOT_LIMITED = _ZoneAnswer("PASSED", 0, 0)
 
 
-def replay(case: Case, place: Place) -> Iterator[Outcome]:
+def replay(case: VectorCase, engine: ReplayEngine) -> Iterator[StepResult]:
     several = "limits" in case.config
-    zones = [_zone(place.fresh_name(), one) for one in (_limits(case.config) if several else [case.config])]
-    with place.limiter(zones[0].limit) as limiter:
+    zones = [_zone(engine.fresh_name(), one) for one in (_limits(case.config) if several else [case.config])]
+    with engine.limiter(zones[0].limit) as limiter:
         for index, step in enumerate(case.steps):
-            place.at(BASE_US + step.at_us)
+            engine.at(BASE_US + step.at_us)
             outcome = uncharged(limiter, _KEY, step.cost)
             yield outcome or _compare(step, _ask(limiter, zones, step, several))
             if outcome is not None and outcome.apart == NEGATIVE:
@@ -50,26 +50,26 @@ def replay(case: Case, place: Place) -> Iterator[Outcome]:
                 return
 
 
-def _limits(config: Fields) -> list[Fields]:
-    limits = [Fields(f"limit {i} of {config.what}", one) for i, one in enumerate(config.list("limits"), 1)]
+def _limits(config: RecordedFields) -> list[RecordedFields]:
+    limits = [RecordedFields(f"limit {i} of {config.what}", one) for i, one in enumerate(config.list("limits"), 1)]
     if not limits:
-        raise Unreadable(f"{config.what} has no limits at all.")
+        raise UnreadableVector(f"{config.what} has no limits at all.")
     return limits
 
 
-def _zone(name: str, config: Fields) -> _Zone:
+def _zone(name: str, config: RecordedFields) -> _RecordedZone:
     burst = config.whole("burst", 0)
     delay = None if config.raw.get("delay") == "nodelay" else config.whole("delay", 0)
     key = config.text("key") if "key" in config else None
     if "rate" not in config:
-        return _Zone(name, key, LeakyBucket(config.whole("rate_milli_per_s"), 1000, burst, delay))
+        return _RecordedZone(name, key, LeakyBucket(config.whole("rate_milli_per_s"), 1000, burst, delay))
     found = _RATE.fullmatch(config.text("rate"))
     if found is None:
-        raise Unreadable(f"The rate of {config.what} is not one of nginx's, such as 10r/m.")
-    return _Zone(name, key, LeakyBucket(int(found[1]), 1 if found[2] == "s" else 60, burst, delay))
+        raise UnreadableVector(f"The rate of {config.what} is not one of nginx's, such as 10r/m.")
+    return _RecordedZone(name, key, LeakyBucket(int(found[1]), 1 if found[2] == "s" else 60, burst, delay))
 
 
-def _ask(limiter: Limiter, zones: Sequence[_Zone], step: Step, several: bool) -> _Answer:
+def _ask(limiter: Limiter, zones: Sequence[_RecordedZone], step: VectorStep, several: bool) -> _ZoneAnswer:
     if not several:
         key = "" if zones[0].key == "" else step.text("key", _KEY)
         return _of(limiter.take(key, step.cost)) if key else _NOT_LIMITED
@@ -77,30 +77,30 @@ def _ask(limiter: Limiter, zones: Sequence[_Zone], step: Step, several: bool) ->
     return _of(limiter.take_all(charges)) if charges else _NOT_LIMITED
 
 
-def _key_of(zone: _Zone, step: Step) -> str:
+def _key_of(zone: _RecordedZone, step: VectorStep) -> str:
     """`user` counts by the step's own key; any other name is one count for all."""
     if zone.key is None or zone.key == "user":
         return step.text("key", _KEY)
     return zone.key
 
 
-def _of(decision: Decision) -> _Answer:
+def _of(decision: Decision) -> _ZoneAnswer:
     verdicts = decision.verdicts
     if not decision.allowed:
-        return _Answer("REJECTED", next(one.mark for one in verdicts if not one.allowed), 0)
+        return _ZoneAnswer("REJECTED", next(one.mark for one in verdicts if not one.allowed), 0)
     longest = verdicts[-1]
     for one in reversed(verdicts):
         if one.delay_us > longest.delay_us:
             longest = one
-    return _Answer("DELAYED" if longest.delay_us else "PASSED", longest.mark, _milliseconds(longest))
+    return _ZoneAnswer("DELAYED" if longest.delay_us else "PASSED", longest.mark, _milliseconds(longest))
 
 
 def _milliseconds(verdict: Verdict) -> float:
     return verdict.delay_us / 1000
 
 
-def _compare(step: Step, answer: _Answer) -> Outcome:
-    facts: list[Fact] = []
+def _compare(step: VectorStep, answer: _ZoneAnswer) -> StepResult:
+    facts: list[ComparedFact] = []
     if "nginx_status" in step.expect:
         facts.append(same("status", step.expect.text("nginx_status"), answer.status))
     if "allowed" in step.expect:

@@ -1,4 +1,4 @@
-"""Every case of a file on one place, tallied."""
+"""Replays every case of a file on one engine and counts the results."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from headgate import HeadgateError
 from tests.recorded import gcra, guava, nginx, sentinel, spring, xtimerate
-from tests.recorded.replay_engines import Place
-from tests.recorded.step_result import Fact, Outcome
-from tests.recorded.vectors import Case, Unreadable, read
+from tests.recorded.replay_engines import ReplayEngine
+from tests.recorded.step_result import ComparedFact, StepResult
+from tests.recorded.vectors import UnreadableVector, VectorCase, read
 
-Replay = Callable[[Case, Place], Iterator[Outcome]]
+Replay = Callable[[VectorCase, ReplayEngine], Iterator[StepResult]]
 
 # By how the subject begins: a note in brackets may follow.
 _SUBJECTS: dict[str, Replay] = {
@@ -28,21 +28,21 @@ _SUBJECTS: dict[str, Replay] = {
 _LOST = "could not be replayed (see above)"
 
 
-class Mismatch(NamedTuple):
+class StepMismatch(NamedTuple):
     case: str
     step: int
-    facts: Sequence[Fact]
+    facts: Sequence[ComparedFact]
 
 
 @dataclass
-class Tally:
-    """One file on one place. Every step is compared or apart."""
+class ReplayTally:
+    """One file on one engine. Every step is compared or apart."""
 
     cases: int = 0
     steps: int = 0
     compared: int = 0
     apart: Counter[str] = field(default_factory=Counter)
-    mismatches: list[Mismatch] = field(default_factory=list)
+    mismatches: list[StepMismatch] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
 
 
@@ -50,19 +50,19 @@ OF_RULES = ("keys.jsonl", "match.jsonl")
 
 
 @dataclass
-class File:
+class VectorFile:
     """A file sorted into what can be replayed, what is not covered, and what cannot be read."""
 
     name: str
-    cases: list[tuple[Case, Replay]] = field(default_factory=list)
-    uncovered: dict[str, list[Case]] = field(default_factory=dict)  # by what they are of
+    cases: list[tuple[VectorCase, Replay]] = field(default_factory=list)
+    uncovered: dict[str, list[VectorCase]] = field(default_factory=dict)  # by what they are of
     troubles: list[str] = field(default_factory=list)
 
 
-def sort(path: Path) -> File:
-    file = File(path.name)
+def sort(path: Path) -> VectorFile:
+    file = VectorFile(path.name)
     for case in read(path):
-        if isinstance(case, Unreadable):
+        if isinstance(case, UnreadableVector):
             file.troubles.append(str(case))
         elif why := _not_covered(case):
             file.uncovered.setdefault(why, []).append(case)
@@ -73,7 +73,7 @@ def sort(path: Path) -> File:
     return file
 
 
-def _not_covered(case: Case) -> str | None:
+def _not_covered(case: VectorCase) -> str | None:
     subject = case.subject.lower()
     if case.is_claim:
         return "defects of others' scripts, which tests of their own show ours not to have"
@@ -85,32 +85,32 @@ def _not_covered(case: Case) -> str | None:
     return None
 
 
-def _replay_of(case: Case) -> Replay | None:
+def _replay_of(case: VectorCase) -> Replay | None:
     subject = case.subject.lower()
     return next((replay for start, replay in _SUBJECTS.items() if subject.startswith(start)), None)
 
 
-def replay(file: File, place: Place) -> Tally:
-    tally = Tally()
+def replay(file: VectorFile, engine: ReplayEngine) -> ReplayTally:
+    tally = ReplayTally()
     for case, replay_case in file.cases:
         tally.cases += 1
         tally.steps += len(case.steps)
         done = 0
         try:
-            for outcome in replay_case(case, place):
+            for outcome in replay_case(case, engine):
                 done += 1
                 _enter(tally, case, done, outcome)
-        except (Unreadable, HeadgateError) as why:
-            tally.troubles.append(f"{file.name}: {case.name}, on {place.name}, after {done} steps: {why}")
+        except (UnreadableVector, HeadgateError) as why:
+            tally.troubles.append(f"{file.name}: {case.name}, on {engine.name}, after {done} steps: {why}")
         tally.apart += Counter({_LOST: len(case.steps) - done})
     return tally
 
 
-def _enter(tally: Tally, case: Case, number: int, outcome: Outcome) -> None:
+def _enter(tally: ReplayTally, case: VectorCase, number: int, outcome: StepResult) -> None:
     if outcome.apart is not None:
         tally.apart[outcome.apart] += 1
         return
     tally.compared += 1
     if outcome.differs:
         facts = [fact for fact in outcome.facts if not fact.same]
-        tally.mismatches.append(Mismatch(case.name, number, facts))
+        tally.mismatches.append(StepMismatch(case.name, number, facts))

@@ -11,7 +11,7 @@ from tests.servers import BASE_US, KINDS, DrivenClock, RedisServer
 _PATIENT = "?deadline=30s"
 
 
-class Place:
+class ReplayEngine:
     """An engine, its clock, and a fresh limiter for each case."""
 
     _numbers = count()
@@ -38,17 +38,17 @@ class Place:
         return f"case {next(self._numbers)}"
 
 
-def memory() -> Place:
-    return Place("memory", "memory://")
+def memory() -> ReplayEngine:
+    return ReplayEngine("memory", "memory://")
 
 
-def on(server: RedisServer) -> Place:
+def on(server: RedisServer) -> ReplayEngine:
     """A driven server."""
-    return Place(server.kind, server.url + _PATIENT, server.clock)
+    return ReplayEngine(server.kind, server.url + _PATIENT, server.clock)
 
 
 @contextmanager
-def everywhere() -> Iterator[list[Place]]:
+def everywhere() -> Iterator[list[ReplayEngine]]:
     """In memory, on a Redis and on a Valkey of our own."""
     with ExitStack() as stack:
         places = [memory()]

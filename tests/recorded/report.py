@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tests.recorded.replay import File, Mismatch, Tally
+from tests.recorded.replay import ReplayTally, StepMismatch, VectorFile
 from tests.recorded.step_result import HINGES
 
 # Steps that hinge on less than a microsecond may be this part of all, no more.
@@ -14,17 +14,17 @@ _HEAD = f"{'file':<25} {'engine':<9}{'cases':>7}{'steps':>8}{'compared':>10}{'mi
 
 
 @dataclass
-class Report:
+class ReplayReport:
     """Files come in one by one, each with a tally for every engine; lines go out."""
 
     engines: Sequence[str]
-    files: list[File] = field(default_factory=list)
-    tallies: list[Tally] = field(default_factory=list)
+    files: list[VectorFile] = field(default_factory=list)
+    tallies: list[ReplayTally] = field(default_factory=list)
 
     def head(self) -> list[str]:
         return [_HEAD, "-" * len(_HEAD)]
 
-    def enter(self, file: File, tallies: Sequence[Tally]) -> list[str]:
+    def enter(self, file: VectorFile, tallies: Sequence[ReplayTally]) -> list[str]:
         """The lines of one file."""
         self.files.append(file)
         self.tallies += tallies
@@ -44,7 +44,7 @@ class Report:
                 lines.append(f"  ! {file.name} on {engine}: and {len(tally.mismatches) - _SHOWN} more")
         return lines
 
-    def _reasons(self, tallies: Sequence[Tally]) -> list[str]:
+    def _reasons(self, tallies: Sequence[ReplayTally]) -> list[str]:
         """How many steps were counted apart, under each reason, on each engine."""
         reasons = dict.fromkeys(reason for tally in tallies for reason in tally.apart)
         lines = []
@@ -90,7 +90,7 @@ class Report:
         return sum(getattr(tally, what) for tally in self.tallies)
 
 
-def _row(file: File, engine: str, tally: Tally) -> str:
+def _row(file: VectorFile, engine: str, tally: ReplayTally) -> str:
     apart = sum(tally.apart.values())
     return (
         f"{file.name:<25} {engine:<9}{tally.cases:>7}{tally.steps:>8}{tally.compared:>10}"
@@ -98,6 +98,6 @@ def _row(file: File, engine: str, tally: Tally) -> str:
     )
 
 
-def _told(mismatch: Mismatch) -> str:
+def _told(mismatch: StepMismatch) -> str:
     differences = "; ".join(f"{fact.name}: expected {fact.expected}, got {fact.got}" for fact in mismatch.facts)
     return f"{mismatch.case}, step {mismatch.step}: {differences}"

@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 
 from headgate import Limiter, SlidingWindow
-from tests.recorded.replay_engines import Place
-from tests.recorded.step_result import LIMIT_0, NEGATIVE, Outcome, compared, rest, same
+from tests.recorded.replay_engines import ReplayEngine
+from tests.recorded.step_result import LIMIT_0, NEGATIVE, StepResult, compared, rest, same
 from tests.recorded.uncharged_costs import uncharged
-from tests.recorded.vectors import Case, Step
+from tests.recorded.vectors import VectorCase, VectorStep
 from tests.servers import BASE_US
 
 _KEY = "key"
 _THIS_CENTURY_MS = 10**12
 
 
-def replay(case: Case, place: Place) -> Iterator[Outcome]:
+def replay(case: VectorCase, engine: ReplayEngine) -> Iterator[StepResult]:
     config = case.config
     amount, interval_ms = config.whole("limit"), config.whole("interval_ms")
     if amount <= 0:
@@ -23,9 +23,9 @@ def replay(case: Case, place: Place) -> Iterator[Outcome]:
     # The recorder's times are absolute; small ones, if any, are moved by whole intervals.
     absolute = all(step.at_ns >= _THIS_CENTURY_MS * 1_000_000 for step in case.steps)
     start_us = 0 if absolute else -(-BASE_US // (interval_ms * 1000)) * interval_ms * 1000
-    with place.limiter(limit) as limiter:
+    with engine.limiter(limit) as limiter:
         for index, step in enumerate(case.steps):
-            place.at(start_us + step.at_us)
+            engine.at(start_us + step.at_us)
             outcome = uncharged(limiter, _KEY, step.cost)
             yield outcome or _take(step, limiter, amount)
             if outcome is not None and outcome.apart == NEGATIVE:
@@ -33,7 +33,7 @@ def replay(case: Case, place: Place) -> Iterator[Outcome]:
                 return
 
 
-def _take(step: Step, limiter: Limiter, amount: int) -> Outcome:
+def _take(step: VectorStep, limiter: Limiter, amount: int) -> StepResult:
     decision = limiter.take(_KEY, step.cost)
     facts = [same("allowed", step.expect.flag("allowed"), decision.allowed)]
     if "count_before" in step.expect and decision.allowed == step.expect.flag("allowed"):

@@ -7,17 +7,26 @@ that what follows is compared again. Below rate / 2 a burst has a life of 0 s th
 from collections.abc import Iterator
 
 from headgate import Limiter, TokenBucket
-from tests.recorded.replay_engines import Place
-from tests.recorded.step_result import LIMIT_0, NEGATIVE, NEVER_LIMITS, STEPPED_BACK, Outcome, compared, rest, same
+from tests.recorded.replay_engines import ReplayEngine
+from tests.recorded.step_result import (
+    LIMIT_0,
+    NEGATIVE,
+    NEVER_LIMITS,
+    STEPPED_BACK,
+    StepResult,
+    compared,
+    rest,
+    same,
+)
 from tests.recorded.uncharged_costs import uncharged
-from tests.recorded.vectors import Case, Step
+from tests.recorded.vectors import VectorCase, VectorStep
 from tests.servers import BASE_US
 
 _KEY = "key"
 _SECOND = 1_000_000
 
 
-def replay(case: Case, place: Place) -> Iterator[Outcome]:
+def replay(case: VectorCase, engine: ReplayEngine) -> Iterator[StepResult]:
     rate, burst = case.config.whole("replenishRate"), case.config.whole("burstCapacity")
     if rate <= 0 or burst <= 0:
         yield from rest(LIMIT_0, case.steps)
@@ -25,14 +34,14 @@ def replay(case: Case, place: Place) -> Iterator[Outcome]:
     if 2 * burst < rate:
         yield from rest(NEVER_LIMITS, case.steps)
         return
-    with place.limiter(TokenBucket(rate, 1, burst)) as limiter:
+    with engine.limiter(TokenBucket(rate, 1, burst)) as limiter:
         latest = _second(case.steps[0]) if case.steps else 0
         for index, step in enumerate(case.steps):
             if _second(step) < latest:
                 yield from rest(STEPPED_BACK, case.steps[index:])
                 return
             latest = _second(step)
-            place.at(latest * _SECOND)
+            engine.at(latest * _SECOND)
             outcome = uncharged(limiter, _KEY, step.cost)
             yield outcome or _take(step, limiter)
             if outcome is not None and outcome.apart == NEGATIVE:
@@ -42,7 +51,7 @@ def replay(case: Case, place: Place) -> Iterator[Outcome]:
                 _leave(limiter, burst, step.expect.whole("tokens_left"))
 
 
-def _second(step: Step) -> int:
+def _second(step: VectorStep) -> int:
     """The whole second that the script was told, or read."""
     if "now_s" in step:
         return step.whole("now_s")
@@ -50,7 +59,7 @@ def _second(step: Step) -> int:
     return int(told) if told.isdecimal() else (BASE_US + step.at_us) // _SECOND
 
 
-def _take(step: Step, limiter: Limiter) -> Outcome:
+def _take(step: VectorStep, limiter: Limiter) -> StepResult:
     decision = limiter.take(_KEY, step.cost)
     facts = [same("allowed", step.expect.flag("allowed"), decision.allowed)]
     if "tokens_left" in step.expect:

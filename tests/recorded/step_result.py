@@ -19,7 +19,7 @@ _MICROSECOND = Fraction(1)
 NOISE_US = Fraction(1, 100)
 
 
-class Fact(NamedTuple):
+class ComparedFact(NamedTuple):
     """One thing that was recorded, and what ours said of it."""
 
     name: str
@@ -28,26 +28,26 @@ class Fact(NamedTuple):
     same: bool
 
 
-class Outcome(NamedTuple):
+class StepResult(NamedTuple):
     apart: str | None
-    facts: tuple[Fact, ...] = ()
+    facts: tuple[ComparedFact, ...] = ()
 
     @property
     def differs(self) -> bool:
         return not all(fact.same for fact in self.facts)
 
 
-def same(name: str, expected: object, got: object) -> Fact:
-    return Fact(name, expected, got, expected == got)
+def same(name: str, expected: object, got: object) -> ComparedFact:
+    return ComparedFact(name, expected, got, expected == got)
 
 
-def close(name: str, expected_us: Fraction | int, got_us: int | None) -> Fact:
+def close(name: str, expected_us: Fraction | int, got_us: int | None) -> ComparedFact:
     """Two waits in whole microseconds that agree to within one; None is never."""
     agree = got_us is not None and abs(got_us - Fraction(expected_us)) <= _MICROSECOND
     return _waits(name, expected_us, got_us, agree)
 
 
-def rounded_up(name: str, expected_us: Fraction | None, got_us: Fraction | int | None) -> Fact:
+def rounded_up(name: str, expected_us: Fraction | None, got_us: Fraction | int | None) -> ComparedFact:
     """A wait known to the nanosecond, and ours, which is rounded up to the microsecond; None is never."""
     if expected_us is None or got_us is None:
         return _waits(name, expected_us, got_us, expected_us is got_us)
@@ -55,19 +55,21 @@ def rounded_up(name: str, expected_us: Fraction | None, got_us: Fraction | int |
     return _waits(name, expected_us, got_us, agree)
 
 
-def _waits(name: str, expected_us: Fraction | int | None, got_us: Fraction | int | None, agree: bool) -> Fact:
+def _waits(
+    name: str, expected_us: Fraction | int | None, got_us: Fraction | int | None, agree: bool
+) -> ComparedFact:
     expected, got = ("never" if us is None else f"{float(us):.10g} us" for us in (expected_us, got_us))
-    return Fact(name, expected, got, agree)
+    return ComparedFact(name, expected, got, agree)
 
 
-def compared(*facts: Fact) -> Outcome:
-    return Outcome(None, facts) if facts else Outcome(NOTHING)
+def compared(*facts: ComparedFact) -> StepResult:
+    return StepResult(None, facts) if facts else StepResult(NOTHING)
 
 
-def apart(reason: str) -> Outcome:
-    return Outcome(reason)
+def apart(reason: str) -> StepResult:
+    return StepResult(reason)
 
 
-def rest(reason: str, steps: Iterable[object]) -> Iterator[Outcome]:
+def rest(reason: str, steps: Iterable[object]) -> Iterator[StepResult]:
     """All of these steps, apart."""
-    return (Outcome(reason) for _ in steps)
+    return (StepResult(reason) for _ in steps)

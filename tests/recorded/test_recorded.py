@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.recorded.replay import OF_RULES, replay, sort
-from tests.recorded.replay_engines import Place, memory, on
+from tests.recorded.replay_engines import ReplayEngine, memory, on
 from tests.recorded.step_result import CHANGED, COST_0, LIMIT_0, STEPPED_BACK
 from tests.servers import RedisServer
 
@@ -45,10 +45,10 @@ def test_every_file_here_is_looked_at() -> None:
     assert {path.name for path in VECTORS.glob("*.jsonl")} == {*EXPECTED, "seed_bugs.jsonl", *OF_RULES}
 
 
-def _decides_the_same(name: str, place: Place) -> None:
+def _decides_the_same(name: str, engine: ReplayEngine) -> None:
     cases, steps, apart = EXPECTED[name]
     file = sort(VECTORS / name)
-    tally = replay(file, place)
+    tally = replay(file, engine)
     assert file.troubles + tally.troubles == []
     assert tally.mismatches == []
     assert (tally.cases, tally.steps, tally.apart) == (cases, steps, apart)

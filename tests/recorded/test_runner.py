@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.recorded.__main__ import conform, main
-from tests.recorded.replay import Tally, replay, sort
+from tests.recorded.replay import ReplayTally, replay, sort
 from tests.recorded.replay_engines import memory
 from tests.recorded.step_result import COST_0, HINGES, LIMIT_0, NEGATIVE, NEVER_LIMITS, STEPPED_BACK
 
@@ -243,7 +243,7 @@ def _written(folder: Path, subject: str, config: Record, steps: Sequence[Record]
     return path
 
 
-def _replayed(folder: Path, subject: str, config: Record, steps: Sequence[Record]) -> Tally:
+def _replayed(folder: Path, subject: str, config: Record, steps: Sequence[Record]) -> ReplayTally:
     file = sort(_written(folder, subject, config, steps))
     assert file.troubles == []
     tally = replay(file, memory())

@@ -1,10 +1,10 @@
 """Costs that ours does not charge: 0 peeks, and a negative one is refused."""
 
 from headgate import InvalidCharge, Limiter
-from tests.recorded.step_result import COST_0, NEGATIVE, Outcome, apart, compared, same
+from tests.recorded.step_result import COST_0, NEGATIVE, StepResult, apart, compared, same
 
 
-def uncharged(limiter: Limiter, key: str, cost: int) -> Outcome | None:
+def uncharged(limiter: Limiter, key: str, cost: int) -> StepResult | None:
     """What to say of a cost below 1; None if it is an ordinary one. Leaves the count as it is."""
     if cost > 0:
         return None

@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 _TIMES = {"t_ns": 1, "t_us": 1_000, "t_ms": 1_000_000}
 
 
-class Unreadable(Exception):
+class UnreadableVector(Exception):
     """A file, a case or a step that cannot be replayed; the sentence says why."""
 
 
-class Fields:
+class RecordedFields:
     """What is recorded under a name, or a sentence that it is not there. Numbers are exact."""
 
     def __init__(self, what: str, fields: object) -> None:
         if not isinstance(fields, dict):
-            raise Unreadable(f"{what} is not an object.")
+            raise UnreadableVector(f"{what} is not an object.")
         self.what = what
         self.raw: Mapping[str, Any] = fields
 
@@ -30,42 +30,42 @@ class Fields:
     def number(self, name: str, default: int | None = None) -> Fraction:
         value = self.raw[name] if name in self else default
         if value is None:
-            raise Unreadable(f'{self.what} does not say "{name}".')
+            raise UnreadableVector(f'{self.what} does not say "{name}".')
         if isinstance(value, bool) or not isinstance(value, int | Fraction):
-            raise Unreadable(f'"{name}" of {self.what} is not a number but {value!r}.')
+            raise UnreadableVector(f'"{name}" of {self.what} is not a number but {value!r}.')
         return Fraction(value)
 
     def whole(self, name: str, default: int | None = None) -> int:
         value = self.number(name, default)
         if value.denominator != 1:
-            raise Unreadable(f'"{name}" of {self.what} is not a whole number but {float(value)!r}.')
+            raise UnreadableVector(f'"{name}" of {self.what} is not a whole number but {float(value)!r}.')
         return value.numerator
 
     def flag(self, name: str) -> bool:
         value = self.raw.get(name)
         if not isinstance(value, bool):
-            raise Unreadable(f'"{name}" of {self.what} is neither true nor false but {value!r}.')
+            raise UnreadableVector(f'"{name}" of {self.what} is neither true nor false but {value!r}.')
         return value
 
     def text(self, name: str, default: str | None = None) -> str:
         value = self.raw.get(name, default)
         if not isinstance(value, str):
-            raise Unreadable(f'"{name}" of {self.what} is not a text but {value!r}.')
+            raise UnreadableVector(f'"{name}" of {self.what} is not a text but {value!r}.')
         return value
 
     def list(self, name: str) -> Sequence[object]:
         value = self.raw.get(name)
         if not isinstance(value, list):
-            raise Unreadable(f'"{name}" of {self.what} is not a list.')
+            raise UnreadableVector(f'"{name}" of {self.what} is not a list.')
         return value
 
 
-class Step(Fields):
+class VectorStep(RecordedFields):
     """One arrival and what was answered."""
 
     def __init__(self, number: int, fields: object) -> None:
         super().__init__(f"step {number}", fields)
-        self.expect = Fields(f"the answer of step {number}", self.raw.get("expect") or {})
+        self.expect = RecordedFields(f"the answer of step {number}", self.raw.get("expect") or {})
 
     @property
     def cost(self) -> int:
@@ -76,7 +76,7 @@ class Step(Fields):
         for name, unit in _TIMES.items():
             if name in self:
                 return self.number(name) * unit
-        raise Unreadable(f"{self.what} does not say when it was: t_us, t_ms or t_ns.")
+        raise UnreadableVector(f"{self.what} does not say when it was: t_us, t_ms or t_ns.")
 
     @property
     def at_us(self) -> int:
@@ -84,39 +84,39 @@ class Step(Fields):
         return int(self.at_ns // 1000)
 
 
-class Case(NamedTuple):
+class VectorCase(NamedTuple):
     name: str
     subject: str
-    config: Fields
-    steps: Sequence[Step]
+    config: RecordedFields
+    steps: Sequence[VectorStep]
     is_claim: bool  # shows a defect of somebody's script, which ours must not have
 
 
-def read(path: Path) -> Iterator[Case | Unreadable]:
+def read(path: Path) -> Iterator[VectorCase | UnreadableVector]:
     """The cases of a file, and a sentence for each line that is none."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        yield Unreadable(f"{path.name} cannot be read: {error}")
+        yield UnreadableVector(f"{path.name} cannot be read: {error}")
         return
     if not any(line.strip() for line in lines):
-        yield Unreadable(f"{path.name} is empty.")
+        yield UnreadableVector(f"{path.name} is empty.")
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
                 yield _case(line)
-            except Unreadable as why:
-                yield Unreadable(f"{path.name}:{number}: {why}")
+            except UnreadableVector as why:
+                yield UnreadableVector(f"{path.name}:{number}: {why}")
 
 
-def _case(line: str) -> Case:
+def _case(line: str) -> VectorCase:
     # Fractions, so that 25.5 per second is exactly that; NaN and Infinity stay floats and are no numbers here.
     load = partial(json.loads, parse_float=Fraction)
     try:
-        case = Fields("the case", load(line))
+        case = RecordedFields("the case", load(line))
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"not JSON: {error}") from error
+        raise UnreadableVector(f"not JSON: {error}") from error
     case.what = f"case {case.text('name', '(without a name)')}"
-    steps = [Step(number, fields) for number, fields in enumerate(case.list("steps"), 1)]
-    config = Fields(f"the config of {case.what}", case.raw.get("config", {}))
-    return Case(case.what[5:], case.text("subject"), config, steps, "claim" in case)
+    steps = [VectorStep(number, fields) for number, fields in enumerate(case.list("steps"), 1)]
+    config = RecordedFields(f"the config of {case.what}", case.raw.get("config", {}))
+    return VectorCase(case.what[5:], case.text("subject"), config, steps, "claim" in case)

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from headgate import InvalidRule, Limiter, Reservation, TokenBucket
-from tests.recorded.replay_engines import Place
+from tests.recorded.replay_engines import ReplayEngine
 from tests.recorded.step_result import (
     CHANGED,
     HINGES,
@@ -22,8 +22,8 @@ from tests.recorded.step_result import (
     NEGATIVE,
     NOISE_US,
     STEPPED_BACK,
-    Fact,
-    Outcome,
+    ComparedFact,
+    StepResult,
     apart,
     compared,
     rest,
@@ -31,7 +31,7 @@ from tests.recorded.step_result import (
     same,
 )
 from tests.recorded.uncharged_costs import uncharged
-from tests.recorded.vectors import Case, Step, Unreadable
+from tests.recorded.vectors import UnreadableVector, VectorCase, VectorStep
 from tests.servers import BASE_US
 
 _KEY = "key"
@@ -41,19 +41,19 @@ _SECOND = 1_000_000
 _DOUBLE = Fraction(1, 2**52)
 
 
-class _Held(NamedTuple):
+class _HeldReservation(NamedTuple):
     reservation: Reservation
     ours_us: int  # when it is served
     theirs_ns: Fraction
 
 
-def replay(case: Case, place: Place) -> Iterator[Outcome]:
+def replay(case: VectorCase, engine: ReplayEngine) -> Iterator[StepResult]:
     rate, burst = case.config.number("limit_per_s"), case.config.whole("burst")
     if rate <= 0 or burst <= 0:
         yield from rest(LIMIT_0, case.steps)
         return
-    with place.limiter(bucket(rate, burst)) as limiter:
-        replayed = _Replayed(place, limiter, rate, burst)
+    with engine.limiter(bucket(rate, burst)) as limiter:
+        replayed = _ReplayedLimiter(engine, limiter, rate, burst)
         latest = case.steps[0].at_ns if case.steps else Fraction(0)
         for index, step in enumerate(case.steps):
             op = step.text("op", "allow")
@@ -64,7 +64,7 @@ def replay(case: Case, place: Place) -> Iterator[Outcome]:
                 yield from rest(STEPPED_BACK, case.steps[index:])
                 return
             latest = step.at_ns
-            place.at(BASE_US + step.at_us)
+            engine.at(BASE_US + step.at_us)
             outcome = None if op == "cancel" else uncharged(limiter, _KEY, step.cost)
             yield outcome or replayed.step(op, step)
             if outcome is not None and outcome.apart == NEGATIVE:
@@ -84,17 +84,17 @@ def bucket(rate: Fraction, burst: int) -> TokenBucket:
         raise
 
 
-class _Replayed:
+class _ReplayedLimiter:
     """One limiter, and the reservations that it holds."""
 
-    def __init__(self, place: Place, limiter: Limiter, rate: Fraction, burst: int) -> None:
-        self._place = place
+    def __init__(self, engine: ReplayEngine, limiter: Limiter, rate: Fraction, burst: int) -> None:
+        self._place = engine
         self._limiter = limiter
         self._rate = rate
         self._burst = burst
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _HeldReservation] = {}
 
-    def step(self, op: str, step: Step) -> Outcome:
+    def step(self, op: str, step: VectorStep) -> StepResult:
         match op:
             case "allow":
                 return self._allow(step)
@@ -103,9 +103,9 @@ class _Replayed:
             case "cancel":
                 return self._cancel(step)
             case _:
-                raise Unreadable(f"{step.what} does something unknown: {op!r}.")
+                raise UnreadableVector(f"{step.what} does something unknown: {op!r}.")
 
-    def _allow(self, step: Step) -> Outcome:
+    def _allow(self, step: VectorStep) -> StepResult:
         allowed = step.expect.flag("allowed")
         decision = self._limiter.take(_KEY, step.cost)
         facts = [same("allowed", allowed, decision.allowed)]
@@ -121,7 +121,7 @@ class _Replayed:
             return compared(*facts)
         return apart(HINGES)
 
-    def _hinges(self, step: Step, allowed: bool) -> bool:
+    def _hinges(self, step: VectorStep, allowed: bool) -> bool:
         if "tokens" not in step.expect or step.cost > self._burst:
             return False
         spare = step.expect.number("tokens") - (0 if allowed else step.cost)
@@ -130,7 +130,7 @@ class _Replayed:
             return -1 < spare_us - _beyond_us(step) < 0
         return -NOISE_US < spare_us < 0
 
-    def _reserve(self, step: Step) -> Outcome:
+    def _reserve(self, step: VectorStep) -> StepResult:
         allowed = step.expect.flag("allowed")
         reservation = self._limiter.reserve(_KEY, step.cost)
         facts = [same("allowed", allowed, reservation.granted)]
@@ -139,10 +139,10 @@ class _Replayed:
             ours_us = step.at_us + reservation.decision.delay_us
             facts.append(rounded_up("delay", wait_ns / 1000, ours_us - step.at_ns / 1000))
             if "id" in step:
-                self._held[step.whole("id")] = _Held(reservation, ours_us, step.at_ns + wait_ns)
+                self._held[step.whole("id")] = _HeldReservation(reservation, ours_us, step.at_ns + wait_ns)
         return compared(*facts)
 
-    def _cancel(self, step: Step) -> Outcome:
+    def _cancel(self, step: VectorStep) -> StepResult:
         held = self._held.get(step.whole("id"))
         if held is not None:
             pending = held.theirs_ns >= step.at_ns
@@ -156,7 +156,7 @@ class _Replayed:
         peeked = self._limiter.peek(_KEY).verdicts[0]
         return compared(*self._wait("the next one's wait", step, 1, peeked.retry_after_us))
 
-    def _wait(self, name: str, step: Step, cost: int, got_us: int | None) -> list[Fact]:
+    def _wait(self, name: str, step: VectorStep, cost: int, got_us: int | None) -> list[ComparedFact]:
         """What the recorded tokens say of a wait, if there are any."""
         if "tokens" not in step.expect or got_us is None:
             return []
@@ -165,12 +165,12 @@ class _Replayed:
         return [rounded_up(name, expected_us, max(Fraction(0), got_us - _beyond_us(step)))]
 
 
-def _beyond_us(step: Step) -> Fraction:
+def _beyond_us(step: VectorStep) -> Fraction:
     """How far the step lies beyond the whole microsecond that ours sees."""
     return step.at_ns / 1000 - step.at_us
 
 
-def _wait_ns(step: Step) -> Fraction:
+def _wait_ns(step: VectorStep) -> Fraction:
     if "wait_ns" in step.expect:
         return step.expect.number("wait_ns")
     return step.expect.number("wait_ms") * 1_000_000

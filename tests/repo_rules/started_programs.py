@@ -10,6 +10,8 @@ nothing is guessed.
     ".../caddy"        a file in a folder that the code computes
     SHELL              a text that a shell runs
     UNKNOWN            cannot be read from the source
+
+The reason for its length: one reader of expressions, whose parts call each other.
 """
 
 import ast

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nginx.gateway_harness import Gateway
+from tests.nginx.gateway_harness import NginxGateway
 from tests.repo_rules.repository import ROOT
 from tests.servers import RedisServer
 
@@ -95,7 +95,7 @@ def test_nginx_runs_the_installed_gate(
 ) -> None:
     if copied:
         headgate(python, "lua", "copy", str(tmp_path / "lib"))
-    with Gateway(BOOK, redis_server.url) as gate:
+    with NginxGateway(BOOK, redis_server.url) as gate:
         gate.lib = tmp_path / "lib" if copied else Path(headgate(python, "lua", "path").strip()).parent
         assert gate.lib.is_dir()
         gate.restart()

@@ -7,8 +7,8 @@ Nginx           with our Lua modules on its path
 Caddy, Envoy, Traefik   gateways that ask a service     Backend   what stands behind them
 """
 
-from tests.servers.backend import Answer, Backend, Request
-from tests.servers.binaries import KINDS, Kind, MissingComponent, RefusedToStart
+from tests.servers.backend import Backend, BackendRequest, BackendResponse
+from tests.servers.binaries import KINDS, Kind, MissingComponent, StartFailed
 from tests.servers.caddy import Caddy
 from tests.servers.cluster import Cluster, ClusterNode
 from tests.servers.driven_clock import BASE_US, DrivenClock
@@ -21,22 +21,22 @@ from tests.servers.tls import TlsServer
 from tests.servers.traefik import Traefik
 
 __all__ = [
-    "Answer",
-    "Backend",
     "BASE_US",
+    "KINDS",
+    "BackendResponse",
+    "Backend",
     "Caddy",
     "Cluster",
     "ClusterNode",
     "DrivenClock",
     "Envoy",
     "Kind",
-    "KINDS",
     "MissingComponent",
     "Nginx",
     "Proxy",
     "RedisServer",
-    "RefusedToStart",
-    "Request",
+    "StartFailed",
+    "BackendRequest",
     "Sentinels",
     "TlsServer",
     "Traefik",

@@ -25,7 +25,7 @@ REMEMBERED = 1000
 BODY = b"answered by the backend"
 
 
-class Request(NamedTuple):
+class BackendRequest(NamedTuple):
     method: str
     target: str  # with the query, as it came
     headers: Mapping[str, str]  # names in small letters; of several fields of one name, joined by ", "
@@ -37,7 +37,7 @@ class Request(NamedTuple):
         return self.target.partition("?")[0]
 
 
-class Answer(NamedTuple):
+class BackendResponse(NamedTuple):
     status: int = 200
     headers: Mapping[str, str] = {}
     body: bytes = BODY
@@ -46,11 +46,13 @@ class Answer(NamedTuple):
 class Backend:
     """A real server on 127.0.0.1. `counts` has requests by path, `last` the latest ones, oldest first."""
 
-    def __init__(self, answer: Callable[[Request], Answer] = lambda request: Answer()) -> None:
+    def __init__(
+        self, answer: Callable[[BackendRequest], BackendResponse] = lambda request: BackendResponse()
+    ) -> None:
         self.answer = answer
         self.port = 0
         self.counts: Counter[str] = Counter()
-        self.last: deque[Request] = deque(maxlen=REMEMBERED)
+        self.last: deque[BackendRequest] = deque(maxlen=REMEMBERED)
         self.connections = 0
         self.errors: list[Exception] = []
         self._open: set[asyncio.Transport] = set()
@@ -120,7 +122,9 @@ class Backend:
         for left in reversed(range(PORT_ATTEMPTS)):
             port = self.port or free_port()
             try:
-                return await loop.create_server(lambda: _Conversation(self), "127.0.0.1", port, backlog=1024), port
+                return await loop.create_server(
+                    lambda: _BackendConnection(self), "127.0.0.1", port, backlog=1024
+                ), port
             except OSError:
                 if self.port or not left:
                     raise
@@ -134,17 +138,17 @@ class Backend:
     def _parted(self, transport: asyncio.Transport) -> None:
         self._open.discard(transport)
 
-    def _asked(self, request: Request) -> Answer:
+    def _asked(self, request: BackendRequest) -> BackendResponse:
         self.counts[request.path] += 1
         self.last.append(request)
         try:
             return self.answer(request)
         except Exception as error:
             self.errors.append(error)
-            return Answer(500, {}, repr(error).encode())
+            return BackendResponse(500, {}, repr(error).encode())
 
 
-class _Conversation(asyncio.Protocol):
+class _BackendConnection(asyncio.Protocol):
     """One connection: bytes come in any pieces, answers go out in order."""
 
     def __init__(self, backend: Backend) -> None:
@@ -170,7 +174,7 @@ class _Conversation(asyncio.Protocol):
                 return
 
 
-def _parse(data: bytes, connection: int) -> tuple[Request, bytes] | None:
+def _parse(data: bytes, connection: int) -> tuple[BackendRequest, bytes] | None:
     """The first request in the bytes and what follows it; None while it is not all there."""
     head, end, rest = data.partition(b"\r\n\r\n")
     if not end:
@@ -192,7 +196,7 @@ def _parse(data: bytes, connection: int) -> tuple[Request, bytes] | None:
         if len(rest) < length:
             return None
         body, rest = rest[:length], rest[length:]
-    return Request(method, target, headers, body, connection), rest
+    return BackendRequest(method, target, headers, body, connection), rest
 
 
 def _unchunked(data: bytes) -> tuple[bytes, bytes] | None:
@@ -207,7 +211,7 @@ def _unchunked(data: bytes) -> tuple[bytes, bytes] | None:
             return body, data
 
 
-def _spelled(answer: Answer, method: str) -> bytes:
+def _spelled(answer: BackendResponse, method: str) -> bytes:
     lines = [f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}"]
     lines += [f"{name}: {value}" for name, value in answer.headers.items()]
     if answer.status != 204:

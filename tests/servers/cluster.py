@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.servers.binaries import Kind
-from tests.servers.cluster_nodes import Member, members
+from tests.servers.cluster_nodes import ClusterMember, members
 from tests.servers.proxy import Proxy
 from tests.servers.redis_server import RedisServer, free_port, login_of
 from tests.servers.slot_move import SlotMove
@@ -44,7 +44,7 @@ class ClusterNode(RedisServer):
     def id(self) -> str:
         return _text(self.call("CLUSTER", "MYID"))
 
-    def view(self) -> list[Member]:
+    def view(self) -> list[ClusterMember]:
         """The cluster as this node sees it."""
         return members(_text(self.call("CLUSTER", "NODES")))
 
@@ -287,7 +287,7 @@ def slot_of(key: str | bytes) -> int:
     return binascii.crc_hqx(tag[0] if tag[0] and tag[1] else raw, 0) % SLOTS
 
 
-def _myself(node: ClusterNode) -> Member:
+def _myself(node: ClusterNode) -> ClusterMember:
     return next(member for member in node.view() if "myself" in member.flags)
 
 

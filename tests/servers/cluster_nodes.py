@@ -6,7 +6,7 @@ from typing import NamedTuple
 NO_MASTER = "-"
 
 
-class Member(NamedTuple):
+class ClusterMember(NamedTuple):
     """One line of it. `ranges` are the slots a member serves; a replica serves none and has a `master_id`."""
 
     id: str
@@ -33,14 +33,14 @@ class Member(NamedTuple):
             yield from range(first, last + 1)
 
 
-def members(text: str) -> list[Member]:
+def members(text: str) -> list[ClusterMember]:
     """All lines of a reply."""
     return [_member(line.split(" ")) for line in text.splitlines()]
 
 
-def _member(words: list[str]) -> Member:
+def _member(words: list[str]) -> ClusterMember:
     name, address, flags, master, _ping, _pong, epoch, _link, *served = words
-    return Member(
+    return ClusterMember(
         id=name,
         port=int(address.partition("@")[0].rpartition(":")[2]),
         flags=frozenset(flags.split(",")),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.servers.backend import Backend
-from tests.servers.binaries import LAST_WORDS, Gateway, envoy_binary
+from tests.servers.binaries import LAST_WORDS, GatewayProcess, envoy_binary
 from tests.servers.redis_server import free_port
 
 Json = dict[str, Any]
@@ -25,7 +25,7 @@ _CONNECTIONS = "filters.network.http_connection_manager.v3.HttpConnectionManager
 _PROTOCOL = "upstreams.http.v3.HttpProtocolOptions"
 
 
-class Envoy(Gateway):
+class Envoy(GatewayProcess):
     """One Envoy with one listener. Every request passes `filters`, then goes to `backend`.
 
     `clusters` are those that the filters ask. `route` are fields of the route's action (`rate_limits`), `host` of

@@ -28,7 +28,7 @@ MOST_KEPT = 1 << 20
 NO_LINGER = struct.pack("ii", 1, 0)  # closing then sends RST
 
 
-class Weather:
+class LinkConditions:
     """What happens to the bytes of one direction, on all connections."""
 
     delay_s = 0.0
@@ -36,10 +36,10 @@ class Weather:
     swallows = False
 
 
-class Way:
+class LinkDirection:
     """One direction of one connection: bytes from `source`, each due at `target` later."""
 
-    def __init__(self, source: socket.socket, target: socket.socket, weather: Weather) -> None:
+    def __init__(self, source: socket.socket, target: socket.socket, weather: LinkConditions) -> None:
         self.source, self.target, self.weather = source, target, weather
         self.waiting: deque[tuple[float, bytes]] = deque()
         self.kept = 0
@@ -86,12 +86,17 @@ class Way:
                 self.waiting.appendleft((set_out_s, data[sent:]))
 
 
-class Link:
+class LinkConnection:
     """One caller's connection, and the one to the server that was opened for it."""
 
-    def __init__(self, caller: socket.socket, server: socket.socket, requests: Weather, replies: Weather) -> None:
+    def __init__(
+        self, caller: socket.socket, server: socket.socket, requests: LinkConditions, replies: LinkConditions
+    ) -> None:
         self.ends = (caller, server)
-        self.requests, self.replies = Way(caller, server, requests), Way(server, caller, replies)
+        self.requests, self.replies = (
+            LinkDirection(caller, server, requests),
+            LinkDirection(server, caller, replies),
+        )
         self.ways = (self.requests, self.replies)
         for end in self.ends:
             end.setblocking(False)
@@ -124,9 +129,9 @@ class FaultyLink:
 
     def __init__(self, port: int, server_port: int) -> None:
         self.port, self.server_port = port, server_port
-        self.weather = {"requests": Weather(), "replies": Weather()}
-        self.links: set[Link] = set()
-        self.stirring: set[Link] = set()  # those where something happened, or will at a certain time
+        self.weather = {"requests": LinkConditions(), "replies": LinkConditions()}
+        self.links: set[LinkConnection] = set()
+        self.stirring: set[LinkConnection] = set()  # those where something happened, or will at a certain time
         self.opened = 0
         self.selector = selectors.DefaultSelector()
         self.listener: socket.socket | None = None
@@ -190,14 +195,14 @@ class FaultyLink:
         except (BlockingIOError, ConnectionError):
             return  # the caller changed its mind
         server = socket.socket()
-        link = Link(caller, server, self.weather["requests"], self.weather["replies"])
+        link = LinkConnection(caller, server, self.weather["requests"], self.weather["replies"])
         # Whether the server takes it shows at the first reading: there, a refusal is an error.
         server.connect_ex(("127.0.0.1", self.server_port))
         self.links.add(link)
         self.opened += 1
         self.watch(link)
 
-    def deliver(self, link: Link) -> None:
+    def deliver(self, link: LinkConnection) -> None:
         if not link.deliver():
             self.close(link)
             return
@@ -205,7 +210,7 @@ class FaultyLink:
         if not any(way.waiting for way in link.ways):
             self.stirring.discard(link)
 
-    def watch(self, link: Link) -> None:
+    def watch(self, link: LinkConnection) -> None:
         for end in link.ends:
             key, wanted = self.selector.get_map().get(end), link.wanted(end)
             if key is None and wanted:
@@ -215,7 +220,7 @@ class FaultyLink:
             elif key is not None and key.events != wanted:
                 self.selector.modify(end, wanted, link)
 
-    def close(self, link: Link, *, abruptly: bool = False) -> None:
+    def close(self, link: LinkConnection, *, abruptly: bool = False) -> None:
         self.links.discard(link)
         self.stirring.discard(link)
         for end in link.ends:

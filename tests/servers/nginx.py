@@ -46,7 +46,7 @@ http {{
 """
 
 
-class Reply(NamedTuple):
+class NginxReply(NamedTuple):
     status: int
     headers: Mapping[str, str]  # names in small letters; of several fields of one name, joined by ", "
     body: bytes
@@ -150,7 +150,7 @@ class Nginx:
         headers: Mapping[str, str] | None = None,
         method: str = "GET",
         source: str | None = None,
-    ) -> Reply:
+    ) -> NginxReply:
         """One request on a connection of its own; from the address `source` (any of 127.0.0.0/8) if given."""
         connection = http.client.HTTPConnection(
             "127.0.0.1", self.port, timeout=20, source_address=None if source is None else (source, 0)
@@ -162,7 +162,7 @@ class Nginx:
             for name, value in answer.getheaders():
                 folded = name.lower()
                 found[folded] = f"{found[folded]}, {value}" if folded in found else value
-            return Reply(answer.status, found, answer.read())
+            return NginxReply(answer.status, found, answer.read())
         finally:
             connection.close()
 

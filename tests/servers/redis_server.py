@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from tests.servers.binaries import Kind, command, server_binary
 from tests.servers.driven_clock import DrivenClock
-from tests.servers.resp import Reply, ServerRefused, ask
+from tests.servers.raw_redis_client import ErrorReply, Reply, ask
 
 START_SECONDS = 20
 PORT_ATTEMPTS = 5
@@ -224,7 +224,7 @@ class RedisServer:
             try:
                 self.call("PING")
                 return
-            except (OSError, ServerRefused) as error:
+            except (OSError, ErrorReply) as error:
                 if time.monotonic() > deadline:
                     raise self._failure(f"did not answer PING within {START_SECONDS} s ({error})") from error
             time.sleep(0.005)

@@ -14,8 +14,8 @@ from typing import Self
 from urllib.parse import quote, urlencode
 
 from tests.servers.binaries import Kind
+from tests.servers.raw_redis_client import ErrorReply, Reply
 from tests.servers.redis_server import RedisServer, login_of
-from tests.servers.resp import Reply, ServerRefused
 from tests.servers.waiting import until
 
 NAME = "mymaster"
@@ -215,7 +215,7 @@ class Sentinels:
     def _not_failing_over(self) -> str | None:
         try:
             next(sentinel for sentinel in self.sentinels if sentinel.awake).call("SENTINEL", "FAILOVER", NAME)
-        except ServerRefused as refusal:
+        except ErrorReply as refusal:
             return f"a sentinel says {refusal}"
         return None
 

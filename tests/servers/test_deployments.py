@@ -12,7 +12,7 @@ from redis.sentinel import Sentinel
 
 from tests.servers import KINDS, Cluster, Kind, Sentinels, TlsServer
 from tests.servers.cluster import SLOTS, ClusterNode, slot_of
-from tests.servers.resp import Reply, ServerRefused, ask
+from tests.servers.raw_redis_client import ErrorReply, Reply, ask
 from tests.servers.waiting import until
 
 pytestmark = pytest.mark.servers
@@ -50,7 +50,7 @@ def test_a_client_finds_its_way_and_a_wrong_node_names_the_right_one(cluster: Cl
     master = cluster.master_of("a")
     wrong = next(node for node in cluster.masters() if node is not master)
     assert master.call("GET", "a") == b"1"
-    with pytest.raises(ServerRefused, match=f"MOVED {slot_of('a')} 127.0.0.1:{master.port}"):
+    with pytest.raises(ErrorReply, match=f"MOVED {slot_of('a')} 127.0.0.1:{master.port}"):
         wrong.call("GET", "a")
 
 
@@ -79,21 +79,21 @@ def test_a_slot_on_the_move_says_ask_then_try_again_then_moved(name: str, reques
     with cluster.moving_slot(slot, target) as move:
         assert sorted(move.keys()) == [b"{a}1", b"{a}2"]
         assert source.call("MGET", "{a}1", "{a}2") == [b"{a}1", b"{a}2"]
-        with pytest.raises(ServerRefused, match=f"ASK {slot} 127.0.0.1:{target.port}"):
+        with pytest.raises(ErrorReply, match=f"ASK {slot} 127.0.0.1:{target.port}"):
             source.call("GET", "{a}3")
         move.carry("{a}1")
-        with pytest.raises(ServerRefused, match=f"ASK {slot} 127.0.0.1:{target.port}"):
+        with pytest.raises(ErrorReply, match=f"ASK {slot} 127.0.0.1:{target.port}"):
             source.call("GET", "{a}1")
         assert _asking(target, "GET", "{a}1") == b"{a}1"
-        with pytest.raises(ServerRefused, match="TRYAGAIN"):
+        with pytest.raises(ErrorReply, match="TRYAGAIN"):
             _asking(target, "MGET", "{a}1", "{a}2")
-        with pytest.raises(ServerRefused, match=f"MOVED {slot} 127.0.0.1:{source.port}"):
+        with pytest.raises(ErrorReply, match=f"MOVED {slot} 127.0.0.1:{source.port}"):
             target.call("GET", "{a}1")
     assert cluster.master_of(slot) is target
     assert target.call("MGET", "{a}1", "{a}2") == [b"{a}1", b"{a}2"]
     for node in cluster.nodes:
         if node is not target:
-            with pytest.raises(ServerRefused, match=f"MOVED {slot} 127.0.0.1:{target.port}"):
+            with pytest.raises(ErrorReply, match=f"MOVED {slot} 127.0.0.1:{target.port}"):
                 node.call("GET", "{a}1")
     with pytest.raises(ValueError, match="already"):
         cluster.move_slot(slot, target)
@@ -132,7 +132,7 @@ def guarded() -> Iterator[Cluster]:
 def test_a_cluster_may_have_a_password(guarded: Cluster) -> None:
     source, target, _ = guarded.masters()
     assert urlsplit(guarded.url).netloc.startswith(f":a%40b@127.0.0.1:{guarded.nodes[0].port},")
-    with pytest.raises(ServerRefused, match="NOAUTH"):
+    with pytest.raises(ErrorReply, match="NOAUTH"):
         ask(source.unix_path, ("GET", "b"))
     source.call("SET", "b", "1")
     guarded.move_slot(slot_of("b"), target)
@@ -144,7 +144,7 @@ def test_a_node_can_be_put_behind_a_faulty_link(guarded: Cluster) -> None:
     slot = slot_of("a")
     assert guarded.master_of(slot) is near
     with guarded.faulty_link(near) as link:
-        with pytest.raises(ServerRefused, match=f"MOVED {slot} 127.0.0.1:{link.port}"):
+        with pytest.raises(ErrorReply, match=f"MOVED {slot} 127.0.0.1:{link.port}"):
             far.call("GET", "a")
         link.swallow()
         with (
@@ -153,7 +153,7 @@ def test_a_node_can_be_put_behind_a_faulty_link(guarded: Cluster) -> None:
         ):
             client.ping()
         assert guarded.master_of(slot) is near
-    with pytest.raises(ServerRefused, match=f"MOVED {slot} 127.0.0.1:{near.port}"):
+    with pytest.raises(ErrorReply, match=f"MOVED {slot} 127.0.0.1:{near.port}"):
         far.call("GET", "a")
 
 
@@ -197,7 +197,7 @@ def test_sentinels_put_a_replica_in_the_masters_place_when_told_and_when_it_is_d
         assert ask(watched.master.unix_path, ("AUTH", "me", "a@b"), ("PING",))[-1] == b"PONG"
         assert ask(watched.sentinels[0].unix_path, ("AUTH", "watcher", "c&d"), ("PING",))[-1] == b"PONG"
         first, [second] = watched.master, watched.replicas
-        with pytest.raises(ServerRefused, match="NOAUTH"):
+        with pytest.raises(ErrorReply, match="NOAUTH"):
             ask(first.unix_path, ("PING",))
         watched.failover()
         assert _named_by_all(watched) == second.port

@@ -21,8 +21,8 @@ from envoy.service.rate_limit_quota.v3 import rlqs_pb2, rlqs_pb2_grpc  # type: i
 from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc  # type: ignore[import-untyped]
 from envoy.type.v3.ratelimit_strategy_pb2 import RateLimitStrategy  # type: ignore[import-untyped]
 
-from tests.servers import Answer, Backend, Caddy, Envoy, RefusedToStart, Request, Traefik
-from tests.servers.binaries import Gateway
+from tests.servers import Backend, BackendRequest, BackendResponse, Caddy, Envoy, StartFailed, Traefik
+from tests.servers.binaries import GatewayProcess
 from tests.servers.envoy import Json, filter_, grpc_cluster, grpc_service, http_cluster, typed
 from tests.servers.redis_server import free_port
 from tests.servers.traefik import routes_to
@@ -33,7 +33,7 @@ FIVE = {"max_tokens": 5, "tokens_per_fill": {"value": 1}, "fill_interval": {"sec
 FORGED = {"X-User": "joe", "X-Forwarded-For": "1.2.3.4", "X-Forwarded-Uri": "/free", "X-Forwarded-Method": "HEAD"}
 
 
-Made = Callable[[Backend], Gateway]
+Made = Callable[[Backend], GatewayProcess]
 
 each = pytest.mark.parametrize(
     "made",
@@ -92,7 +92,7 @@ def test_what_is_stopped_is_gone_and_comes_back_on_its_port(made: Made, folders:
 def test_a_refused_configuration_is_told_in_the_gateways_own_words(made: Made, words: str, folders: Path) -> None:
     with Backend() as backend:
         gateway = made(backend)
-        with pytest.raises(RefusedToStart, match=words):
+        with pytest.raises(StartFailed, match=words):
             gateway.start()
         assert (gateway.alive, os.listdir(folders)) == (False, [])
 
@@ -105,7 +105,7 @@ def test_a_port_that_somebody_took_is_given_up_unless_it_was_ours_before(made: M
         with socket.create_server(("127.0.0.1", taken)), gateway:
             assert gateway.port != taken
             assert httpx.get(gateway.url).status_code == 200
-        told = pytest.raises(RefusedToStart, match=r"(?i)address already in use")
+        told = pytest.raises(StartFailed, match=r"(?i)address already in use")
         with socket.create_server(("127.0.0.1", gateway.port)), told:
             gateway.start()
 
@@ -122,18 +122,20 @@ def test_two_envoys_run_side_by_side_and_count_for_themselves() -> None:
 
 
 def test_a_backends_answer_that_fails_is_a_500_and_is_kept() -> None:
-    with Backend(lambda request: Answer(1 // 0)) as backend:
+    with Backend(lambda request: BackendResponse(1 // 0)) as backend:
         assert (httpx.get(backend.url).status_code, len(backend.errors)) == (500, 1)
 
 
-def gatekeeper(request: Request) -> Answer:
+def gatekeeper(request: BackendRequest) -> BackendResponse:
     """Refuses who calls himself `greedy`."""
     if request.headers.get("x-user") == "greedy":
-        return Answer(429, {"RateLimit": '"a";r=0', "Retry-After": "3", "Content-Type": "text/x"}, b"too much")
-    return Answer(200, {"RateLimit": '"a";r=7'}, b"")
+        return BackendResponse(
+            429, {"RateLimit": '"a";r=0', "Retry-After": "3", "Content-Type": "text/x"}, b"too much"
+        )
+    return BackendResponse(200, {"RateLimit": '"a";r=7'}, b"")
 
 
-def greedy_is_refused_by(gateway: Gateway, backend: Backend) -> None:
+def greedy_is_refused_by(gateway: GatewayProcess, backend: Backend) -> None:
     """A refusal reaches the client whole, and the backend not at all."""
     refused = httpx.get(f"{gateway.url}/shop", headers={"X-User": "greedy"})
     assert (refused.status_code, refused.text) == (429, "too much")
@@ -222,9 +224,9 @@ def test_envoys_ext_authz_over_http() -> None:
 
             # Only 200 lets a request pass: a 204 is what the client gets. And a 5xx is Envoy's own 403.
             backend.forget()
-            service.answer = lambda request: Answer(204)
+            service.answer = lambda request: BackendResponse(204)
             assert httpx.get(gateway.url).status_code == 204
-            service.answer = lambda request: Answer(503)
+            service.answer = lambda request: BackendResponse(503)
             assert httpx.get(gateway.url).status_code == 403
             assert backend.total == 0
 
@@ -243,7 +245,7 @@ async def serving(register: Callable[[Any, Any], None], servicer: object) -> Asy
         await server.stop(0)
 
 
-class Limits:
+class StubRateLimits:
     """Refuses the descriptor whose user is `greedy`."""
 
     def __init__(self) -> None:
@@ -267,7 +269,7 @@ class Limits:
 
 
 async def test_envoys_ratelimit_filter() -> None:
-    limits = Limits()
+    limits = StubRateLimits()
     per_user = {"request_headers": {"header_name": "x-user", "descriptor_key": "user"}}
     asked: Json = {"rate_limits": [{"actions": [{"remote_address": {}}]}, {"actions": [per_user]}]}
     metadata = {"key": "x-metadata", "value": "%DYNAMIC_METADATA(envoy.filters.http.ratelimit:rule)%"}
@@ -304,7 +306,7 @@ async def test_envoys_ratelimit_filter() -> None:
         assert (answer.headers["x-ratelimit-remaining"], answer.headers["x-ratelimit-reset"]) == ("3", "41")
 
 
-class Quotas:
+class StubQuotas:
     """Remembers reports, and sends what the test puts into `actions`."""
 
     def __init__(self) -> None:
@@ -335,7 +337,7 @@ class Quotas:
 
 
 async def test_envoys_rate_limit_quota_filter() -> None:
-    quotas = Quotas()
+    quotas = StubQuotas()
     settings = typed(
         "filters.http.rate_limit_quota.v3.RateLimitQuotaBucketSettings",
         bucket_id_builder={"bucket_id_builder": {"name": {"string_value": "all"}}},

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.servers.backend import Backend
-from tests.servers.binaries import Gateway, RefusedToStart, installed
+from tests.servers.binaries import GatewayProcess, StartFailed, installed
 from tests.servers.redis_server import free_port
 
 ENTRY = "web"  # the entry point's name
 READY = "/headgate-tests-ready"
 
 
-class Traefik(Gateway):
+class Traefik(GatewayProcess):
     """One Traefik. `dynamic` is {"http": {"routers": ..., "services": ..., "middlewares": ...}}.
 
     `entry` are fields of the entry point (`forwardedHeaders`, for instance).
@@ -56,7 +56,7 @@ class Traefik(Gateway):
     def _missing(self) -> str | None:
         words = self._not_routed()
         if refusals := [line for line in self.log.splitlines() if '"level":"error"' in line]:
-            raise RefusedToStart("Traefik does not take this configuration. It says:\n" + "\n".join(refusals))
+            raise StartFailed("Traefik does not take this configuration. It says:\n" + "\n".join(refusals))
         return words
 
     def _not_routed(self) -> str | None:

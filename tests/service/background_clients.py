@@ -12,7 +12,7 @@ from typing import Self
 from tests.servers.waiting import until
 
 
-class Load:
+class BackgroundClients:
     """So many threads that ask, one call after the other; `ask` says in a word what it saw."""
 
     def __init__(self, ask: Callable[[], str], clients: int = 4) -> None:

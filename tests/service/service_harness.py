@@ -22,7 +22,7 @@ START_SECONDS = 30
 READY = ("headgate serves ", '"http":')  # what it prints then, in words or as JSON
 
 
-class Reply(NamedTuple):
+class ServiceReply(NamedTuple):
     status: int
     headers: Mapping[str, str]  # names in small letters
     body: bytes
@@ -126,12 +126,12 @@ class Service:
 
     def ask(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> Reply:
+    ) -> ServiceReply:
         with self.connection() as line:
             line.request(method, path, body, dict(headers or {}))
             return reply_of(line)
 
-    def post(self, verb: str, asked: Any = None, **fields: Any) -> Reply:
+    def post(self, verb: str, asked: Any = None, **fields: Any) -> ServiceReply:
         body = json.dumps(fields if asked is None else asked).encode()
         return self.ask("POST", f"/v1/{verb}", body)
 
@@ -163,6 +163,6 @@ class Service:
         self.stop()
 
 
-def reply_of(line: http.client.HTTPConnection) -> Reply:
+def reply_of(line: http.client.HTTPConnection) -> ServiceReply:
     answer = line.getresponse()
-    return Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+    return ServiceReply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())

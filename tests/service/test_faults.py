@@ -1,4 +1,7 @@
-"""What breaks under load, and who tries to break it: nobody else notices for long, and the service outlives it."""
+"""What breaks under load, and who tries to break it: nobody else notices for long, and the service outlives it.
+
+The reason for its length: every fault is tried on the same service, with the same clients.
+"""
 
 import logging
 import queue
@@ -18,10 +21,10 @@ from envoy.service.ratelimit.v3 import rls_pb2  # type: ignore[import-untyped]
 
 from headgate.service import log_format
 from headgate.service.envoy import rls
-from tests.fuzz import http2_frames
+from tests.fuzz import http2_frame_builder
 from tests.servers import RedisServer
 from tests.servers.waiting import until
-from tests.service.background_clients import Load, descriptors, memory_mib, processor_seconds
+from tests.service.background_clients import BackgroundClients, descriptors, memory_mib, processor_seconds
 from tests.service.service_harness import Service, reply_of
 from tests.service.test_supervisor import BOOK, FORWARDED
 
@@ -77,7 +80,9 @@ def test_ten_thousand_idle_connections_are_in_nobodys_way(many_files: int) -> No
         for number in range(many_files):
             line = idle.enter_context(connected(service.grpc if number % 2 else service.http))
             if number % 2:
-                line.sendall(http2_frames.PREFACE + http2_frames.frame(http2_frames.SETTINGS, 0, 0))
+                line.sendall(
+                    http2_frame_builder.PREFACE + http2_frame_builder.frame(http2_frame_builder.SETTINGS, 0, 0)
+                )
         until(lambda: _fewer(service, before + many_files - FEW), 20)
         promptly(service)
         assert memory_mib(service.pid) - memory < 300, "some 10 KiB each, and three times that for a bad day"
@@ -112,7 +117,7 @@ def test_descriptors_that_are_used_up_are_waited_for(where: str) -> None:
         assert "Traceback" not in service.said
 
 
-HELLO = http2_frames.PREFACE + http2_frames.frame(http2_frames.SETTINGS, 0, 0)  # of HTTP/2
+HELLO = http2_frame_builder.PREFACE + http2_frame_builder.frame(http2_frame_builder.SETTINGS, 0, 0)  # of HTTP/2
 HEALTH = b"GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n"
 QUEUED = {"rules": [{"name": "slow", "when": {"path": "/"}, "limit": "1/5s queue 5"}, *BOOK["rules"]]}
 
@@ -199,7 +204,7 @@ def test_slow_clients_hold_nobody_but_themselves() -> None:
             assert line.send(asked) > 0
         for line in calls:
             line.sendall(
-                b"".join(http2_frames.request(rls.PATH.encode(), b"\0\0\0", kind=b"application/grpc"))[:-1]
+                b"".join(http2_frame_builder.request(rls.PATH.encode(), b"\0\0\0", kind=b"application/grpc"))[:-1]
             )
         for number in range(3):
             for line in heads:
@@ -231,7 +236,7 @@ def test_a_body_in_too_many_parts_is_not_put_together() -> None:
 def test_no_name_of_a_method_ends_the_server(path: bytes) -> None:
     with Service(BOOK) as service:
         with closing(connected(service.grpc)) as line:
-            line.sendall(b"".join(http2_frames.request(path, b"\0\0\0\0\0", kind=b"application/grpc")))
+            line.sendall(b"".join(http2_frame_builder.request(path, b"\0\0\0\0\0", kind=b"application/grpc")))
             until(lambda: None if line.recv(4096) else "no answer", 5)
         promptly(service)
         with grpc.insecure_channel(service.grpc) as channel:
@@ -247,11 +252,13 @@ def test_no_name_of_a_method_ends_the_server(path: bytes) -> None:
 def test_what_is_malformed_is_not_logged() -> None:
     with Service(BOOK) as service:
         for fields in ([(b"content-ty\xf9e", b"x")], [(b"te", b"x")], [(b":status", b"x")]):
-            whole = http2_frames.request(rls.PATH.encode(), b"\0\0\0\0\0", kind=b"application/grpc")
-            head = http2_frames.block(
+            whole = http2_frame_builder.request(rls.PATH.encode(), b"\0\0\0\0\0", kind=b"application/grpc")
+            head = http2_frame_builder.block(
                 [(b":method", b"POST"), (b":scheme", b"http"), (b":path", rls.PATH.encode()), *fields]
             )
-            whole[2] = http2_frames.frame(http2_frames.HEADERS, http2_frames.END_HEADERS, 1, head)
+            whole[2] = http2_frame_builder.frame(
+                http2_frame_builder.HEADERS, http2_frame_builder.END_HEADERS, 1, head
+            )
             with closing(connected(service.grpc)) as line:
                 line.sendall(b"".join(whole))
                 assert line.recv(4096)
@@ -312,7 +319,7 @@ def test_redis_is_killed_and_comes_back(fallback: str | None) -> None:
 
         meanwhile = {"local": "passed degraded", "allow": "passed degraded", "deny": "refused degraded"}
         without = meanwhile.get(fallback or "", "undecided")
-        with Load(ask) as load:
+        with BackgroundClients(ask) as load:
             load.more("passed")
             redis.kill()
             load.more(without)
@@ -334,7 +341,7 @@ def test_redis_is_killed_and_comes_back(fallback: str | None) -> None:
 
 def test_a_book_is_broken_and_mended_under_load() -> None:
     with Service(BOOK) as service:
-        with Load(lambda: str(service.check()["limit"])) as load:
+        with BackgroundClients(lambda: str(service.check()["limit"])) as load:
             load.more("1000000/day fixed")
             for broken in ("rules: [", "rules: [{name: all, limit: lots}]", "", "\0\xff", "[]"):
                 service.write(broken)

@@ -17,7 +17,7 @@ from tests.servers.redis_server import free_port
 PROXIES, CLIENT = Proxies(["127.0.0.0/8", "unix"]), "203.0.113.7"
 
 
-class Listening:
+class RecordingApp:
     """An application that keeps what it is asked."""
 
     request: Request
@@ -32,7 +32,7 @@ class Listening:
 
 def heard_by_granian(raw: bytes, tmp_path: Path | None = None) -> Request:
     """What a real granian makes of these bytes, on a port or on a socket file."""
-    heard = Listening()
+    heard = RecordingApp()
 
     async def run() -> None:
         port, path = free_port(), tmp_path and tmp_path / "s"

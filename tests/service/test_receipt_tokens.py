@@ -12,7 +12,7 @@ from headgate.enforcement.stored_decision import ChargeReceipt
 from headgate.service.receipt_tokens import InvalidReceipt, ReceiptSigner
 from tests.servers import RedisServer
 from tests.servers.waiting import until
-from tests.service.service_harness import Reply, Service
+from tests.service.service_harness import Service, ServiceReply
 
 SECRET = "a secret of thirty-two characters"
 KEYED = {"key": "user", "missing": "skip"}
@@ -48,7 +48,7 @@ def left(service: Service, who: str, path: str = "/") -> dict[str, int]:
     return {verdict["rule"]: verdict["remaining"] for verdict in reply.json["verdicts"]}
 
 
-def detail(reply: Reply) -> tuple[int, str]:
+def detail(reply: ServiceReply) -> tuple[int, str]:
     assert reply.headers["content-type"] == "application/problem+json"
     assert reply.json["status"] == reply.status
     return reply.status, reply.json["detail"]

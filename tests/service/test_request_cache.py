@@ -49,7 +49,7 @@ BOOK: dict[str, Any] = {
 LIMITED = {"rules": [rule for rule in BOOK["rules"] if rule["limit"] != "unlimited"]}
 
 
-class Told:
+class InProcessService:
     """A service in this process, asked without a socket."""
 
     def __init__(self, clock: ManualClock, book: dict[str, Any] = BOOK) -> None:
@@ -87,12 +87,12 @@ class Told:
         return await self.ask("GET", "/auth/nginx", [*fields, *more])
 
     async def envoy(self, asked: Any) -> Any:
-        class Context:
+        class AbortFails:
             async def abort(self, code: Any, details: str = "") -> NoReturn:
                 raise AssertionError(details)
 
         return RateLimitResponse.FromString(
-            await self.limits.should_rate_limit(asked.SerializeToString(), Context())
+            await self.limits.should_rate_limit(asked.SerializeToString(), AbortFails())
         )
 
     def forget(self) -> None:
@@ -118,7 +118,7 @@ ASKED = st.fixed_dictionaries(
 @given(st.lists(st.tuples(ASKED, st.integers(0, 40)), max_size=15))
 async def test_who_asks_again_gets_the_same_answer(story: list[tuple[dict[str, Any], int]]) -> None:
     clock = ManualClock()
-    ours, plain = Told(clock), Told(clock)
+    ours, plain = InProcessService(clock), InProcessService(clock)
     for asked, pause in story:
         plain.forget()
         assert await ours.check(asked) == await plain.check(asked)
@@ -136,7 +136,7 @@ NOISE = st.sampled_from([[], [(b"x-request-id", b"1")], [(b"x-request-id", b"2")
 @given(st.lists(st.tuples(PATHS | st.just("/sid"), USERS, COOKIES, NOISE, st.integers(0, 20)), max_size=15))
 async def test_gateways_get_the_same_answer(story: list[Any]) -> None:
     clock = ManualClock()
-    ours, plain = Told(clock), Told(clock)
+    ours, plain = InProcessService(clock), InProcessService(clock)
     for path, users, cookies, noise, pause in story:
         plain.forget()
         fields = [*noise, *users, *cookies]
@@ -155,7 +155,7 @@ REQUESTS = st.lists(st.lists(DESCRIPTORS, min_size=1, max_size=3), min_size=1, m
 @given(REQUESTS, st.lists(st.tuples(st.integers(0, 1), st.integers(0, 40)), min_size=3, max_size=12))
 async def test_envoy_gets_the_same_answer(requests: list[Any], story: list[tuple[int, int]]) -> None:
     clock = ManualClock()
-    ours, plain = Told(clock, LIMITED), Told(clock, LIMITED)
+    ours, plain = InProcessService(clock, LIMITED), InProcessService(clock, LIMITED)
     for number, pause in story:
         asked = RateLimitRequest(domain="edge")
         for entries, kind in requests[number % len(requests)]:
@@ -172,7 +172,7 @@ async def test_envoy_gets_the_same_answer(requests: list[Any], story: list[tuple
 
 
 async def test_each_descriptor_is_told_its_own_count() -> None:
-    told = Told(ManualClock(), LIMITED)
+    told = InProcessService(ManualClock(), LIMITED)
     asked = RateLimitRequest(domain="edge")
     for key, value in (("user", "a"), ("nothing", "at all"), ("sku", "7")):
         asked.descriptors.add().entries.add(key=key, value=value)
@@ -181,7 +181,7 @@ async def test_each_descriptor_is_told_its_own_count() -> None:
 
 
 async def test_an_odd_letter_hides_no_cookie() -> None:
-    told = Told(ManualClock())
+    told = InProcessService(ManualClock())
     statuses = [
         (await told.forwarded("/sid", [(b"cookie", b"sid=1; x=" + odd)]))[0] for odd in (b"a", b"\xe9", b"\xff")
     ]
@@ -190,7 +190,7 @@ async def test_an_odd_letter_hides_no_cookie() -> None:
 
 @pytest.mark.parametrize("asked", ["check", "forwarded"])
 async def test_a_changed_book_is_gone_by_at_once(asked: str) -> None:
-    told = Told(ManualClock())
+    told = InProcessService(ManualClock())
 
     async def limit() -> str:
         if asked == "check":
@@ -206,7 +206,7 @@ async def test_a_changed_book_is_gone_by_at_once(asked: str) -> None:
 
 
 async def test_what_is_asked_again_is_kept_and_no_more_than_some() -> None:
-    told = Told(ManualClock())
+    told = InProcessService(ManualClock())
     checks = told.app._check_cache
     for number in range(request_cache.MAX_CACHED_REQUESTS + 10):
         for times in (0, 1):

@@ -133,11 +133,11 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         ({"secret": "short"}, "secret is shorter than 16 characters"),
         ({"tls_cert": __file__}, "tls_cert and tls_key belong together"),
         ({"tls_key": __file__}, "tls_cert and tls_key belong together"),
-        ({"tls_client_ca": __file__}, "tls_client_ca is of no use without"),
+        ({"tls_client_ca": __file__}, "tls_client_ca has no effect without"),
         ({"http": "off", "grpc": "off"}, "http and grpc are both off"),
-        ({"http": "127.0.0.1:8081"}, "127.0.0.1:8081 and 127.0.0.1:8081 are in each other's way"),
-        ({"http": ":8081"}, "0.0.0.0:8081 and 127.0.0.1:8081 are in each other's way"),
-        ({"http": "unix:/a", "grpc": "unix:/a"}, "unix:/a and unix:/a are in each other's way"),
+        ({"http": "127.0.0.1:8081"}, "127.0.0.1:8081 and 127.0.0.1:8081 overlap"),
+        ({"http": ":8081"}, "0.0.0.0:8081 and 127.0.0.1:8081 overlap"),
+        ({"http": "unix:/a", "grpc": "unix:/a"}, "unix:/a and unix:/a overlap"),
     ],
 )
 def test_what_is_not_safe_is_refused(flags: dict[str, str], sentence: str) -> None:

@@ -184,7 +184,7 @@ def test_http_2_without_tls(service: Service, tmp_path: Path) -> None:
     assert '"allowed":true' in run.stdout
 
 
-class _Client:
+class _AsgiClient:
     """Who asks: sends the head of a request, and then `body`, or nothing."""
 
     scope: ClassVar = {
@@ -217,11 +217,11 @@ def _served(limiter: AsyncRuleLimiter) -> Asgi:
 async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     served = _served(AsyncRuleLimiter(sample_rules.SAMPLE_RULEBOOK))
     for _ in range(2):  # the timer is set again
-        silent = [_Client() for _ in range(3)]
+        silent = [_AsgiClient() for _ in range(3)]
         async with asyncio.timeout(10):
             await asyncio.gather(*(each.ask(served) for each in silent))
         assert [each.status for each in silent] == [408, 408, 408]
-    one = _Client()
+    one = _AsgiClient()
     stopped = asyncio.ensure_future(one.ask(served))
     await asyncio.sleep(0)
     stopped.cancel()
@@ -230,15 +230,15 @@ async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     assert one.status == 0  # by somebody else, and that is not answered
 
 
-class _Slow(AsyncRuleLimiter):
-    async def decided(self, call: CallPlan) -> RuleDecision:
+class _SlowLimiter(AsyncRuleLimiter):
+    async def decide_plan(self, call: CallPlan) -> RuleDecision:
         await asyncio.sleep(0.1)
-        return await super().decided(call)
+        return await super().decide_plan(call)
 
 
 async def test_a_decision_may_take_longer_than_a_body() -> None:
-    client = _Client(ASKED)
-    await client.ask(_served(_Slow(sample_rules.SAMPLE_RULEBOOK)))
+    client = _AsgiClient(ASKED)
+    await client.ask(_served(_SlowLimiter(sample_rules.SAMPLE_RULEBOOK)))
     assert client.status == 200
 
 

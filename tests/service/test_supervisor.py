@@ -110,10 +110,10 @@ def test_a_worker_that_cannot_start_ends_the_service(redis: RedisServer) -> None
 def test_two_services_do_not_share_an_address() -> None:
     with Service(BOOK) as first:
         with pytest.raises(
-            RuntimeError, match=r"it ended with 2: .*cannot be listened at: Address already in use\."
+            RuntimeError, match=r"it ended with 2: .*cannot listen at .*: Address already in use\."
         ):
             Service(BOOK, http=first.http).__enter__()
-        with pytest.raises(RuntimeError, match=r"cannot be listened at"):
+        with pytest.raises(RuntimeError, match=r"cannot listen at"):
             Service(BOOK, grpc=first.grpc).__enter__()
 
 

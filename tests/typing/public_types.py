@@ -19,7 +19,6 @@ from headgate import (
     Reservation,
     RuleDecision,
     RuleLimiter,
-    Verdict,
 )
 from headgate.client import Answer, AsyncClient, Client
 
@@ -52,7 +51,7 @@ def alater(user: str) -> Awaitable[int]:
     return asyncio.get_running_loop().run_in_executor(None, len, user)
 
 
-class Service:
+class GuardedMethods:
     @alimiter.guard(lambda self, user: user)
     async def report(self, user: str) -> int:
         return len(user)
@@ -64,7 +63,7 @@ def guarded() -> None:
     _ = assert_type(areport("ann", pages=2), Coroutine[Any, Any, list[str]])
     _ = assert_type(alater("ann"), Coroutine[Any, Any, int])
     assert_type(alines("ann"), AsyncIterator[str])
-    _ = assert_type(Service().report("ann"), Coroutine[Any, Any, int])
+    _ = assert_type(GuardedMethods().report("ann"), Coroutine[Any, Any, int])
     report(3)  # type: ignore[arg-type]
     _ = areport(user="ann", sheets=2)  # type: ignore[call-arg]
     needs_a_coroutine(areport)
@@ -93,7 +92,6 @@ def sync() -> None:
     assert_type(ruled.check({}).or_raise(), RuleDecision)
     assert_type(ruled.check({}).remaining, int | None)
     assert_type(ruled.check({}).limit, Limit | None)
-    assert_type(ruled.check({}).nearest, Verdict | None)
     with ruled.hold({}) as held:
         assert_type(held, RuleDecision)
     with Client() as gate, gate.hold({}) as answer:

@@ -56,23 +56,30 @@ from __future__ import annotations
 
 import re
 
-from headgate.algorithms.decision import Outcome, Receipt
+from headgate.algorithms.decision import AT_US, MARK, RESET_AFTER_US, Outcome, Receipt
+from headgate.algorithms.durations import format_period, in_words
 from headgate.algorithms.limit import (
     DAY,
     HORIZON_US,
+    HOUR,
     MAX_CLOCK_SWING_US,
+    REFUSAL_TEXT,
+    SECOND,
+    WEEK,
     YEAR,
-    Limit,
+    Description,
+    WindowLimit,
     check_microseconds,
     check_whole,
-    format_period,
+    lengthened,
 )
 from headgate.errors import InvalidRule
 
 # The tail: its end, the units in it, when it was written, and from when on the last of them are served.
 State = tuple[int, int, int, int]
 
-CALENDAR_UNITS = ("day", "week", "month", "year")
+_MAX_CALENDAR_US = {"day": DAY, "week": WEEK, "month": 31 * DAY, "year": 366 * DAY}
+CALENDAR_UNITS = tuple(_MAX_CALENDAR_US)
 BOUNDARIES = 6
 MAX_WINDOWS_AHEAD = 2  # windows of a calendar that can be booked beyond the current one
 
@@ -89,7 +96,7 @@ class OutsideCalendar(Exception):
         self.now_us = now_us
 
 
-class FixedWindow(Limit):
+class FixedWindow(WindowLimit):
     """Passes `amount` units in every window of `per` seconds, or of a "day", "week", "month" or "year" of a zone.
 
     unit, zone      the calendar's; None for windows of seconds
@@ -100,10 +107,10 @@ class FixedWindow(Limit):
     <FixedWindow 1000/day fixed in Asia/Shanghai>
     """
 
-    __slots__ = ("amount", "boundaries_us", "period_us", "resolved", "unit", "zone")
+    __slots__ = ("boundaries_us", "period_us", "resolved", "unit", "zone")
     algorithm = "fixed_window"
+    has_edges = True
 
-    amount: int
     period_us: int
     unit: str | None
     zone: str | None
@@ -124,8 +131,39 @@ class FixedWindow(Limit):
         self.args: tuple[int | float, ...] = (amount, period_us, *_NO_BOUNDARIES)
 
     @property
-    def max_cost(self) -> int:
-        return self.amount
+    def window_us(self) -> int:
+        return self.period_us if self.unit is None else _MAX_CALENDAR_US[self.unit]
+
+    @property
+    def longest_window_us(self) -> int:
+        return self.window_us if self.unit is None else self.window_us + HOUR  # the end of summer time
+
+    @property
+    def is_calendar(self) -> bool:
+        return self.unit is not None
+
+    def per_unit(self) -> tuple[int, str | None]:
+        return super().per_unit() if self.unit is None else (self.amount, self.unit)
+
+    def reset_after_us(self, outcome: Outcome) -> int:
+        return outcome[RESET_AFTER_US] or max(0, outcome[MARK] - outcome[AT_US])
+
+    def _share(self, units: int, sharers: int) -> FixedWindow:
+        if self.unit is not None:
+            return FixedWindow(units, self.unit, self.zone)
+        return FixedWindow(units, lengthened(self.period_us, self.amount, sharers) / SECOND)
+
+    def explain(self) -> Description:
+        window = f"window of {in_words(self.period_us)}, cut on the epoch"
+        yield "algorithm", "fixed window: a count that starts again at every edge"
+        yield "passes", f"{self.amount:,} in each {f'{self.unit} in {self.zone}' if self.unit else window}"
+        yield (
+            "at most",
+            f"{2 * self.amount:,} around an edge, half before it and half after; sliding and log avoid that",
+        )
+        yield "exact", "to the unit; reservations go into the following windows"
+        yield "idle keys", "are forgotten when their window ends"
+        yield "refused", f"{REFUSAL_TEXT}: at the next edge; a cost above {self.amount:,} never passes"
 
     def at(self, boundaries_us: tuple[int, ...]) -> FixedWindow:
         """Returns a limit equal to this one, with the boundaries between which it can be decided."""
@@ -270,7 +308,7 @@ def refund(
     limit: FixedWindow, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
 ) -> State | None:
     """Returns the state with up to `units` of the receipt's charge given back; None if it holds none any more."""
-    refunded = min(units, receipt.cost - receipt.returned)
+    refunded = min(units, receipt.cost - receipt.refunded_units)
     if state is None or refunded <= 0 or receipt.mark != state[0] or receipt.mark <= now_us:
         return None
     if cancel and receipt.served_us < now_us:

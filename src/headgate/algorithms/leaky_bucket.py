@@ -47,17 +47,21 @@ Laws (tests/algorithms/test_leaky_bucket.py, test_clock_laws.py, test_refund_law
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from headgate.algorithms.decision import Outcome, Receipt
+from headgate.algorithms.durations import format_period, in_words
 from headgate.algorithms.limit import (
     EXACT,
     HORIZON_US,
     MAX_CLOCK_SWING_US,
+    REFUSAL_TEXT,
     SECOND,
     YEAR,
+    Description,
     Limit,
     check_microseconds,
     check_whole,
-    format_period,
 )
 from headgate.errors import InvalidRule
 
@@ -114,6 +118,45 @@ class LeakyBucket(Limit):
     @property
     def max_cost(self) -> int:
         return self.burst + 1
+
+    @property
+    def window_seconds(self) -> int:
+        return -(-self.capacity // self.rate)
+
+    @property
+    def units_per_second(self) -> Fraction:
+        return Fraction(self.rate, _UNIT)
+
+    def as_bucket(self) -> tuple[int, int, int]:
+        return self.rate, _UNIT * SECOND, self.burst + 1
+
+    def _share(self, units: int, sharers: int) -> LeakyBucket:
+        undelayed = None if self.delay is None else max(0, (min(self.delay, self.burst) + 1) // sharers - 1)
+        # The rate is in thousandths per second, so as many units per 1000 s.
+        return LeakyBucket(self.rate // sharers, 1000, units - 1, undelayed)
+
+    def explain(self) -> Description:
+        unit_us, fits = _UNIT * SECOND / self.rate, f"{self.burst + 1:,}"
+        yield (
+            "algorithm",
+            "leaky bucket, nginx's limit_req: an even pace, and a queue for calls that come too early",
+        )
+        if self.delay is None:
+            yield "passes", f"{fits} at once (the queue only counts), then one every {in_words(unit_us)}"
+        else:
+            wait = f"up to {self.burst - self.delay:,} more wait in the queue, {in_words(unit_us)} each"
+            yield (
+                "passes",
+                f"{self.delay + 1:,} at once; {wait if self.burst > self.delay else 'none waits'}",
+            )
+        yield "at most", f"{fits} in any span of time, and what drains within it"
+        yield "exact", f"to nginx's millisecond; as nginx rounds it, {self.rate / _UNIT:g} a second"
+        yield (
+            "idle keys",
+            f"are forgotten when they have drained: after {in_words((self.burst + 1) * unit_us)} at most",
+        )
+        yield "delay", "an allowed call carries the delay to serve before going on"
+        yield "refused", f"{REFUSAL_TEXT}; a cost above {fits} never passes"
 
 
 def decide(
@@ -219,9 +262,9 @@ def refund(
     # Where the charge's own water ends: the level it was poured to, less what was given back since and all that
     # can have drained.
     since_ms = max(0, max(now_ms, last_ms) - receipt.at_us // 1000)
-    refunded_since = max(refunded_total - refunded_before, receipt.returned * _UNIT)
+    refunded_since = max(refunded_total - refunded_before, receipt.refunded_units * _UNIT)
     end = excess + _UNIT - refunded_since - limit.rate * since_ms // 1000
-    outstanding = (receipt.cost - receipt.returned) * _UNIT
+    outstanding = (receipt.cost - receipt.refunded_units) * _UNIT
     refunded = min(units * _UNIT, outstanding)
     # No reservation was promised for later than a bucketful below the highest water that there was.
     highest = max(level, -(-limit.rate * (claims_ms - now_ms) // 1000))
@@ -235,7 +278,7 @@ def refund(
     refunded = min(refunded, undrained, level)
     if refunded <= 0:
         return None
-    is_partial = receipt.returned + units < receipt.cost
+    is_partial = receipt.refunded_units + units < receipt.cost
     # Something remains above the gap, or of the charge.
     if end != level or is_partial or refunded < min(outstanding, end):
         refunded_total += refunded

@@ -1,9 +1,17 @@
-"""Limit, the base of all limits: an algorithm with its numbers. It knows no key, no rule and no clock."""
+"""Limit, the base of all limits: an algorithm with its numbers. It knows no key, no rule and no clock.
+
+Whatever headers, shares, explanations and protocols need to know of a limit is a method here, which the file of
+its algorithm overrides: no other file asks which algorithm a limit has. Slots are the exception, because they are
+held and not charged.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from fractions import Fraction
 from typing import ClassVar
 
+from headgate.algorithms.decision import REMAINING, RESET_AFTER_US, Outcome, Receipt
 from headgate.errors import InvalidRule
 
 # Whole numbers are exact in a double up to here; every product a model forms in Lua stays below it.
@@ -24,6 +32,21 @@ HORIZON_US = 366 * DAY
 MAX_CLOCK_SWING_US = 100_000
 
 
+# Units of time in which a rate can be stated, ascending, and their seconds.
+RATE_UNITS = {"second": 1, "minute": 60, "hour": 60 * 60, "day": 24 * 60 * 60}
+
+_WINDOW_UNITS = {seconds * SECOND: unit for unit, seconds in RATE_UNITS.items()} | {
+    WEEK: "week",
+    30 * DAY: "month",
+    YEAR: "year",
+}
+
+# Labels and texts, in the order in which people look for them.
+Description = Iterator[tuple[str, str]]
+
+REFUSAL_TEXT = "is not counted; it passes exactly retry_after later, if nothing else comes"
+
+
 class Limit:
     """One algorithm with its numbers: immutable, comparable, printable in the text form that made it.
 
@@ -42,10 +65,91 @@ class Limit:
     args: tuple[int | float, ...]
     text: str
 
+    pace: int = 0  # separates states of one name that have different meanings; 0: a state is complete by itself
+    prefetchable: ClassVar[bool] = False  # whether units may be fetched ahead: not if the limit paces its calls
+    refunds_newest_first: ClassVar[bool] = False  # whether a count can only name its newest unit
+    has_edges: ClassVar[bool] = False  # whether its counts start again at edges that are the same for all keys
+    no_bucket: ClassVar[str] = "it has no rate"  # why as_bucket returns None
+
     @property
     def max_cost(self) -> int:
         """The greatest cost that can ever pass at once: a larger one is refused for good."""
         raise NotImplementedError
+
+    @property
+    def units_at_once(self) -> int:
+        """How many units pass at once on a key that was never used."""
+        return self.max_cost
+
+    @property
+    def quota(self) -> int:
+        """The most units that a key can have left."""
+        return self.units_at_once
+
+    @property
+    def window_seconds(self) -> int | None:
+        """The seconds in which the quota comes back, rounded up; None if it comes back by being released."""
+        return None
+
+    @property
+    def units_per_second(self) -> Fraction | None:
+        """The rate; None if there is none, or if it differs from one window to the next."""
+        return None
+
+    @property
+    def is_calendar(self) -> bool:
+        """Whether its windows are those of a calendar."""
+        return False
+
+    @property
+    def unit_drain(self) -> tuple[int, int]:
+        """In how many microseconds so many units of one charge end, one by one; (0, 1): all end together."""
+        return 0, 1
+
+    def per_unit(self) -> tuple[int, str | None]:
+        """Returns how many units pass in which unit of time, for protocols that know whole numbers only; its quota
+        and None if there is no such unit."""
+        rate = self.units_per_second
+        for unit, seconds in RATE_UNITS.items():
+            if rate is not None and (rate * seconds).denominator == 1:
+                return int(rate * seconds), unit
+        return self.quota, None
+
+    def explain(self) -> Description:
+        """Yields labels and texts that explain what the limit does to a caller."""
+        raise NotImplementedError
+
+    def divide(self, count: int, units: int, sharers: int) -> Limit | None:
+        """Returns the share of one of `count` processes: so many units, and the rate divided by the number of
+        `sharers`, those that have a share at all. None if there is none, or if it is too slow to be expressed."""
+        if not units:
+            return None
+        try:
+            return self._share(units, sharers)
+        except InvalidRule:
+            return None
+
+    def _share(self, units: int, sharers: int) -> Limit:
+        """Does the same for one unit or more; raises InvalidRule if that is too slow."""
+        raise NotImplementedError
+
+    def units_in_use(self, outcome: Outcome) -> int:
+        """Returns how many units the count still holds, from the outcome of a peek; rounded up."""
+        return max(0, self.units_at_once - outcome[REMAINING])
+
+    def reset_after_us(self, outcome: Outcome) -> int:
+        """Returns when the count will be as if never used; of a window that is not used, when it ends."""
+        return outcome[RESET_AFTER_US]
+
+    def as_bucket(self) -> tuple[int, int, int] | None:
+        """Returns a token bucket that admits no more: units, per how many microseconds, burst; None if there is
+        none."""
+        return None
+
+    def receipt_of_newest(self, outcome: Outcome, units: int) -> Receipt | None:
+        """Returns a receipt for the last units of a count that was peeked at, as if they had been one charge; None
+        if there are none."""
+        return Receipt.from_outcome(outcome, units)
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and other.args == self.args
@@ -58,6 +162,57 @@ class Limit:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.text}>"
+
+
+class WindowLimit(Limit):
+    """A limit of so many units in a window: the base of the fixed and the sliding windows and of the log."""
+
+    __slots__ = ("amount",)
+
+    amount: int
+    prefetchable = True
+
+    @property
+    def window_us(self) -> int:
+        """The length of the window; of a calendar's windows, the longest but for summer time."""
+        raise NotImplementedError
+
+    @property
+    def longest_window_us(self) -> int:
+        """The length of the longest window."""
+        return self.window_us
+
+    @property
+    def max_cost(self) -> int:
+        return self.amount
+
+    @property
+    def window_seconds(self) -> int | None:
+        return ceil_seconds(self.window_us)
+
+    @property
+    def units_per_second(self) -> Fraction | None:
+        return None if self.is_calendar else Fraction(self.amount * SECOND, self.window_us)
+
+    def per_unit(self) -> tuple[int, str | None]:
+        return self.amount, _WINDOW_UNITS.get(self.window_us)
+
+    def as_bucket(self) -> tuple[int, int, int] | None:
+        """Returns a bucket with a tenth of the units as its burst, rounded up, and the others as its rate: a
+        bucket of n units that gets n per period would let 2n pass in a period."""
+        burst = -(-self.amount // 10)
+        return self.amount - burst, self.longest_window_us, burst
+
+
+def lengthened(us: int, amount: int, sharers: int) -> int:
+    """Returns the time in which each sharer may have one unit, rounded up; unchanged if the amount suffices for
+    all."""
+    return us if amount >= sharers else -(-us * sharers // amount)
+
+
+def ceil_seconds(us: int) -> int:
+    """Returns whole seconds, rounded up."""
+    return -(-us // SECOND)
 
 
 class Unlimited(Limit):
@@ -97,21 +252,3 @@ def check_microseconds(what: str, seconds: object) -> int:
     if us <= 0:
         raise InvalidRule(f"{what} must be between one microsecond and 285 years, not {seconds!r} seconds.")
     return us
-
-
-def format_period(us: int) -> str:
-    """Returns a period in its shortest text form, as after a slash: 1000000 is "s", 90000000 is "90s"."""
-    for length, unit in ((DAY, "day"), (HOUR, "hour"), (MINUTE, "minute"), (SECOND, "s")):
-        if us == length:
-            return unit
-    return format_duration(us)
-
-
-def format_duration(us: int) -> str:
-    """Returns a length of time with its number: 1000000 is "1s", 90000000 is "90s", 0 is "0s"."""
-    if not us:
-        return "0s"
-    for length, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "m"), (SECOND, "s"), (1000, "ms")):
-        if us % length == 0:
-            return f"{us // length}{unit}"
-    return f"{us}us"

@@ -28,15 +28,9 @@ Laws (tests/algorithms/test_quota_units.py):
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from headgate.algorithms.fixed_window import FixedWindow
-from headgate.algorithms.leaky_bucket import LeakyBucket
-from headgate.algorithms.limit import DAY, HOUR, SECOND, WEEK, Limit
-from headgate.algorithms.sliding_log import SlidingLog
-from headgate.algorithms.sliding_window import SlidingWindow
-from headgate.algorithms.token_bucket import TokenBucket
+from headgate.algorithms.limit import SECOND, Limit
 from headgate.errors import InvalidRule
 
 # All of a limit, in grant units. Up to sixteen holders can have equal parts of it exactly.
@@ -45,11 +39,6 @@ ALL_GRANT_UNITS = 1_081_080_000
 MAX_UNITS = 10**9  # units per period, and units at once
 _MIN_FINE_AMOUNT = 10**6  # units per period: enough for fine parts
 _PERIODS_US = (SECOND, 10**3 * SECOND, 10**6 * SECOND, 10**9 * SECOND)
-
-_BURST_DIVISOR = 10  # a tenth of a window's units may pass at once
-
-# The longest of each.
-_CALENDAR_US = {"day": DAY + HOUR, "week": WEEK + HOUR, "month": 31 * DAY + HOUR, "year": 366 * DAY + HOUR}
 
 
 class QuotaUnits(NamedTuple):
@@ -75,13 +64,13 @@ class QuotaUnits(NamedTuple):
 
 def quota_units(limit: Limit) -> QuotaUnits:
     """Returns the limit as quota units; raises InvalidRule if it cannot be granted in parts."""
-    as_bucket = _AS_BUCKETS.get(limit.algorithm)
-    if as_bucket is None:
+    bucket = limit.as_bucket()
+    if bucket is None:
         raise InvalidRule(
-            f'"{limit}" cannot be divided among holders: {_REASONS.get(limit.algorithm, _NO_RATE)}. Write it as a '
-            'token bucket, such as "100/s burst 200".'
+            f'"{limit}" cannot be divided among holders: {limit.no_bucket}. Write it as a token bucket, such as '
+            '"100/s burst 200".'
         )
-    rate, per_us, burst = as_bucket(limit)
+    rate, per_us, burst = bucket
     amount, period_us = _per_standard_period(rate, per_us)
     if not 1 <= amount <= MAX_UNITS or burst > MAX_UNITS:
         raise InvalidRule(
@@ -95,43 +84,3 @@ def _per_standard_period(amount: int, period_us: int) -> tuple[int, int]:
     """Returns the same rate as units per one of the four periods."""
     candidates = [(amount * candidate_us // period_us, candidate_us) for candidate_us in _PERIODS_US]
     return next((each for each in candidates if each[0] >= _MIN_FINE_AMOUNT), candidates[-1])
-
-
-def _window(amount: int, period_us: int) -> tuple[int, int, int]:
-    burst = -(-amount // _BURST_DIVISOR)
-    return amount - burst, period_us, burst
-
-
-def _token_bucket(limit: TokenBucket) -> tuple[int, int, int]:
-    return limit.amount, limit.period_us, limit.burst
-
-
-def _leaky_bucket(limit: LeakyBucket) -> tuple[int, int, int]:
-    return limit.rate, 1000 * SECOND, limit.burst + 1
-
-
-def _fixed_window(limit: FixedWindow) -> tuple[int, int, int]:
-    return _window(limit.amount, limit.period_us if limit.unit is None else _CALENDAR_US[limit.unit])
-
-
-def _sliding_window(limit: SlidingWindow) -> tuple[int, int, int]:
-    return _window(limit.amount, limit.cell_us * limit.cells)
-
-
-def _sliding_log(limit: SlidingLog) -> tuple[int, int, int]:
-    return _window(limit.amount, limit.period_us)
-
-
-_AS_BUCKETS: dict[str, Callable[[Any], tuple[int, int, int]]] = {
-    "token_bucket": _token_bucket,
-    "leaky_bucket": _leaky_bucket,
-    "fixed_window": _fixed_window,
-    "sliding_window": _sliding_window,
-    "sliding_log": _sliding_log,
-}
-
-_NO_RATE = "it has no rate"
-_REASONS = {
-    "slots": "slots are held, and only the engine knows who holds one",
-    "smooth": "a smooth limit makes callers wait for each other, and those decide without each other",
-}

@@ -57,16 +57,20 @@ from array import array
 from bisect import bisect_left, bisect_right
 from itertools import groupby
 
-from headgate.algorithms.decision import Outcome, Receipt
+from headgate.algorithms.decision import AT_US, RESET_AFTER_US, Outcome, Receipt
+from headgate.algorithms.durations import after_any, format_period, in_words
 from headgate.algorithms.limit import (
     EXACT,
     HORIZON_US,
     MAX_CLOCK_SWING_US,
+    REFUSAL_TEXT,
+    SECOND,
     YEAR,
-    Limit,
+    Description,
+    WindowLimit,
     check_microseconds,
     check_whole,
-    format_period,
+    lengthened,
 )
 from headgate.errors import InvalidRule
 
@@ -86,18 +90,19 @@ _NO_RING = array("q")
 _NEVER_US = -EXACT  # the newest unit of a log that was erased: out of any window
 
 
-class SlidingLog(Limit):
+class SlidingLog(WindowLimit):
     """Exactly `amount` units within any `per` seconds.
 
     >>> SlidingLog(5, per=60)
     <SlidingLog 5/minute log>
     """
 
-    __slots__ = ("amount", "period_us")
+    __slots__ = ("period_us",)
     algorithm = "sliding_log"
+    refunds_newest_first = True
 
     def __init__(self, amount: int, per: float = 1) -> None:
-        self.amount: int = check_whole("The amount of a sliding log", amount)
+        self.amount = check_whole("The amount of a sliding log", amount)
         self.period_us: int = check_microseconds("The period of a sliding log", per)
         self.text: str = f"{amount}/{format_period(self.period_us)} log"
         if amount > _MAX_UNITS:
@@ -110,8 +115,25 @@ class SlidingLog(Limit):
         self.args: tuple[int | float, ...] = (self.amount, self.period_us)
 
     @property
-    def max_cost(self) -> int:
-        return self.amount
+    def window_us(self) -> int:
+        return self.period_us
+
+    def receipt_of_newest(self, outcome: Outcome, units: int) -> Receipt | None:
+        newest_us = outcome[AT_US] + outcome[RESET_AFTER_US] - self.period_us
+        return Receipt(units, newest_us, 0, 0, newest_us) if outcome[RESET_AFTER_US] > 0 else None
+
+    def _share(self, units: int, sharers: int) -> SlidingLog:
+        return SlidingLog(units, lengthened(self.period_us, self.amount, sharers) / SECOND)
+
+    def explain(self) -> Description:
+        period = after_any(self.period_us)
+        yield "algorithm", "sliding log: every unit is remembered until it is a period old"
+        yield "passes", f"{self.amount:,} in the last {period}"
+        yield "at most", f"{self.amount:,} in any {period}, whenever it starts"
+        yield "exact", "to the microsecond"
+        yield "memory", f"7 bytes a unit in Redis: {self.amount * 7 + 39:,} bytes when full"
+        yield "idle keys", f"are forgotten {in_words(self.period_us)} after the last unit"
+        yield "refused", f"{REFUSAL_TEXT}; a cost above {self.amount:,} never passes"
 
 
 def decide(
@@ -265,7 +287,7 @@ def refund(
         return None
     log = _unrolled(ring, tail, head)
     stop = bisect_right(log, receipt.mark)
-    units = min(units, receipt.cost - receipt.returned, stop - bisect_left(log, receipt.mark))
+    units = min(units, receipt.cost - receipt.refunded_units, stop - bisect_left(log, receipt.mark))
     if units <= 0:
         return None
     del log[stop - units : stop]

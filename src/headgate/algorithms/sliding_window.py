@@ -59,16 +59,19 @@ test_changed_limit_laws.py beside it):
 
 from __future__ import annotations
 
-from headgate.algorithms.decision import Outcome, Receipt
+from headgate.algorithms.decision import AT_US, RESET_AFTER_US, Outcome, Receipt
+from headgate.algorithms.durations import after_any, format_duration, format_period, in_words
 from headgate.algorithms.limit import (
     HORIZON_US,
     MAX_CLOCK_SWING_US,
+    REFUSAL_TEXT,
+    SECOND,
     YEAR,
-    Limit,
+    Description,
+    WindowLimit,
     check_microseconds,
     check_whole,
-    format_duration,
-    format_period,
+    lengthened,
 )
 from headgate.errors import InvalidRule
 
@@ -83,15 +86,16 @@ _MAX_CELLS = 1000
 _MAX_PERIOD_US = 100 * YEAR
 
 
-class SlidingWindow(Limit):
+class SlidingWindow(WindowLimit):
     """Passes `amount` units in any `per` seconds, counted in `cells` cells.
 
     >>> SlidingWindow(600, per=60)
     <SlidingWindow 600/minute sliding>
     """
 
-    __slots__ = ("amount", "cell_us", "cells", "cut")
+    __slots__ = ("cell_us", "cells", "cut")
     algorithm = "sliding_window"
+    refunds_newest_first = True
 
     def __init__(self, amount: int, per: float = 1, cells: int = CELLS) -> None:
         if check_whole("The amount of a sliding window", amount) > _MAX_AMOUNT:
@@ -106,7 +110,7 @@ class SlidingWindow(Limit):
                 f"{cells} cells do not divide {format_duration(period_us)} into whole microseconds. "
                 f"Use {_nearest_divisor(period_us, cells)} cells."
             )
-        self.amount: int = amount
+        self.amount = amount
         self.cells: int = cells
         self.cell_us: int = period_us // cells
         self.cut: tuple[int, int] = (self.cell_us, cells)
@@ -116,8 +120,26 @@ class SlidingWindow(Limit):
         self.args: tuple[int | float, ...] = (amount, self.cell_us, cells)
 
     @property
-    def max_cost(self) -> int:
-        return self.amount
+    def window_us(self) -> int:
+        return self.cell_us * self.cells
+
+    def receipt_of_newest(self, outcome: Outcome, units: int) -> Receipt | None:
+        cell = (outcome[AT_US] + outcome[RESET_AFTER_US]) // self.cell_us - self.cells
+        return Receipt(units, cell * self.cell_us, 0, 0, cell) if outcome[RESET_AFTER_US] > 0 else None
+
+    def _share(self, units: int, sharers: int) -> SlidingWindow:
+        cell_us = lengthened(self.cell_us, self.amount, sharers)
+        return SlidingWindow(units, cell_us * self.cells / SECOND, self.cells)
+
+    def explain(self) -> Description:
+        cell, window = in_words(self.cell_us), in_words(self.window_us)
+        yield "algorithm", f"sliding window of {self.cells} cells, {cell} each (Sentinel's LeapArray)"
+        yield "passes", f"{self.amount:,} in the last {after_any(self.window_us)}, counted in whole cells"
+        yield "at most", f"{self.amount:,} in any run of {self.cells} cells; nothing doubles at an edge"
+        first = in_words(self.window_us - self.cell_us)
+        yield "exact", f"to the cell: a unit comes back {first} to {window} after it passed"
+        yield "idle keys", f"are forgotten after {window} at most"
+        yield "refused", f"{REFUSAL_TEXT}; a cost above {self.amount:,} never passes"
 
 
 def _nearest_divisor(period_us: int, cells: int) -> int:
@@ -303,7 +325,7 @@ def refund(
     limit: SlidingWindow, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
 ) -> State | None:
     """Returns the state with up to `units` of the receipt's charge given back; None if it holds none any more."""
-    refunded = min(units, receipt.cost - receipt.returned)
+    refunded = min(units, receipt.cost - receipt.refunded_units)
     if state is None or refunded <= 0 or (cancel and receipt.served_us < now_us):
         return None
     (cell_us, cells), tail, counts, ahead = state

@@ -47,16 +47,17 @@ Laws (tests/algorithms/test_slots.py; of the engines, tests/engines/slot_stories
 from __future__ import annotations
 
 from headgate.algorithms.decision import Outcome
+from headgate.algorithms.durations import format_duration, in_words
 from headgate.algorithms.limit import (
     DAY,
     EXACT,
     HORIZON_US,
     MAX_CLOCK_SWING_US,
     SECOND,
+    Description,
     Limit,
     check_microseconds,
     check_whole,
-    format_duration,
 )
 from headgate.errors import InvalidRule
 
@@ -86,6 +87,7 @@ class Slots(Limit):
 
     __slots__ = ("amount", "ttl_us")
     algorithm = "slots"
+    no_bucket = "slots are held, and only the engine knows who holds one"
 
     def __init__(self, amount: int, ttl: float = 30.0) -> None:
         self.amount: int = check_whole("The number of slots", amount)
@@ -94,12 +96,28 @@ class Slots(Limit):
             "" if self.ttl_us == _DEFAULT_TTL_US else f" ttl {format_duration(self.ttl_us)}"
         )
         if amount > EXACT or self.ttl_us > HORIZON_US:
-            raise InvalidRule(f'"{self.text}" cannot be: a ttl is at most 366 days, an amount at most 2^53.')
+            raise InvalidRule(f'"{self.text}" is out of range: a ttl is at most 366 days, an amount at most 2^53.')
         self.args: tuple[int | float, ...] = (amount, self.ttl_us)
 
     @property
     def max_cost(self) -> int:
         return 1  # a slot at a time
+
+    @property
+    def units_at_once(self) -> int:
+        return self.amount
+
+    def _share(self, units: int, sharers: int) -> Slots:
+        return Slots(units, self.ttl_us / SECOND)
+
+    def explain(self) -> Description:
+        ttl = in_words(self.ttl_us)
+        yield "algorithm", "slots: how many calls may run at once, however long each takes"
+        yield "passes", f"{self.amount:,} holders at a time, with acquire and release; waiters are served in order"
+        yield "crash", f"a holder that does not renew for {ttl} loses its slot"
+        yield "exact", "every lease has a fencing number that never repeats"
+        yield "idle keys", f"are forgotten when the last lease has ended: {ttl} after its last renewal at most"
+        yield "refused", "leaves no trace; retry_after is when a slot comes free at the latest"
 
 
 def turn(limit: Slots, alive: int) -> int | None:

@@ -66,19 +66,22 @@ Laws (tests/algorithms/test_smooth.py, test_clock_laws.py, test_refund_laws.py):
 
 from __future__ import annotations
 
-from math import ceil
+from fractions import Fraction
+from math import ceil, nextafter
 
-from headgate.algorithms.decision import Outcome, Receipt
+from headgate.algorithms.decision import AT_US, MARK, RESET_AFTER_US, RETRY_AFTER_US, Outcome, Receipt
+from headgate.algorithms.durations import format_duration, format_period, in_words
 from headgate.algorithms.limit import (
     DAY,
     EXACT,
     HORIZON_US,
     MAX_CLOCK_SWING_US,
+    REFUSAL_TEXT,
     SECOND,
+    Description,
     Limit,
+    ceil_seconds,
     check_microseconds,
-    format_duration,
-    format_period,
 )
 from headgate.errors import InvalidRule
 
@@ -111,6 +114,7 @@ class Smooth(Limit):
         "warmup_us",
     )
     algorithm = "smooth"
+    no_bucket = "a smooth limit makes callers wait for each other, and holders decide alone"
     args: _Args
     interval_us: float
     store: float
@@ -158,6 +162,67 @@ class Smooth(Limit):
     @property
     def max_cost(self) -> int:
         return self.max_units
+
+    @property
+    def units_at_once(self) -> int:
+        return 1
+
+    @property
+    def quota(self) -> int:
+        return max(1, int(self.args[0] * self.window_seconds))
+
+    @property
+    def window_seconds(self) -> int:
+        """The seconds in which at least one unit passes, and all that can be saved is saved."""
+        saved_us = 0 if self.warmup_us else round(self.args[2] * SECOND)
+        return max(1, ceil_seconds(max(saved_us, ceil(self.interval_us))))
+
+    @property
+    def units_per_second(self) -> Fraction:
+        return Fraction(self.args[0])
+
+    def units_in_use(self, outcome: Outcome) -> int:
+        return -(-(outcome[RETRY_AFTER_US] or 0) // max(1, int(self.interval_us)))
+
+    def receipt_of_newest(self, outcome: Outcome, units: int) -> Receipt | None:
+        at_us, reset_us, shut_us = outcome[AT_US], outcome[RESET_AFTER_US], outcome[RETRY_AFTER_US] or 0
+        if self.warmup_us and shut_us:
+            # Half of a charge that began that much earlier: so that a warm-up prices the units itself.
+            return Receipt(2 * units, at_us - shut_us, reset_us, 0, 2 * shut_us)
+        price_us = min(shut_us, int(units * self.interval_us))
+        refunded_us, _ = unpack_mark(self, outcome[MARK])
+        mark = pack_mark(self, price_us, refunded_us)
+        return Receipt(units, at_us, reset_us, 0, mark) if shut_us else None
+
+    def divide(self, count: int, units: int, sharers: int) -> Smooth | None:
+        """Returns a share of the rate alone: a smooth limit holds no units."""
+        rate, warmup_us, shape = self.args
+        shape_options = {"warmup": warmup_us / SECOND, "cold": shape} if warmup_us else {"burst": shape}
+        amount = rate * SECOND
+        while True:
+            try:
+                candidate = Smooth(amount, count * SECOND, **shape_options)
+            except InvalidRule:
+                return None  # too slow to be paced
+            if Fraction(candidate.args[0]) * count <= Fraction(rate):
+                return candidate
+            amount = nextafter(amount, 0)
+
+    def explain(self) -> Description:
+        rate, warmup_us, shape = self.args
+        interval, warmup = in_words(self.interval_us), in_words(warmup_us)
+        yield "algorithm", "smooth pacing: Guava's RateLimiter"
+        yield "passes", f"one every {interval}; the next one waits for what the last one took"
+        if warmup_us:
+            yield "cold", f"starts {shape:g} times slower, and is at full rate after {warmup} of steady demand"
+            yield "idle keys", f"are forgotten when they have gone cold: {warmup} after they were paid for"
+        else:
+            saved_us = shape * SECOND
+            saved = f"saves up to {in_words(saved_us)} of idle time, {self.store:g} units"
+            yield "burst", f"{saved}; a new key has saved nothing"
+            yield "idle keys", f"are forgotten after {in_words(max(DAY, saved_us))}, with what they had saved"
+        yield "exact", f"as Guava is: doubles, prices rounded down to whole microseconds; {rate:g} a second"
+        yield "refused", f"{REFUSAL_TEXT}; take asks without waiting, wait and reserve take a place"
 
 
 def _check_number(what: str, value: object, minimum: float, maximum: float) -> None:
@@ -304,7 +369,7 @@ def refund(
         return None
     at_us = _as_at(state, now_us)
     stored, free_us = _settle(limit, state, at_us)
-    cost, returned = receipt.cost, receipt.returned
+    cost, returned = receipt.cost, receipt.refunded_units
     units = min(units, cost - returned)
     if not limit.warmup_us:
         return _refund_of_burst(limit, state, stored, free_us, at_us, units, receipt, cancel)
@@ -337,7 +402,7 @@ def _refund_of_burst(
     refunded_before_us, paid_us = unpack_mark(limit, receipt.mark)
     if state[3] != limit.args or refunded_before_us > refunded_total_us:
         return None
-    cost, returned = receipt.cost, receipt.returned
+    cost, returned = receipt.cost, receipt.refunded_units
     returned_us = int(paid_us * (returned / cost))
     refunded_us = int(paid_us * ((returned + units) / cost)) - returned_us
     # Until when the charge delays a full store, less what was given back since; and until when all of them do.

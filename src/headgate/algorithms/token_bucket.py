@@ -59,19 +59,23 @@ Laws (tests/algorithms/test_token_bucket.py, test_token_bucket_laws.py, test_clo
 
 from __future__ import annotations
 
+from fractions import Fraction
 from math import ceil, frexp, gcd
 from typing import NamedTuple
 
 from headgate.algorithms.decision import Outcome, Receipt
+from headgate.algorithms.durations import format_period, in_words
 from headgate.algorithms.limit import (
     EXACT,
     HORIZON_US,
     MAX_CLOCK_SWING_US,
+    REFUSAL_TEXT,
+    SECOND,
     YEAR,
+    Description,
     Limit,
     check_microseconds,
     check_whole,
-    format_period,
 )
 from headgate.errors import InvalidRule
 
@@ -144,6 +148,7 @@ class TokenBucket(Limit):
 
     __slots__ = ("amount", "burst", "capacity", "measure", "pace", "period_us")
     algorithm = "token_bucket"
+    prefetchable = True
 
     def __init__(self, amount: int, per: float = 1, burst: int | None = None) -> None:
         check_whole("The amount of a token bucket", amount)
@@ -170,6 +175,48 @@ class TokenBucket(Limit):
     @property
     def max_cost(self) -> int:
         return self.burst
+
+    @property
+    def window_seconds(self) -> int:
+        return -(-self.capacity // (self.amount * SECOND))
+
+    @property
+    def units_per_second(self) -> Fraction:
+        return Fraction(self.amount * SECOND, self.period_us)
+
+    @property
+    def unit_drain(self) -> tuple[int, int]:
+        return self.period_us, self.amount
+
+    def as_bucket(self) -> tuple[int, int, int]:
+        return self.amount, self.period_us, self.burst
+
+    def _share(self, units: int, sharers: int) -> TokenBucket:
+        # The period is multiplied, not the amount divided: that is exact. If the last unit of a burst makes a
+        # bucket too slow to fill, it is left out; if the period gets too long to express, the amount is rounded
+        # down.
+        less = max(1, units - 1)
+        for burst in (units, less):
+            try:
+                return TokenBucket(self.amount, self.period_us * sharers / SECOND, burst)
+            except InvalidRule:
+                continue
+        return TokenBucket(self.amount // sharers, self.period_us / SECOND, less)
+
+    def explain(self) -> Description:
+        unit_us, fill_us = self.period_us / self.amount, self.capacity / self.amount
+        yield "algorithm", "token bucket (GCRA): a steady rate that forgives short bursts"
+        yield "passes", f"{self.burst:,} at once from a full bucket, then one every {in_words(unit_us)}"
+        yield "at most", f"{self.burst:,} in any span of time, and what comes back within it"
+        if self.amount == 1:
+            yield "exact", f"to the microsecond: one unit is {self.period_us:,} us"
+        else:
+            yield (
+                "exact",
+                f"nothing is rounded: {self.amount:,} units are {self.period_us:,} us, the rest is remembered",
+            )
+        yield "idle keys", f"are forgotten when their bucket is full again: after {in_words(fill_us)} at most"
+        yield "refused", f"{REFUSAL_TEXT}; a cost above {self.burst:,} never passes"
 
 
 def decide(
@@ -301,14 +348,14 @@ def refund(
         return None  # more was used than this limit sees, and a refund would lose that
     now_us = _proven_us(limit, details, _level(limit, details, now_us), now_us)
     level = _level(limit, details, now_us)
-    outstanding = (receipt.cost - receipt.returned) * limit.period_us
+    outstanding = (receipt.cost - receipt.refunded_units) * limit.period_us
     refunded = min(units * limit.period_us, outstanding)
     # Where the charge's own water ended; and where it ends as of now, lower by what was given back since.
     end_us = receipt.at_us + receipt.reset_after_us - (grains > 0)
     charged_end = _grains(limit, end_us - now_us, grains)
     later_returns = (each for each in details.refunds if each.number > after and each[:2] <= (after, end_us))
     below = sum(_grains(limit, each.us, each.grains) for each in later_returns)
-    end = charged_end - max(below, receipt.returned * limit.period_us)
+    end = charged_end - max(below, receipt.refunded_units * limit.period_us)
     # No reservation was promised for later than a bucketful below the highest water that there was.
     claims = (details.claims_us - now_us) * limit.amount
     highest = max(level, claims) if claims - limit.amount >= limit.capacity else level
@@ -325,7 +372,7 @@ def refund(
     if refunded <= 0:
         return None
     refunds, claims_us = details.refunds, details.claims_us
-    is_partial = receipt.returned + units < receipt.cost
+    is_partial = receipt.refunded_units + units < receipt.cost
     # Something remains above the gap, or of the charge.
     if end != level or is_partial or refunded < min(outstanding, end):
         number = details.last_refund + 1
@@ -361,7 +408,7 @@ def dead_at_us(limit: TokenBucket, state: State) -> int:
     return max(dry_us, details.claims_us) + MAX_CLOCK_SWING_US
 
 
-def carried(limit: TokenBucket, state: State, pace: int) -> State:
+def convert_pace(limit: TokenBucket, state: State, pace: int) -> State:
     """Converts a state that was written at another pace to this limit: what was used stays used."""
     details = _details(state)
     written_pace = pace if details.pace is None else details.pace
@@ -412,4 +459,4 @@ def unpack(text: str, limit: TokenBucket | None = None, pace: str = "") -> State
         int(claims_us or 0),
     )
     applies = limit and limit_pace and written_pace not in ("", limit_pace)
-    return carried(limit, details, int(written_pace)) if limit and applies else _state(details)
+    return convert_pace(limit, details, int(written_pace)) if limit and applies else _state(details)

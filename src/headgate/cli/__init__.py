@@ -59,7 +59,7 @@ from headgate.cli.parser import Parser
 from headgate.errors import CorruptState, EngineUnavailable, HeadgateError, InvalidRulebook
 from headgate.service.log_format import error_line
 
-_CODES = "".join((__doc__ or "").partition("Exit codes")[1:])
+_CODES = "".join((__doc__ or "").partition("Modules:")[0].partition("Exit codes")[1:])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -94,7 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def tree() -> Parser:
     """Returns the parser of all commands."""
     parser = Parser(
-        prog="headgate", description="Decides, for every call, whether it may pass.", epilog=_CODES.rstrip()
+        prog="headgate",
+        description="Rate limits: decide calls, publish rules, run the check service.",
+        epilog=_CODES.rstrip(),
     )
     parser.add_argument("--version", action="version", version=f"headgate {headgate.__version__}")
     parser.set_defaults(run=None)

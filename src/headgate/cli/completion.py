@@ -44,7 +44,7 @@ def add(commands: Commands, tree: Callable[[], Parser]) -> None:
         commands,
         "completion",
         lambda args: _output(args, tree()),
-        "a script that completes the words of headgate in a shell",
+        "print a completion script for a shell",
         'eval "$(headgate completion bash)"',
         "headgate completion fish > ~/.config/fish/completions/headgate.fish",
     )

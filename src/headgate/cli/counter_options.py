@@ -1,7 +1,7 @@
 """The options that select counters: --limit for those of a plain limit, --rule for those of a rule.
 
     --limit "10/s; 500/hour" [--name api]     the counters of Limiter(limit, name=...)
-    --rule login [--rules FILE]               the counters of a rule (operations/counter_lookup.py)
+    --rule login [--rules FILE]               the counters of a rule (operations/find_counters.py)
 
 With a rule the key is the rule's key text, user=ann|sku=7; --attribute plan=pro passes an attribute that its limit
 is chosen by, if the key does not contain it. An option that would have no effect is refused.
@@ -17,7 +17,7 @@ from headgate.cli.parser import name_value
 from headgate.cli.rulebook_option import add_rules_option, optional_rulebook
 from headgate.errors import InvalidRule
 from headgate.limit_syntax import parse_all
-from headgate.operations.counter_lookup import (
+from headgate.operations.find_counters import (
     CounterRef,
     all_counters_of_key,
     check_counted_on_server,
@@ -38,7 +38,7 @@ def add_counter_options(parser: argparse.ArgumentParser, *, attributes: bool = T
     """Adds the options; without `attributes` for a command that uses every limit of a rule."""
     parser.add_argument("key", metavar="KEY", help="the key; with --rule its key text: user=ann|sku=7")
     parser.add_argument("--limit", metavar="LIMIT", help='a limit by itself, such as "10/minute"')
-    parser.add_argument("--name", help="the name of the limit's counters (its text unless given)")
+    parser.add_argument("--name", help="the name of the limit's counters (default: its text)")
     parser.add_argument("--rule", metavar="RULE", help="a rule of the rulebook, instead of --limit")
     add_rules_option(parser)
     parser.set_defaults(attribute=[])
@@ -48,7 +48,7 @@ def add_counter_options(parser: argparse.ArgumentParser, *, attributes: bool = T
             type=name_value,
             action="append",
             metavar="NAME=VALUE",
-            help="an attribute that the rule's limit is chosen by, if the key does not contain it",
+            help="an attribute that the rule's limit depends on and the key does not contain",
         )
 
 
@@ -92,23 +92,25 @@ def _plain_limit_counters(args: argparse.Namespace) -> list[CounterRef]:
 def _rule(args: argparse.Namespace, engine: RedisEngine) -> Rule | None:
     """Returns the rule of --rule; None if --limit is given."""
     if args.limit is None and args.rule is None:
-        raise InvalidRule('Say which count: --limit "10/minute" for a limit by itself, or --rule NAME for a rule.')
+        raise InvalidRule(
+            'Neither --limit nor --rule is given. Write --limit "10/minute", or --rule NAME for a rule.'
+        )
     if args.limit is not None and args.rule is not None:
         raise InvalidRule(
-            "--limit and --rule are both given: a count is of a limit by itself, or of a rule. Leave one of them "
-            "out."
+            "--limit and --rule are both given: a count belongs to one of them. Leave the other out."
         )
     if args.limit is not None:
         if args.rules is not None:
-            raise InvalidRule("A limit by itself is in no rulebook: --rules goes with --rule.")
+            raise InvalidRule("--rules has no effect with --limit. Use it with --rule.")
         if args.attribute:
-            raise InvalidRule("A limit by itself is the same for all: --attribute goes with --rule.")
+            raise InvalidRule("--attribute has no effect with --limit. Use it with --rule.")
         return None
     if args.name is not None:
-        raise InvalidRule("A rule has its own name: --name goes with --limit.")
+        raise InvalidRule("--name has no effect with --rule. Use it with --limit.")
     book = optional_rulebook(args, engine)
     if book is None:
         raise InvalidRule(
-            f'Where is the rule "{args.rule}"? No rulebook was pushed to this engine: give one with --rules FILE.'
+            f'The rule "{args.rule}" is unknown: no rulebook was pushed to this engine. Give one with '
+            "--rules FILE."
         )
     return check_counted_on_server(find_rule(book, args.rule))

@@ -26,7 +26,7 @@ TIMEOUT_S = 5.0  # longer than a program's: a person at a prompt can wait
 def add_engine(parser: argparse.ArgumentParser, *, prefix: bool = True) -> None:
     parser.add_argument("--engine", metavar="URL", help=f"redis://host:6379/0 (or {VARIABLE} in the environment)")
     if prefix:
-        parser.add_argument("--prefix", default="hg", help="what the keys begin with (hg unless given)")
+        parser.add_argument("--prefix", default="hg", help="the prefix of the keys (default: hg)")
 
 
 def url_of(args: argparse.Namespace) -> str:
@@ -38,7 +38,9 @@ def server_of(args: argparse.Namespace, memory_error: str) -> tuple[str, url_opt
     """Splits the engine's URL into the server's and our options. `memory_error` says why memory:// is refused."""
     url = url_of(args)
     if not url:
-        raise InvalidRule(f"Say where to: {args.called} --engine redis://host:6379/0, or set {VARIABLE}.")
+        raise InvalidRule(
+            f"No server is given. Write {args.called} --engine redis://host:6379/0, or set {VARIABLE}."
+        )
     if url.startswith("memory://"):
         raise InvalidRule(f"memory:// is this process alone: {memory_error}.")
     server_url, options = url_options.split_url_options(url)

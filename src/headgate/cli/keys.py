@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 
 from headgate.algorithms.decision import REMAINING, RESET_AFTER_US
+from headgate.algorithms.durations import in_words
 from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import Output, warn
 from headgate.cli.parser import Commands, command, whole_number
 from headgate.cli.rulebook_option import add_rules_option, optional_rulebook
-from headgate.cli.table import Table, Value
-from headgate.explain import in_words
+from headgate.cli.table import TextTable, Value
 from headgate.operations.key_usage import SCAN_LIMIT, KeyUsage, UsageReport, check_rule, report_usage, scan_keys
 
 
@@ -22,21 +22,20 @@ def add(commands: Commands) -> None:
         commands,
         "keys",
         run,
-        "the counters, busiest first",
+        "show the counters, busiest first",
         "headgate keys --engine redis://host:6379/0 --top 10",
         "headgate keys --rule login --rules rules.yaml --json",
-        more="Found by SCAN, a thousand keys at a time, so that no other client waits. Nothing is changed.",
+        more="It finds them by SCAN, a thousand keys at a time, so that no other client waits. It changes "
+        "nothing.",
     )
     parser.add_argument("--rule", metavar="RULE", help="only the counters of this rule, or of this name")
-    parser.add_argument(
-        "--top", type=whole_number(1), default=20, metavar="N", help="how many keys are shown (20)"
-    )
+    parser.add_argument("--top", type=whole_number(1), default=20, metavar="N", help="how many keys to show (20)")
     parser.add_argument(
         "--scan-limit",
         type=whole_number(1),
         default=SCAN_LIMIT,
         metavar="N",
-        help="stop after so many counters (100,000)",
+        help="stop after this many counters (100,000)",
     )
     add_rules_option(parser)
     add_engine(parser)
@@ -61,12 +60,14 @@ def _output(report: UsageReport) -> Output:
     titles = ("rule", "key", "used", "of", "remaining", "reset", "limit")
     rows = [_row(usage) for usage in report.busiest]
     right = ("used", "of", "remaining", "reset", "counts", "bytes")
-    return Output(document, [Table(("rule", "counts", "bytes"), rules, right), "", Table(titles, rows, right)])
+    return Output(
+        document, [TextTable(("rule", "counts", "bytes"), rules, right), "", TextTable(titles, rows, right)]
+    )
 
 
 def _row(usage: KeyUsage) -> tuple[Value, ...]:
     scanned, limit, outcome = usage
-    key = scanned.key if scanned.told else f"{scanned.key[:14]}…"
+    key = scanned.key if scanned.is_readable else f"{scanned.key[:14]}…"
     reset_us = (scanned.ttl_ms or 0) * 1000 if outcome is None else outcome[RESET_AFTER_US]
     return (
         scanned.name,

@@ -9,7 +9,7 @@ from headgate.cli.output import Output
 from headgate.cli.parser import Commands, command, whole_number
 from headgate.engines import url_options
 from headgate.engines.url import open_async_engine
-from headgate.explain import explain, explain_limits, guarantees
+from headgate.explain import explain_limits, guarantees
 from headgate.limit_syntax import parse_all
 
 
@@ -18,7 +18,7 @@ def add(commands: Commands) -> None:
         commands,
         "limit",
         run,
-        "what a limit means, and what its engine promises, in words",
+        "explain a limit, and what its engine guarantees",
         'headgate limit "100/s burst 200"',
         'headgate limit "10/s; 500/hour" --engine "redis://host/0?fallback=local" --nodes 4',
     )
@@ -26,13 +26,13 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--engine",
         metavar="URL",
-        help="also show what this engine promises: redis://host/0?fallback=local&prefetch=100ms",
+        help="also explain what this engine guarantees: redis://host/0?fallback=local&prefetch=100ms",
     )
     parser.add_argument(
         "--nodes",
         type=whole_number(1),
         metavar="N",
-        help="how many processes share the limit (unless given, nodes of the engine's URL, or 1)",
+        help="how many processes share the limit (default: nodes of the engine's URL, or 1)",
     )
 
 
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> Output:
     nodes = args.nodes or (url_options.split_url_options(args.engine)[1].nodes if args.engine else None) or 1
     document = [
         {"limit": limit.text, "algorithm": limit.algorithm}
-        | {"explained": dict((*explain(limit), *guarantees(engine, limit, nodes)))}
+        | {"explained": dict((*limit.explain(), *guarantees(engine, limit, nodes)))}
         for limit in limits
     ]
     return Output({"limits": document}, [explain_limits(limits, engine, nodes, width).removesuffix("\n")])

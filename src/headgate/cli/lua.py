@@ -11,7 +11,7 @@ from headgate.algorithms import ALGORITHMS
 from headgate.cli.engine_option import add_engine, server_of
 from headgate.cli.output import Output, warn
 from headgate.cli.parser import Commands, command, group
-from headgate.cli.table import Table
+from headgate.cli.table import TextTable
 from headgate.engines.redis.script_assembly import (
     Script,
     algorithm_script,
@@ -25,23 +25,23 @@ from headgate.gateway import lua_library
 
 _CALL_SYNTAX = {
     "rate_limiter": (
-        "init MAX_PERMITS RATE [TTL]     1: a bucket of so many, RATE of them come back a second",
-        "acquire N                       1: they are yours, -1: they are not",
+        "init MAX_PERMITS RATE [TTL]     1: a bucket of MAX_PERMITS, refilled at RATE a second",
+        "acquire N                       1: allowed, -1: refused",
         "delete                          1",
     ),
     "token_bucket": (
-        "N     on a hash with bucket_cap and rate (or period).  1: yours, 0: not, -1: not configured",
+        "N     on a hash with bucket_cap and rate (or period).  1: allowed, 0: refused, -1: not configured",
     ),
 }
 
 
-_PUBLISH_AGAIN = (
-    "A server forgets its scripts when it is restarted, and a new replica has none: publish again then."
-)
+_PUBLISH_AGAIN = "A restarted server has lost its scripts, and a new replica has none: then publish again."
 
 
 def add(commands: Commands) -> None:
-    verbs = group(commands, "lua", "the scripts that run inside Redis and Valkey, and the Lua for nginx")
+    verbs = group(
+        commands, "lua", "publish or show the scripts that run inside Redis and Valkey; copy the Lua for nginx"
+    )
     publish_parser = command(
         verbs,
         "publish",
@@ -51,12 +51,12 @@ def add(commands: Commands) -> None:
         more=_PUBLISH_AGAIN,
     )
     add_engine(publish_parser, prefix=False)
-    command(verbs, "list", _list, "every script: name, size in bytes, SHA1", "headgate lua list")
+    command(verbs, "list", _list, "list every script: name, size in bytes, SHA1", "headgate lua list")
     show_parser = command(
         verbs,
         "show",
         _show,
-        "the text of one script, as the server runs it",
+        "print the text of one script, as the server runs it",
         "headgate lua show take/token_bucket",
     )
     show_parser.add_argument("name", help="as headgate lua list names it")
@@ -64,7 +64,7 @@ def add(commands: Commands) -> None:
         verbs,
         "path",
         _path,
-        "where nginx finds our Lua: the value of lua_package_path",
+        "print the value of lua_package_path with which nginx finds headgate's Lua",
         "headgate lua path",
         'sed -i "s|LUA_PATH|$(headgate lua path)|" nginx.conf',
     )
@@ -114,7 +114,7 @@ def _list(args: argparse.Namespace) -> Output:
     sizes = {name: len(script.text.encode()) for name, script in by_name.items()}
     document = [{"name": name, "bytes": sizes[name], "sha1": script.sha} for name, script in by_name.items()]
     rows = [(name, sizes[name], script.sha) for name, script in by_name.items()]
-    return Output({"scripts": document}, [Table(("script", "bytes", "sha1"), rows, right=("bytes",))])
+    return Output({"scripts": document}, [TextTable(("script", "bytes", "sha1"), rows, right_aligned=("bytes",))])
 
 
 def _show(args: argparse.Namespace) -> Output:

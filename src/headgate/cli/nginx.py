@@ -39,12 +39,12 @@ _init_failed = re.compile(r"init_by_lua(?:_block)? error: (?:init_by_lua:\d+: )?
 
 
 def add(commands: Commands) -> None:
-    verbs = group(commands, "nginx", "nginx as a gateway: its configuration, and whether nginx accepts it")
+    verbs = group(commands, "nginx", "nginx as a gateway: print a configuration, or check one")
     conf_parser = command(
         verbs,
         "conf",
         _conf,
-        "a whole nginx.conf for a rulebook",
+        "print a whole nginx.conf for a rulebook",
         "headgate nginx conf rules.yaml --engine redis://host:6379/0 > nginx.conf",
         "headgate nginx conf rules.yaml --shared --bundle /etc/nginx/rules.bundle.json > nginx.conf",
     )
@@ -54,12 +54,13 @@ def add(commands: Commands) -> None:
         verbs,
         "check",
         _check,
-        "whether nginx accepts a configuration",
+        "check whether nginx accepts a configuration",
         "headgate nginx check",
         "headgate nginx check ./nginx.conf",
         "headgate nginx check rules.yaml --shared",
-        more="A file is an nginx.conf, or a rulebook by its suffix: then what headgate nginx conf would print is "
-        "checked. Without a file it checks the configuration that nginx itself finds.",
+        more="The file is an nginx.conf, or a rulebook (by its suffix): then it checks the output of "
+        "headgate nginx conf. "
+        "Without a file it checks the configuration that nginx itself finds.",
     )
     check_parser.add_argument("file", nargs="?", metavar="FILE", help="an nginx.conf, or a rulebook")
     _add_choices(check_parser)
@@ -70,9 +71,11 @@ def _add_choices(parser: Parser) -> None:
     counting.add_argument(
         "--engine", metavar="URL", help=f"count in Redis ({ENGINE}, unless given here or by {VARIABLE})"
     )
-    counting.add_argument("--shared", action="store_true", help="count in this nginx alone, all workers together")
+    counting.add_argument(
+        "--shared", action="store_true", help="count in the memory of this nginx, for all its workers"
+    )
     parser.add_argument("--bundle", metavar="BUNDLE", help="write this file, and use it instead of pushed rules")
-    parser.add_argument("--prefix", default=NginxOptions.prefix, help="what the keys begin with (hg unless given)")
+    parser.add_argument("--prefix", default=NginxOptions.prefix, help="the prefix of the keys (default: hg)")
     parser.add_argument(
         "--listen", type=whole_number(1), default=NginxOptions.listen, metavar="PORT", help="8000 unless given"
     )
@@ -80,7 +83,10 @@ def _add_choices(parser: Parser) -> None:
         "--backend", default=NginxOptions.backend, metavar="URL", help="http://127.0.0.1:8080 unless given"
     )
     parser.add_argument(
-        "--workers", type=whole_number(1), metavar="N", help="as many as there are cores unless given"
+        "--workers",
+        type=whole_number(1),
+        metavar="N",
+        help="worker processes (default: as many as there are cores)",
     )
 
 
@@ -113,7 +119,7 @@ def _gate(args: argparse.Namespace, bundle_path: Path | None, rulebook: str) -> 
     engine = None if args.shared else _engine(url_of(args) or ENGINE)
     return NginxOptions(
         package_path=lua_library.package_path(lua_library.folder()),
-        said=_command_line(args, engine, bundle_path),
+        command_line=_command_line(args, engine, bundle_path),
         modules=_modules(),
         engine=engine,
         bundle=None if bundle_path is None else str(bundle_path),

@@ -17,7 +17,7 @@ from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import DONE, NEGATIVE, Output, warn
 from headgate.cli.parser import Commands, Parser, Run, command, duration_option, group, whole_number
 from headgate.cli.rulebook_option import add_rules_option, optional_rulebook
-from headgate.cli.table import Table
+from headgate.cli.table import TextTable
 from headgate.enforcement.override_checks import check_override
 from headgate.engines.overrides import validate_override
 from headgate.rules.lookup import find_rule, parse_key
@@ -29,34 +29,44 @@ if TYPE_CHECKING:
 
 def add(commands: Commands) -> None:
     verbs = group(
-        commands, "overrides", "limits of single keys, in place of their rule's: set, get, unset or list them"
+        commands, "overrides", "set, get, unset or list overrides: limits of single keys, in place of their rule's"
     )
     set_parser = _verb(
         verbs,
         "set",
         _set,
-        "give a key a limit of its own",
+        "set another limit for a key",
         'headgate overrides set items "user=ann|sku=7" 1000/s --for 2h',
         "headgate overrides set login address=203.0.113.9 100/minute --rules rules.yaml",
     )
     set_parser.add_argument("key", metavar="KEY", help="the rule's key text: user=ann|sku=7")
     set_parser.add_argument("limit", metavar="LIMIT", help='such as "100/minute", or "10/s; 500/hour" by position')
     set_parser.add_argument(
-        "--if-absent", action="store_true", help="only if the key has none yet (exit code 3 if it has)"
+        "--if-absent", action="store_true", help="only if the key has no override yet (exit code 3 if it has one)"
     )
     set_parser.add_argument(
-        "--for", dest="life", type=duration_option, metavar="SPAN", help="for so long, such as 30m or 2h"
+        "--for",
+        dest="life",
+        type=duration_option,
+        metavar="SPAN",
+        help="how long it lasts, such as 30m or 2h (default: until it is unset)",
     )
-    get_parser = _verb(verbs, "get", _get, "a key's own limit", "headgate overrides get items 'user=ann|sku=7'")
+    get_parser = _verb(
+        verbs, "get", _get, "print the override of a key", "headgate overrides get items 'user=ann|sku=7'"
+    )
     get_parser.add_argument("key", metavar="KEY", help="the rule's key text")
     unset_parser = _verb(
-        verbs, "unset", _unset, "let the rule decide for a key again", "headgate overrides unset items user=ann"
+        verbs,
+        "unset",
+        _unset,
+        "remove the override of a key: the rule decides again",
+        "headgate overrides unset items user=ann",
     )
     unset_parser.add_argument("key", metavar="KEY", help="the rule's key text")
     list_parser = _verb(
-        verbs, "list", _list, "all keys of a rule with a limit of their own", "headgate overrides list items"
+        verbs, "list", _list, "list the keys of a rule that have overrides", "headgate overrides list items"
     )
-    list_parser.add_argument("--top", type=whole_number(1), metavar="N", help="no more than so many")
+    list_parser.add_argument("--top", type=whole_number(1), metavar="N", help="list at most this many")
 
 
 def _verb(verbs: Commands, name: str, run: Run, about: str, *examples: str) -> Parser:
@@ -132,4 +142,4 @@ def _list(args: argparse.Namespace) -> Output:
     if not rows:
         _check_names(book, args.rule)
         return Output(document, [f"{args.rule}: no key has a limit of its own"])
-    return Output(document, [Table(("key", "limit"), rows)])
+    return Output(document, [TextTable(("key", "limit"), rows)])

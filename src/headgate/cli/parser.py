@@ -63,7 +63,7 @@ def command(
     epilog = "\n".join(["example:" if len(examples) == 1 else "examples:", *(f"  {line}" for line in examples)])
     text = f"{about[:1].upper()}{about[1:]}.{f' {more}' if more else ''}"
     parser = commands.add_parser(name, help=about, description=wrap_paragraphs(text), epilog=epilog)
-    parser.add_argument("--json", action="store_true", help="answer with one JSON document; times in seconds")
+    parser.add_argument("--json", action="store_true", help="print one JSON document, with times in seconds")
     parser.set_defaults(run=run, called=parser.prog)
     return parser
 

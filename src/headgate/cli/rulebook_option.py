@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_rules_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--rules", metavar="FILE", help="the rulebook (unless given, the one pushed to the engine, if any)"
-    )
+    parser.add_argument("--rules", metavar="FILE", help="the rulebook (default: the one pushed to the engine)")
 
 
 def optional_rulebook(args: argparse.Namespace, engine: RedisEngine) -> Rulebook | None:

@@ -24,7 +24,7 @@ def add(commands: Commands) -> None:
         commands,
         "serve",
         _serve,
-        "answer gateways: over HTTP, and Envoy over gRPC",
+        "run the check service: gateways call it over HTTP, and Envoy over gRPC",
         "headgate serve",
         "headgate serve --rules rules.yaml --engine redis://localhost:6379/0 --workers 2",
         more="Without arguments it counts in memory, uses a sample rulebook and prints what to try. Everything "
@@ -49,7 +49,7 @@ def _serve(args: argparse.Namespace) -> int:
         require("Answering Envoy over gRPC", "envoy", *ENVOY_MODULES, hint=hint)
     from headgate.service.supervisor import run
 
-    completed = settings.completed()
+    completed = settings.with_secrets()
     token = None if settings.admin_token or settings.admin is None else completed.admin_token
     return run(completed, lambda: _print_addresses(completed, token, as_json=args.json or settings.log == JSON))
 

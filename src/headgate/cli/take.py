@@ -10,12 +10,12 @@ import argparse
 from typing import Any
 
 from headgate.algorithms.decision import Decision, Verdict
+from headgate.algorithms.durations import in_words
 from headgate.cli.counter_options import add_counter_options, all_counters_of, counters_of
 from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import DONE, NEGATIVE, Output
 from headgate.cli.parser import Commands, Parser, Run, command, whole_number
-from headgate.cli.table import Cell, Table, Value
-from headgate.explain import in_words
+from headgate.cli.table import Cell, TextTable, Value
 from headgate.flow import run
 from headgate.operations import manual_calls
 from headgate.validation import check_key
@@ -28,23 +28,23 @@ def add(commands: Commands) -> None:
         commands,
         "take",
         _take,
-        "may a call pass? Charges it if so",
+        "decide a call on a key, and charge it if it passes",
         'headgate take ann --limit "10/minute"',
         "headgate take 'user=ann|sku=7' --rule items --rules rules.yaml --cost 3",
     )
     take_parser.add_argument(
-        "--cost", type=whole_number(1), default=1, metavar="N", help="units that it costs (1)"
+        "--cost", type=whole_number(1), default=1, metavar="N", help="units that the call costs (1)"
     )
     peek_parser = _verb(
         commands,
         "peek",
         _peek,
-        "would a call pass? Charges nothing",
+        "decide a call on a key, and charge nothing",
         'headgate peek ann --limit "10/minute"',
         "headgate peek address=203.0.113.9 --rule login --json",
     )
     peek_parser.add_argument(
-        "--cost", type=whole_number(1), default=1, metavar="N", help="units that it would cost (1)"
+        "--cost", type=whole_number(1), default=1, metavar="N", help="units that the call would cost (1)"
     )
     refund_parser = _verb(
         commands,
@@ -52,7 +52,7 @@ def add(commands: Commands) -> None:
         _refund,
         "give units back to a key",
         'headgate refund ann --limit "10/minute" --cost 5',
-        more="The newest first, and at most what is counted now.",
+        more="It gives back the newest units first, and at most those that are counted now.",
     )
     refund_parser.add_argument(
         "--cost", type=whole_number(1), default=1, metavar="N", help="units to give back (1)"
@@ -100,13 +100,13 @@ def _refund(args: argparse.Namespace) -> Output:
         | {"before": before.remaining, "remaining": after.remaining, "reset_after": after.reset_after}
         for name, before, after in refunds
     ]
-    table = Table(("count", "limit", "before", "after"), rows, _RIGHT_ALIGNED)
+    table = TextTable(("count", "limit", "before", "after"), rows, _RIGHT_ALIGNED)
     return Output({"key": args.key, "cost": args.cost, "limits": document}, [table])
 
 
 def _decision_output(decision: Decision) -> Output:
     """Returns a decision as a document and as a table, with the verdict of each limit."""
-    parts = [(_name(part), part.verdicts[0]) for part in decision.parts]
+    parts = [(_name(part), part.verdicts[0]) for part in decision.counter_decisions]
     limits = [
         {"name": name, "limit": verdict.limit.text, "allowed": verdict.allowed} | _numbers(verdict)
         for name, verdict in parts
@@ -116,7 +116,7 @@ def _decision_output(decision: Decision) -> Output:
     rows = [_row(name, verdict) for name, verdict in parts]
     headline = (str(decision), "green" if decision.allowed else "red")
     return Output(
-        document, [headline, Table(titles, rows, _RIGHT_ALIGNED)], DONE if decision.allowed else NEGATIVE
+        document, [headline, TextTable(titles, rows, _RIGHT_ALIGNED)], DONE if decision.allowed else NEGATIVE
     )
 
 

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
-from headgate.engines.layers.fallback.limit_share import equal_share, full_capacity
+from headgate.engines.layers.fallback.limit_share import equal_share
 from headgate.errors import InvalidRulebook
 from headgate.rules.rule import Choice, Limits, Rulebook
 
@@ -39,8 +38,8 @@ def even_share(limit: Limit, nodes: int, rank: int | None) -> Limit:
 
 def _indivisible(limit: Limit, nodes: int) -> str | None:
     """Returns why a limit cannot be divided among `nodes`, and what to do; None if it can."""
-    discrete = isinstance(limit, Slots) or (isinstance(limit, FixedWindow) and limit.unit is not None)
-    if discrete and full_capacity(limit) < nodes:
+    discrete = isinstance(limit, Slots) or limit.is_calendar
+    if discrete and limit.units_at_once < nodes:
         return (
             f"has fewer units than {nodes} nodes, and each of them needs one. "
             "Raise the limit, lower nodes, or write where: cluster."

@@ -5,7 +5,8 @@ It is the rulebook's own document, and in addition:
     limits     each limit text in the rules: its algorithm, its numbers as the scripts read them, its header
                values, how many units pass at once, and of a smooth one the time of a unit
     zones      the time zones of calendar windows, each as the instants at which its offset from UTC changes
-    terms      each rule's charge options, in microseconds; the names that its cases are counted under; and their
+    charge_options
+               each rule's charge options, in microseconds; the names that its cases are counted under; and their
                order, as lists: a mapping in JSON has none
     scripts    the SHA1 of every script that the rulebook can need; their texts are stored separately
     warnings   what looks wrong in the rulebook, as sentences with its file and line: gateways log them
@@ -35,7 +36,6 @@ from headgate.algorithms.limit import SECOND, Limit
 from headgate.algorithms.smooth import Smooth
 from headgate.calendar import time_zone
 from headgate.enforcement.call_plan import limit_cases
-from headgate.engines.layers.fallback.limit_share import full_capacity
 from headgate.engines.redis.protocol import limit_args
 from headgate.engines.redis.script_assembly import (
     Script,
@@ -44,7 +44,7 @@ from headgate.engines.redis.script_assembly import (
     mixed_script,
     standalone_script,
 )
-from headgate.http.headers import per_second, quota, window_seconds
+from headgate.http.headers import per_second, quota
 from headgate.rules import serialization
 from headgate.rules.rule import Choice, Rule, Rulebook
 
@@ -68,7 +68,7 @@ def compile_bundle(book: Rulebook, now_us: int) -> Bundle:
         "headers": book.headers,
         "limits": {text: dict(_limit_entry(limit)) for text, limit in limits.items()},
         "zones": {zone: [list(entry) for entry in _offsets(zone, year)] for zone in sorted(zones)},
-        "terms": {rule.name: dict(_charge_options(rule)) for rule in book.rules},
+        "charge_options": {rule.name: dict(_charge_options(rule)) for rule in book.rules},
         "scripts": {name: _script(name).sha for name in _script_names(algorithms, locks)},
         "warnings": list(book.located_warnings),
     }
@@ -91,11 +91,11 @@ def _limit_entry(limit: Limit) -> Iterator[tuple[str, Any]]:
     yield "algorithm", limit.algorithm
     yield "numbers", [str(number) for number in limit_args(limit, "")]
     yield "quota", quota(limit)
-    if (window := window_seconds(limit)) is not None:
+    if (window := limit.window_seconds) is not None:
         yield "window", window
     if (rate := per_second(limit)) is not None:
         yield "per_second", rate
-    yield "fresh", full_capacity(limit)
+    yield "fresh", limit.units_at_once
     if isinstance(limit, Smooth):
         yield "interval_us", limit.interval_us
     if isinstance(limit, FixedWindow) and limit.unit is not None:

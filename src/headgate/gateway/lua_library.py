@@ -31,7 +31,8 @@ def package_path(directory: Path) -> str:
     path = str(directory / "?.lua")
     if any(char in str(directory) for char in ';?"\\$\n'):
         raise InvalidRule(
-            f"nginx cannot be told of {directory}: its name holds a character that means something in a Lua path. "
+            f"nginx cannot find Lua in {directory}: its name holds a character with a meaning in "
+            "lua_package_path. "
             "Copy the Lua elsewhere: headgate lua copy DIR."
         )
     return path

@@ -36,7 +36,7 @@ class NginxOptions:
     """The options of the file beside the rulebook. `modules` None: it is not known whether they are built in."""
 
     package_path: str
-    said: str = "headgate nginx conf"  # the command that prints it
+    command_line: str = "headgate nginx conf"  # the command that prints it
     modules: Sequence[str] | None = None
     engine: str | None = None  # None: nginx counts in its shared dict
     bundle: str | None = None  # None: nginx follows the pushed rulebook
@@ -71,7 +71,7 @@ def unknown_attributes(book: Rulebook) -> dict[str, list[Rule]]:
 def _main(book: Rulebook, gate: NginxOptions) -> Iterator[str]:
     count = f"{len(book)} rule{'' if len(book) == 1 else 's'}"
     yield f"# nginx by a rulebook: {_one_line(book.source or 'no file')}, {count}. Printed by"
-    yield f"#   {_one_line(gate.said)}"
+    yield f"#   {_one_line(gate.command_line)}"
     yield "# Check it with  headgate nginx check FILE  and start it with  nginx -c FILE  (a whole path)."
     yield ""
     yield from _load_modules(gate.modules)
@@ -117,7 +117,7 @@ def _http(book: Rulebook, gate: NginxOptions) -> Iterator[str]:
     yield ""
     yield from _resolver_and_tls(gate)
     if gate.engine is not None:
-        yield "# If Redis is gone the error log says so once; nginx would add a line for each connection."
+        yield "# If Redis is down, headgate logs that once; nginx would add a line for each failed connection."
         yield "lua_socket_log_errors off;"
         yield ""
     yield "init_by_lua_block {"
@@ -127,7 +127,7 @@ def _http(book: Rulebook, gate: NginxOptions) -> Iterator[str]:
     yield "}"
     yield 'init_worker_by_lua_block { require("resty.headgate").start() }'
     yield ""
-    yield "# Behind another proxy the address is that proxy's, unless nginx is told whom to believe:"
+    yield "# Behind another proxy the address is that proxy's, unless you name the proxies that nginx may trust:"
     yield "# set_real_ip_from 10.0.0.0/8;"
     yield "# real_ip_header X-Forwarded-For;"
     yield ""
@@ -144,12 +144,12 @@ def _http(book: Rulebook, gate: NginxOptions) -> Iterator[str]:
 def _underscore_headers(book: Rulebook, gate: NginxOptions) -> Iterator[str]:
     """Yields the directive for header fields with an underscore, which nginx drops by default."""
     if gate.underscored:
-        yield f"# Rules look at {', '.join(gate.underscored)}. nginx drops fields with _ in their names by itself."
+        yield f"# Rules use {', '.join(gate.underscored)}. nginx drops fields with _ in their names by default."
         yield "underscores_in_headers on;"
         yield ""
     elif any(name.startswith("header.") and "-" in name for rule in book.rules for name in used_attributes(rule)):
-        yield "# nginx drops fields with _ in their names: a call with X_User has no x-user to its rule."
-        yield "# If clients of yours write them so:"
+        yield "# nginx drops fields with _ in their names: for rules, a call with X_User has no x-user."
+        yield "# If your clients send such fields:"
         yield "# underscores_in_headers on;"
         yield ""
 
@@ -199,11 +199,11 @@ def _attributes(book: Rulebook) -> Iterator[str]:
     yield f"-- nginx knows by itself: {', '.join(NGINX_ATTRIBUTES)}, header.NAME, argument.NAME, cookie.NAME."
     unknown = unknown_attributes(book)
     if not unknown:
-        yield "-- The rulebook looks at nothing else."
+        yield "-- The rulebook uses no other attribute."
         return
-    yield "-- The rulebook looks at more. Unless a variable is named for it, user is $remote_user, and anything"
-    yield "-- else the nginx variable of its own name: plan is $plan. Name another, and remove the dashes. A"
-    yield "-- header or a cookie is whatever the client says; what auth_request_set or a map says is better."
+    yield "-- The rulebook uses more attributes. By default user is $remote_user, and any other attribute is the"
+    yield "-- nginx variable of the same name: plan is $plan. To use another variable, remove the dashes. Clients"
+    yield "-- can send any header and any cookie: a variable of auth_request_set or of a map is safer."
     yield "attributes = {"
     for name, rules in unknown.items():
         variable = _SUGGESTED_VARIABLES.get(name, f"$http_x_{name}")

@@ -123,7 +123,7 @@ def _host(peer: str) -> str:
 
 _SUGGESTIONS = {
     "": '10.0.0.0/8, ::1, or "unix"',
-    "*": "0.0.0.0/0 and ::/0, if anybody at all may say who the client is",
+    "*": "0.0.0.0/0 and ::/0, if every peer is to be trusted",
     "localhost": "127.0.0.0/8 and ::1",
     "private": "10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 and fc00::/7",
     "unix:": UNIX,
@@ -137,5 +137,5 @@ def _check_network(text: str) -> str:
     except InvalidRule as error:
         suggestion = _SUGGESTIONS.get(text.lower()) or _address(text)
         reason = f'"{text}" is no network: write {suggestion}.' if suggestion else str(error)
-        raise InvalidSetting(f"Of the trusted proxies: {reason}") from None
+        raise InvalidSetting(f"The trusted proxies: {reason}") from None
     return text

@@ -9,8 +9,7 @@
 
 A policy is named after its rule; where a rule has several limits the second is login#1. Without a rule it is named
 after its limit. Unlimited rules and shadow verdicts are left out, and no field ever contains a key. The most
-restrictive limit is the one that refuses longest, or if none does the one with the smallest share left; the envoy
-format looks for the least left instead.
+restrictive limit is the one that refuses longest, or if none does the one with the smallest share left.
 
 q and w are those of the limit. A bucket's quota is what it holds, and its window the time in which it fills; a
 window's are its amount and its period, and of months the longest counts. Seconds are rounded up. Slots have no
@@ -28,19 +27,20 @@ Laws (tests/http/test_headers.py):
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from headgate.algorithms.decision import Decision, Verdict
-from headgate.algorithms.fixed_window import FixedWindow
-from headgate.algorithms.leaky_bucket import LeakyBucket
-from headgate.algorithms.limit import DAY, SECOND, UNLIMITED, WEEK, Limit
-from headgate.algorithms.sliding_log import SlidingLog
-from headgate.algorithms.sliding_window import SlidingWindow
-from headgate.algorithms.slots import Slots
-from headgate.algorithms.smooth import Smooth
-from headgate.algorithms.token_bucket import TokenBucket
+from headgate.algorithms.decision import (
+    ALLOWED,
+    REMAINING,
+    RESET_AFTER_US,
+    RETRY_AFTER_US,
+    Decision,
+    Outcome,
+    Verdict,
+    restriction,
+)
+from headgate.algorithms.limit import SECOND, UNLIMITED, Limit, ceil_seconds
 from headgate.errors import InvalidRule
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 Fields = list[tuple[str, str]]
 
 _MAX_INTEGER = 10**15 - 1  # the largest integer of a structured field
-_MAX_UNIT_US = {"day": DAY, "week": WEEK, "month": 31 * DAY, "year": 366 * DAY}
 
 
 def headers(
@@ -85,50 +84,16 @@ def retry_after(decision: Decision) -> int | None:
     wait = decision.retry_after
     if decision.allowed or wait is None:
         return None
-    return min(_MAX_INTEGER, max(1, _seconds(round(wait * SECOND))))
+    return min(_MAX_INTEGER, max(1, ceil_seconds(round(wait * SECOND))))
 
 
 def quota(limit: Limit) -> int:
-    """Returns the most units that a key can have left under this limit.
+    """Returns the limit's quota as header fields state it.
 
     >>> quota(parse("10/s burst 50"))
     50
     """
-    match limit:
-        case TokenBucket():
-            units = limit.burst
-        case LeakyBucket():
-            units = limit.burst + 1
-        case FixedWindow() | SlidingWindow() | SlidingLog() | Slots():
-            units = limit.amount
-        case Smooth():
-            units = max(1, int(limit.args[0] * _smooth_window(limit)))
-        case _:
-            raise TypeError(f"No quota is known of {limit!r}.")
-    return min(_MAX_INTEGER, units)
-
-
-def window_seconds(limit: Limit) -> int | None:
-    """Returns the seconds in which the quota comes back, rounded up; None for slots, which are released.
-
-    >>> window_seconds(parse("10/s burst 50")), window_seconds(parse("5 slots"))
-    (5, None)
-    """
-    match limit:
-        case TokenBucket():
-            return _ceil_div(limit.capacity, limit.amount * SECOND)
-        case LeakyBucket():
-            return _ceil_div(limit.capacity, limit.rate)
-        case FixedWindow():
-            return _seconds(_MAX_UNIT_US[limit.unit] if limit.unit else limit.period_us)
-        case SlidingLog():
-            return _seconds(limit.period_us)
-        case SlidingWindow():
-            return _seconds(limit.cell_us * limit.cells)
-        case Smooth():
-            return _smooth_window(limit)
-        case _:
-            return None
+    return min(_MAX_INTEGER, limit.quota)
 
 
 def per_second(limit: Limit) -> int | None:
@@ -137,35 +102,44 @@ def per_second(limit: Limit) -> int | None:
     >>> per_second(parse("600/minute")), per_second(parse("1/minute"))
     (10, None)
     """
-    match limit:
-        case TokenBucket():
-            units, rest = divmod(limit.amount * SECOND, limit.period_us)
-        case LeakyBucket():
-            units, rest = divmod(limit.rate, 1000)
-        case FixedWindow() | SlidingLog() if limit.period_us:
-            units, rest = divmod(limit.amount * SECOND, limit.period_us)
-        case SlidingWindow():
-            units, rest = divmod(limit.amount * SECOND, limit.cell_us * limit.cells)
-        case Smooth():
-            units, rest = int(limit.args[0]), not limit.args[0].is_integer()
-        case _:
-            return None
-    return None if rest else min(_MAX_INTEGER, units)
+    rate = limit.units_per_second
+    return None if rate is None or rate.denominator > 1 else min(_MAX_INTEGER, int(rate))
+
+
+class LimitFields:
+    """The items of one limit in RateLimit-Policy and RateLimit: made once for a limit that decides often.
+
+    >>> fields = LimitFields("login", parse("10/minute"))
+    >>> fields.policy, fields.state(Limiter("10/minute", clock=ManualClock()).take("ann").verdicts[0])
+    ('"login";q=10;w=60', '"login";r=9;t=6')
+    """
+
+    __slots__ = ("_has_window", "_name", "_quota", "policy")
+
+    def __init__(self, name: str, limit: Limit) -> None:
+        window = limit.window_seconds
+        self._name, self._quota, self._has_window = _string(name), quota(limit), window is not None
+        unit = "" if self._has_window else ';qu="concurrent-requests"'
+        self.policy: str = f"{self._name};q={self._quota}{unit}{_parameter('w', window)}"
+
+    def state(self, outcome: Outcome | Verdict, wait: int | None = None) -> str:
+        """Returns the item of RateLimit; `wait` is the response's Retry-After."""
+        remaining, reset = max(0, min(outcome[REMAINING], self._quota)), _seconds_to_reset(outcome)
+        omit_t = not self._has_window or (wait is not None and reset > wait)
+        return f"{self._name};r={remaining}{_parameter('t', None if omit_t else reset)}"
 
 
 def _draft_11(verdicts: Sequence[Verdict], wait: int | None) -> Fields:
-    policies, limits = [], []
+    policies, states = [], []
     for name, verdict in zip(_policy_names(verdicts), verdicts, strict=True):
-        window, reset = window_seconds(verdict.limit), _seconds_to_reset(verdict)
-        unit = "" if window is not None else ';qu="concurrent-requests"'
-        omit_t = window is None or (wait is not None and reset > wait)
-        policies.append(f"{_string(name)};q={quota(verdict.limit)}{unit}{_parameter('w', window)}")
-        limits.append(f"{_string(name)};r={_remaining(verdict)}{_parameter('t', None if omit_t else reset)}")
-    return [("RateLimit-Policy", ", ".join(policies)), ("RateLimit", ", ".join(limits))]
+        fields = LimitFields(name, verdict.limit)
+        policies.append(fields.policy)
+        states.append(fields.state(verdict, wait))
+    return [("RateLimit-Policy", ", ".join(policies)), ("RateLimit", ", ".join(states))]
 
 
 def _legacy(verdicts: Sequence[Verdict], wait: int | None) -> Fields:
-    return _limit_remaining_reset(_most_restrictive(verdicts, _remaining_share))
+    return _limit_remaining_reset(_most_restrictive(verdicts))
 
 
 def _limit_remaining_reset(verdict: Verdict) -> Fields:
@@ -177,16 +151,16 @@ def _limit_remaining_reset(verdict: Verdict) -> Fields:
 
 
 def _envoy(verdicts: Sequence[Verdict], wait: int | None) -> Fields:
-    (name, limit), *rest = _limit_remaining_reset(_most_restrictive(verdicts, _remaining))
+    (name, limit), *rest = _limit_remaining_reset(_most_restrictive(verdicts))
     policies = [
-        f"{quota(verdict.limit)}{_parameter('w', window_seconds(verdict.limit))};name={_string(policy_name)}"
+        f"{quota(verdict.limit)}{_parameter('w', verdict.limit.window_seconds)};name={_string(policy_name)}"
         for policy_name, verdict in zip(_policy_names(verdicts), verdicts, strict=True)
     ]
     return [(name, ", ".join([limit, *policies])), *rest]
 
 
 def _spring(verdicts: Sequence[Verdict], wait: int | None) -> Fields:
-    verdict = _most_restrictive(verdicts, _remaining_share)
+    verdict = _most_restrictive(verdicts)
     rate = per_second(verdict.limit)
     return [
         ("X-RateLimit-Remaining", str(_remaining(verdict))),
@@ -209,15 +183,8 @@ _FORMS: dict[str, Callable[[Sequence[Verdict], int | None], Fields]] = {
 }
 
 
-def _most_restrictive(verdicts: Sequence[Verdict], remaining: Callable[[Verdict], float]) -> Verdict:
-    """Returns the verdict that refuses longest; if none does, the one with the least left; the first of equals."""
-
-    def restriction(verdict: Verdict) -> tuple[bool, float]:
-        if verdict.allowed:
-            return True, remaining(verdict)
-        return False, -math.inf if verdict.retry_after_us is None else -verdict.retry_after_us
-
-    return min(verdicts, key=restriction)
+def _most_restrictive(verdicts: Sequence[Verdict]) -> Verdict:
+    return min(verdicts, key=lambda verdict: restriction(verdict, verdict.limit))
 
 
 def _policy_names(verdicts: Sequence[Verdict]) -> list[str]:
@@ -235,19 +202,9 @@ def _remaining(verdict: Verdict) -> int:
     return max(0, min(verdict.remaining, quota(verdict.limit)))
 
 
-def _remaining_share(verdict: Verdict) -> float:
-    return _remaining(verdict) / quota(verdict.limit)
-
-
-def _seconds_to_reset(verdict: Verdict) -> int:
-    waits = not verdict.allowed and verdict.retry_after_us is not None
-    return min(_MAX_INTEGER, _seconds((verdict.retry_after_us or 0) if waits else verdict.reset_after_us))
-
-
-def _smooth_window(limit: Smooth) -> int:
-    """Returns the seconds in which at least one unit passes, and all that can be saved is saved."""
-    saved_us = 0 if limit.warmup_us else round(limit.args[2] * SECOND)
-    return max(1, _seconds(max(saved_us, math.ceil(limit.interval_us))))
+def _seconds_to_reset(outcome: Outcome | Verdict) -> int:
+    retry_after_us = None if outcome[ALLOWED] else outcome[RETRY_AFTER_US]
+    return min(_MAX_INTEGER, ceil_seconds(outcome[RESET_AFTER_US] if retry_after_us is None else retry_after_us))
 
 
 def _parameter(name: str, number: int | None) -> str:
@@ -258,11 +215,3 @@ def _string(text: str) -> str:
     """Returns a structured field's String: quoted, and of printable ASCII alone."""
     printable = "".join(char if " " <= char <= "~" else "?" for char in text)
     return '"' + printable.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _seconds(us: int) -> int:
-    return _ceil_div(us, SECOND)
-
-
-def _ceil_div(a: int, b: int) -> int:
-    return -(-a // b)

@@ -15,7 +15,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from headgate.algorithms.limit import SECOND, format_period
+from headgate.algorithms.durations import format_period
+from headgate.algorithms.limit import SECOND
 from headgate.rules.condition import All, AnyOf, Condition, Test
 from headgate.rules.rule import Choice, Limits, Modes, Prefetch, Refusal, Rule, Rulebook
 
@@ -96,9 +97,9 @@ def condition(value: Condition) -> dict[str, Any]:
 
 
 def _test_value(test: Test) -> Any:
-    if isinstance(test.wanted, bool):
-        return test.wanted
-    return test.wanted[0] if len(test.wanted) == 1 else list(test.wanted)
+    if isinstance(test.expected, bool):
+        return test.expected
+    return test.expected[0] if len(test.expected) == 1 else list(test.expected)
 
 
 def case_texts(choice: Choice[Any]) -> list[Any]:

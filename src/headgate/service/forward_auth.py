@@ -126,7 +126,7 @@ def forwarded_attributes(
     address = proxies.behind(peer, gateway_values.get(_FORWARDED_FOR))
     if address is None:
         raise InvalidSubrequest(
-            f'"{peer[:80]}" is not among the trusted proxies, so what it says of a client is not believed. '
+            f'"{peer[:80]}" is not among the trusted proxies, so it may not speak for a client. '
             "If it is your gateway, add its network to them."
         )
     if repeated is not None:
@@ -209,8 +209,8 @@ def _split_cookies(headers: list[tuple[Raw, Raw]]) -> list[tuple[Raw, Raw]]:
         name, equals, value = (part.strip(" \t") for part in pair.partition("="))
         if equals and name and cookies.setdefault(name, value) != value:
             raise InvalidSubrequest(
-                "Envoy made one line of several cookies with commas, and one of them has two values: it cannot be "
-                "told which the client sent first. Send each cookie once, and no comma in it."
+                "Envoy made one line of several cookies with commas, and one of them has two values: it is "
+                "unknown which one the client sent first. Send each cookie once, and no comma in it."
             )
     rest = [pair for pair in headers if len(pair[0]) != 6 or ascii_lower(to_text(pair[0])) != "cookie"]
     return [*rest, ("cookie", "; ".join(f"{name}={value}" for name, value in cookies.items()))]

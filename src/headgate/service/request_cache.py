@@ -19,12 +19,12 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from headgate.algorithms.decision import ALLOWED, REMAINING, RESET_AFTER_US, Decision, Outcome
+from headgate.algorithms.decision import ALLOWED, Outcome
 from headgate.algorithms.limit import SECOND, UNLIMITED
 from headgate.enforcement.call_plan import CallPlan, CompiledRulebook
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.engines.memory.async_engine import AsyncMemoryMeter
-from headgate.http.headers import headers, quota, window_seconds
+from headgate.http.headers import LimitFields, headers
 from headgate.service.asgi import RawHeaders, encode_headers
 
 MAX_CACHED_REQUESTS = 4096
@@ -35,12 +35,10 @@ class CachedCheck:
     """A request that charges one limit."""
 
     __slots__ = (
-        "_has_window",
         "_header_format",
         "_json_head",
+        "_limit_fields",
         "_policy",
-        "_policy_name",
-        "_quota",
         "decide",
         "decide_now",
         "plan",
@@ -49,17 +47,14 @@ class CachedCheck:
     def __init__(self, plan: CallPlan) -> None:
         self.plan: CallPlan = plan
         meter, key, cost = plan.charges[0]
-        rule = plan.heads[0][0]
+        rule = plan.labels[0][0]
         self.decide: Callable[[], Awaitable[Outcome]] = partial(meter.decide, key, cost)
         self.decide_now: Callable[[], Outcome] | None = None  # if its engine is in memory
         if isinstance(meter, AsyncMemoryMeter):
             self.decide_now = partial(meter.meter.decide, key, cost)
         self._header_format = plan.compiled_rulebook.book.headers
-        self._quota, self._has_window = quota(meter.limit), window_seconds(meter.limit) is not None
-        sample = Decision((True, 0, 0, 0, 0, 0, 0), meter, key, cost)
-        sample.rule = rule
-        self._policy = encode_headers(headers(sample, "draft-11"))[0]
-        self._policy_name = self._policy[1].partition(b";q=")[0]
+        self._limit_fields = LimitFields(rule, meter.limit)
+        self._policy = b"RateLimit-Policy", self._limit_fields.policy.encode()
         self._json_head = (
             f'{{"allowed":true,"rule":{_json_string(rule)},"limit":{_json_string(meter.limit.text)},"remaining":'
         )
@@ -78,14 +73,12 @@ class CachedCheck:
         """Returns the header fields of a response that lets the call pass."""
         if self._header_format != "draft-11":
             return encode_headers(headers(self.decision(outcome), self._header_format))
-        reset = b";t=%d" % -(-outcome[RESET_AFTER_US] // SECOND) if self._has_window else b""
-        remaining = max(0, min(outcome[REMAINING], self._quota))
-        return [self._policy, (b"RateLimit", b"%b;r=%d%b" % (self._policy_name, remaining, reset))]
+        return [self._policy, (b"RateLimit", self._limit_fields.state(outcome).encode())]
 
     @classmethod
     def from_plan(cls, plan: CallPlan) -> CachedCheck | None:
         """Returns None if the answer does not follow from one limit."""
-        if not plan.straight or len(plan.charges) != 1 or plan.heads[0][1] is not None:
+        if not plan.is_single_request or len(plan.charges) != 1 or plan.labels[0][1] is not None:
             return None
         return None if plan.charges[0][0].limit is UNLIMITED else cls(plan)
 

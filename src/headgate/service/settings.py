@@ -160,56 +160,51 @@ class Settings:
         "",
         str,
         "FILE",
-        "the rulebook: a file, also one of envoyproxy/ratelimit; or pushed, for what was pushed to the engine's "
-        "server; unless given, a sample",
+        "the rulebook: a file, also one of envoyproxy/ratelimit; or pushed, for the one pushed to the engine's "
+        "server; default: a sample",
     )
     engine: str = _setting("memory://", str, "URL", "where counts are kept: memory:// or redis://HOST:PORT/DB")
-    prefix: str = _setting("hg", str, "NAME", "what the names of all keys on the server begin with")
-    http: Address | None = _setting("127.0.0.1:8080", address, "ADDRESS", "where HTTP is answered, or off")
-    grpc: Address | None = _setting("127.0.0.1:8081", address, "ADDRESS", "where Envoy's gRPC is answered, or off")
+    prefix: str = _setting("hg", str, "NAME", "the prefix of all keys on the server")
+    http: Address | None = _setting("127.0.0.1:8080", address, "ADDRESS", "the address of the HTTP API, or off")
+    grpc: Address | None = _setting("127.0.0.1:8081", address, "ADDRESS", "the address of Envoy's gRPC, or off")
     envoy_headers: str = _setting(
-        "on", one_of("on", OFF), "WORD", "whether Envoy is told header fields about limits: on or off"
+        "on", one_of("on", OFF), "WORD", "whether answers to Envoy have header fields about limits: on or off"
     )
     envoy_names: str = _setting(
         "on",
         one_of("on", OFF),
         "WORD",
-        "whether statuses and header fields tell Envoy the names of limits: on or off",
+        "whether answers to Envoy have the names of limits, in statuses and header fields: on or off",
     )
-    admin: Address | None = _setting("127.0.0.1:8082", address, "ADDRESS", "where operators are answered, or off")
+    admin: Address | None = _setting("127.0.0.1:8082", address, "ADDRESS", "the address of the admin API, or off")
     admin_token: str = _setting(
-        "", str, "TOKEN", "what operators must show; unless given, one is made up and printed at the start", True
+        "", str, "TOKEN", "the token that operators must send; default: a random one, printed at the start", True
     )
     workers: int = _setting("1", integer(1, 256), "N", "processes that share the addresses; memory:// allows one")
     trusted: Proxies = _setting(
         "127.0.0.0/8,::1,unix",
         TrustedProxies,
         "NETWORKS",
-        "gateways whose word on a client's address and request is believed",
+        "networks of the gateways that may state a client's address and request",
     )
     secret: str = _setting(
-        "",
-        str,
-        "TEXT",
-        "signs receipts; unless given, one is made up at the start, and receipts are void after a restart",
-        True,
+        "", str, "TEXT", "signs receipts; default: a random one, so that receipts are void after a restart", True
     )
-    tls_cert: Path | None = _setting("", file, "FILE", "a certificate chain: HTTP and gRPC are answered over TLS")
+    tls_cert: Path | None = _setting("", file, "FILE", "a certificate chain, for HTTP and gRPC over TLS")
     tls_key: Path | None = _setting("", file, "FILE", "its key")
-    tls_client_ca: Path | None = _setting(
-        "", file, "FILE", "authorities of client certificates, which are then required"
-    )
-    drain: float = _setting(
-        "10s", duration_s, "SPAN", "how long calls under way may take when the service is told to stop"
-    )
+    tls_client_ca: Path | None = _setting("", file, "FILE", "requires client certificates of these authorities")
+    drain: float = _setting("10s", duration_s, "SPAN", "how long running calls may take when the service stops")
     own_limit: str | None = _setting(
-        "off", limit_or_off, "LIMIT", "how much each worker answers at most, in words; the rest gets 503"
+        "off", limit_or_off, "LIMIT", "the most calls that each worker answers, as a limit; the rest get 503"
     )
-    body: int = _setting("65536", integer(1024, 2**26), "BYTES", "the largest body that is read")
+    body: int = _setting("65536", integer(1024, 2**26), "BYTES", "the largest body that is accepted, in bytes")
     batch: int = _setting("100", integer(1, 10_000), "N", "the most checks in one request")
-    log: str = _setting("text", one_of("text", "json"), "FORM", "how log lines are written: text or json")
+    log: str = _setting("text", one_of("text", "json"), "FORM", "the format of log lines: text or json")
     log_level: str = _setting(
-        "info", one_of("debug", "info", "warning", "error"), "LEVEL", "what is logged: debug, info, warning, error"
+        "info",
+        one_of("debug", "info", "warning", "error"),
+        "LEVEL",
+        "the least severe level that is logged: debug, info, warning or error",
     )
 
     def __post_init__(self) -> None:
@@ -231,17 +226,17 @@ class Settings:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidSetting("tls_cert and tls_key belong together: one of them is missing.")
         if self.tls_client_ca is not None and self.tls_cert is None:
-            raise InvalidSetting("tls_client_ca is of no use without tls_cert and tls_key.")
+            raise InvalidSetting("tls_client_ca has no effect without tls_cert and tls_key.")
         if self.http is None and self.grpc is None:
             raise InvalidSetting("http and grpc are both off: there is nothing to answer.")
         addresses = [address for address in (self.http, self.grpc, self.admin) if address is not None]
         for one, other in combinations(addresses, 2):
             if one.conflicts_with(other):
                 raise InvalidSetting(
-                    f"http, grpc and admin need addresses of their own; {one} and {other} are in each other's way."
+                    f"http, grpc and admin need addresses of their own; {one} and {other} overlap."
                 )
 
-    def completed(self) -> Settings:
+    def with_secrets(self) -> Settings:
         """Returns a copy with generated secrets where none was set."""
         return replace(
             self,
@@ -318,7 +313,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[str, st
             settings[name] = text, variable
         elif base_name in FILE_SETTINGS:
             if base_variable in environment:
-                raise InvalidSetting(f"{base_variable} and {variable} are both set: which is it?")
+                raise InvalidSetting(f"{base_variable} and {variable} are both set. Set only one of them.")
             settings[base_name] = _read_secret_file(text, variable), variable
         else:
             _check_unknown_variable(variable, name, base_name)
@@ -345,7 +340,7 @@ def _from_file(path: str) -> dict[str, tuple[str, str]]:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         fault = read_toml.toml_fault(text, str(error))
-        raise InvalidSetting(f"{path}:{fault.place.line}: {fault.sentence}") from None
+        raise InvalidSetting(f"{path}:{fault.position.line}: {fault.sentence}") from None
     settings = {}
     for name, value in document.items():
         source = f"{path}:{_line_number(text, name)}"

@@ -87,7 +87,7 @@ def open_listener(address: Address) -> socket.socket:
             listener.listen(_BACKLOG)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else error  # without Python's prefix
-        raise InvalidSetting(f"{address} cannot be listened at: {reason}.") from None
+        raise InvalidSetting(f"The service cannot listen at {address}: {reason}.") from None
     listener.setblocking(False)
     return listener
 
@@ -109,7 +109,8 @@ def _check_certificates(settings: Settings) -> None:
         context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")  # do not prompt for one
     except (OSError, ValueError) as error:
         raise InvalidSetting(
-            f"tls_cert {settings.tls_cert} and tls_key {settings.tls_key} are no certificate chain in PEM and its "
+            f"tls_cert {settings.tls_cert} and tls_key {settings.tls_key} are not a certificate chain in "
+            "PEM and its "
             f"key without a password: {_reason(error)}."
         ) from None
     if settings.tls_client_ca is not None:
@@ -138,7 +139,7 @@ def _check_free(address: Address) -> None:
 
 def _run_worker(settings: Settings, sockets: Sockets, ready: Callable[[], object], number: int = 0) -> None:
     """Runs a worker. Number 0 logs the rulebook's warnings for all."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc starts; see grpc_server.py
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc starts; see hardened_grpc.py
     if number > 0:
         logging.getLogger("headgate").addFilter(lambda record: record.msg != RULEBOOK_WARNING)
     with logged_native_output() if settings.log == "json" else nullcontext():

@@ -1,4 +1,4 @@
-"""A member of two, an engine that may fail, and rules that each have a fallback of their own."""
+"""Harness of fallback tests: one of two members, an engine that may fail, and rules with fallbacks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,12 +15,12 @@ from headgate.engines.url_options import FallbackMode
 from headgate.errors import EngineUnavailable
 from headgate.limit_syntax import parse
 from headgate.testing import SyncAdapter
-from tests.engines.layers.faulty_engine import Settled, faulty
+from tests.engines.layers.faulty_engine import ImmediateFallback, faulty
 
 DAY = parse("10/day fixed")
 
 
-class Room:
+class FallbackHarness:
     """A member of two, an engine that may fail, and rules."""
 
     def __init__(self, own: FallbackMode | None = None, awaited: bool = False, parts: bool = False) -> None:
@@ -37,7 +37,7 @@ class Room:
         else:
             known = Membership()
             known.note_reply(2, 0)
-            self.engine = self.inside = Settled(self.wire, fallback=own, members=known, clock=self.clock)
+            self.engine = self.inside = ImmediateFallback(self.wire, fallback=own, members=known, clock=self.clock)
 
     def rule(self, name: str, fallback: FallbackMode | None = None, **terms: Any) -> Any:
         return self.engine.meter(DAY, name, ChargeOptions(name, fallback=fallback, **terms))

@@ -20,14 +20,14 @@ from headgate.errors import EngineUnavailable
 from headgate.flow import run
 
 
-class FaultyHand:
+class FaultyMeter:
     """A meter of either kind: every verb may fail."""
 
-    def __init__(self, engine: "Faulty", meter: Any) -> None:
+    def __init__(self, engine: "FaultyEngine", meter: Any) -> None:
         self.meter = meter
         self.limit = meter.limit
         self.name = meter.name
-        self.terms: ChargeOptions | None = getattr(meter, "terms", None)
+        self.options: ChargeOptions | None = getattr(meter, "options", None)
         self._engine = engine
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
@@ -35,7 +35,7 @@ class FaultyHand:
         return lambda *words: self._engine.ask(words[0], asked, *words)
 
 
-class Faulty:
+class FaultyEngine:
     """Keys fail apart by their first letter, if `parts` says so."""
 
     def __init__(self, engine: MemoryEngine, parts: bool = False) -> None:
@@ -56,16 +56,16 @@ class Faulty:
             raise EngineUnavailable("The answer was lost.")
         return answer
 
-    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> Any:
-        return FaultyHand(self, self.engine.meter(limit, name, terms))
+    def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> Any:
+        return FaultyMeter(self, self.engine.meter(limit, name, options))
 
-    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> Any:
-        return FaultyHand(self, self.engine.slots(limit, name, terms))
+    def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> Any:
+        return FaultyMeter(self, self.engine.slots(limit, name, options))
 
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]:
-        inner = [(meter.meter, key, cost) for meter, key, cost in charges if isinstance(meter, FaultyHand)]
+        inner = [(meter.meter, key, cost) for meter, key, cost in charges if isinstance(meter, FaultyMeter)]
         answers = [self.ask(key, lambda _: None, key) for _, key, _ in inner[1:]]
         assert not any(answers)
         decided: list[Outcome] = self.ask(
@@ -76,8 +76,8 @@ class Faulty:
     def overrides(self, rule: str) -> Any:
         return self.engine.overrides(rule)
 
-    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Any:
-        return FaultyHand(self, self.engine.assignments(limit, name, ttl_us, grace_us))
+    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Any:
+        return FaultyMeter(self, self.engine.quota_ledger(limit, name, ttl_us, grace_us))
 
     def shard(self, key: str) -> object:
         return key[0] if self._parts else 0
@@ -86,12 +86,12 @@ class Faulty:
         self.closed = True
 
 
-class Settled(FallbackEngine):
+class ImmediateFallback(FallbackEngine):
     """A fallback whose background is now."""
 
     def settle_in_background(self, shard: Shard) -> None:
         run(self.settle_shard(shard))
 
 
-def faulty(clock: ManualClock, parts: bool = False) -> Faulty:
-    return Faulty(MemoryEngine(clock), parts)
+def faulty(clock: ManualClock, parts: bool = False) -> FaultyEngine:
+    return FaultyEngine(MemoryEngine(clock), parts)

@@ -1,4 +1,4 @@
-"""Leases to tell stories with: a kiosk on a clock that is turned, and processes that hammer one key."""
+"""Harness of prefetch tests: a prefetching limiter on a manual clock, and processes that call one key."""
 
 import multiprocessing
 import time
@@ -22,7 +22,7 @@ PROCESSES = 4
 COLD = "1000/365d fixed"
 
 
-class Warehouse(MemoryEngine):
+class RecordingEngine(MemoryEngine):
     """An embedded engine that remembers what it was asked, and may be out of reach for refunds."""
 
     def __init__(self, clock: ManualClock | None = None) -> None:
@@ -32,8 +32,8 @@ class Warehouse(MemoryEngine):
         self.reachable = True
         self.meanwhile: Callable[[], object] | None = None  # happens while a lease is on its way
 
-    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> MemoryMeter:
-        meter = super().meter(limit, name, terms)
+    def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> MemoryMeter:
+        meter = super().meter(limit, name, options)
         decide, refund = meter.decide, meter.refund
 
         def noted_decide(key: str, cost: int, patience_us: int | None = None) -> Outcome:
@@ -55,12 +55,12 @@ class Warehouse(MemoryEngine):
         return meter
 
 
-class Kiosk:
-    """One process in front of a warehouse, on a clock of its own."""
+class PrefetchHarness:
+    """One process with a prefetching engine over a RecordingEngine, on a clock of its own."""
 
     def __init__(self, text: str = "1000/day fixed", **options: Any) -> None:
         self.clock = ManualClock()
-        self.warehouse = Warehouse(self.clock)
+        self.warehouse = RecordingEngine(self.clock)
         self.engine = PrefetchEngine(self.warehouse, clock=self.clock, **options)
         self.limiter = Limiter(text, self.engine, clock=self.clock, name="n")
         self.plain = Limiter(text, self.warehouse, clock=self.clock, name="n")
@@ -69,11 +69,11 @@ class Kiosk:
         return [self.limiter.take(key, cost) for _ in range(times)]
 
     def counted(self, key: str = "k") -> int:
-        """Units that the warehouse has charged."""
+        """Units that the inner engine has charged."""
         return 1000 - self.plain.peek(key).remaining
 
 
-class Shift(NamedTuple):
+class PrefetchReport(NamedTuple):
     """What one process saw."""
 
     admitted_us: list[int]  # by the monotonic clock, which all processes share; the instant after the answer
@@ -83,19 +83,19 @@ class Shift(NamedTuple):
     cold_remaining: int  # as Redis counts it, before anything was given back on close
 
 
-class Crew:
+class PrefetchProcesses:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    def work(self, url: str, text: str, seconds: float) -> list[Shift]:
+    def work(self, url: str, text: str, seconds: float) -> list[PrefetchReport]:
         return self._pool.map(_work, [(url, text, seconds)] * PROCESSES, chunksize=1)
 
 
 @contextmanager
-def crew() -> Iterator[Crew]:
+def crew() -> Iterator[PrefetchProcesses]:
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(PROCESSES, initializer=_remember, initargs=(spawn.Barrier(PROCESSES),)) as pool:
-        yield Crew(pool)
+        yield PrefetchProcesses(pool)
 
 
 _together: list[Barrier] = []
@@ -109,7 +109,7 @@ def _now_us() -> int:
     return time.monotonic_ns() // 1000
 
 
-def _work(job: tuple[str, str, float]) -> Shift:
+def _work(job: tuple[str, str, float]) -> PrefetchReport:
     url, text, seconds = job
     engine = PrefetchEngine(RedisEngine(url))
     hot, cold = Limiter(text, engine), Limiter(COLD, engine)
@@ -128,4 +128,4 @@ def _work(job: tuple[str, str, float]) -> Shift:
         cold_remaining = plain.peek("another").remaining
     _together[0].wait(60)
     engine.close()
-    return Shift(admitted, engine.prefetched, engine.lost_units, cold_admitted, cold_remaining)
+    return PrefetchReport(admitted, engine.prefetched, engine.lost_units, cold_admitted, cold_remaining)

@@ -47,25 +47,25 @@ from tests.servers import RedisServer
 DRY = "1/s burst 5"
 
 
-class Asked(NamedTuple):
+class RecordedCharge(NamedTuple):
     at_us: int
     key: str
     cost: int
     facts: Outcome
 
 
-class Watched(MemoryEngine):
+class WatchedEngine(MemoryEngine):
     """The one engine behind all processes of a story; what a story wants to happen meanwhile, happens."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
-        self.asked: list[Asked] = []
+        self.asked: list[RecordedCharge] = []
         self.asked_together = 0
         self.spoken: Callable[[Outcome], Outcome] = lambda facts: facts
         self.meanwhile: Callable[[], object] = lambda: None
 
-    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> Any:
-        return WatchedMeter(self, super().meter(limit, name, terms))
+    def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> Any:
+        return WatchedMeter(self, super().meter(limit, name, options))
 
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
@@ -78,14 +78,14 @@ class Watched(MemoryEngine):
 
 
 class WatchedMeter:
-    def __init__(self, engine: Watched, meter: MemoryMeter) -> None:
+    def __init__(self, engine: WatchedEngine, meter: MemoryMeter) -> None:
         self.engine, self.meter = engine, meter
-        self.limit, self.name, self.terms = meter.limit, meter.name, meter.terms
+        self.limit, self.name, self.options = meter.limit, meter.name, meter.options
         self.retune, self.reset = meter.retune, meter.reset
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
         facts = self.engine.spoken(self.meter.decide(key, cost, patience_us))
-        self.engine.asked.append(Asked(self.engine.clock.now_us(), key, cost, facts))
+        self.engine.asked.append(RecordedCharge(self.engine.clock.now_us(), key, cost, facts))
         self.engine.meanwhile()
         return facts
 
@@ -94,13 +94,13 @@ class WatchedMeter:
         return self.meter.refund(key, units, receipt, cancel)
 
 
-class Room:
+class DenialCacheHarness:
     """One engine, a clock, and as many processes as the story needs."""
 
     def __init__(self, awaited: bool = False) -> None:
         self.awaited = awaited
         self.clock = ManualClock()
-        self.engine = Watched(self.clock)
+        self.engine = WatchedEngine(self.clock)
         self.limiters: list[Limiter] = []
 
     def process(self, limit: str = DRY, name: str | None = None, entries: int = 10_000) -> Limiter:
@@ -118,10 +118,10 @@ class Room:
 
 
 @pytest.fixture(params=[False, True], ids=["blocking", "awaited"])
-def room(request: pytest.FixtureRequest) -> Iterator[Room]:
-    room = Room(request.param)
-    yield room
-    for limiter in room.limiters:
+def harness(request: pytest.FixtureRequest) -> Iterator[DenialCacheHarness]:
+    harness = DenialCacheHarness(request.param)
+    yield harness
+    for limiter in harness.limiters:
         limiter.close()
 
 
@@ -158,75 +158,75 @@ def lost() -> None:
 # What is repeated.
 
 
-def test_a_refusal_is_repeated_and_grows_old(room: Room) -> None:
-    limiter, start_us = room.process(), room.clock.now_us()
+def test_a_refusal_is_repeated_and_grows_old(harness: DenialCacheHarness) -> None:
+    limiter, start_us = harness.process(), harness.clock.now_us()
     assert limiter.take("key", 5)
-    assert limiter.take("key").facts == (False, 0, 1_000_000, 5_000_000, 0, start_us, 0)
-    room.clock.advance(0.4)
-    assert limiter.take("key").facts == (False, 0, 600_000, 4_600_000, 0, start_us + 400_000, 0)
-    assert (room.questions, memo_of(limiter).hits) == (2, 1)
-    room.clock.advance(0.599999)
-    assert limiter.take("key").facts[RETRY_AFTER_US] == 1
-    assert (room.questions, memo_of(limiter).hits) == (2, 2)
-    room.clock.advance(0.000001)
+    assert limiter.take("key").outcome == (False, 0, 1_000_000, 5_000_000, 0, start_us, 0)
+    harness.clock.advance(0.4)
+    assert limiter.take("key").outcome == (False, 0, 600_000, 4_600_000, 0, start_us + 400_000, 0)
+    assert (harness.questions, memo_of(limiter).hits) == (2, 1)
+    harness.clock.advance(0.599999)
+    assert limiter.take("key").outcome[RETRY_AFTER_US] == 1
+    assert (harness.questions, memo_of(limiter).hits) == (2, 2)
+    harness.clock.advance(0.000001)
     assert limiter.take("key")
 
 
-def test_no_refusal_is_repeated_for_more_than_a_second(room: Room) -> None:
-    limiter = room.process("1/hour")
+def test_no_refusal_is_repeated_for_more_than_a_second(harness: DenialCacheHarness) -> None:
+    limiter = harness.process("1/hour")
     limiter.take("key")
     assert limiter.take("key").retry_after == 3600
-    room.clock.advance(0.999999)
+    harness.clock.advance(0.999999)
     limiter.take("key")
-    assert room.questions == 2
-    room.clock.advance(0.000001)
+    assert harness.questions == 2
+    harness.clock.advance(0.000001)
     assert limiter.take("key").retry_after == 3599
-    assert room.questions == 3
+    assert harness.questions == 3
 
 
-def test_what_can_never_fit_is_refused_for_a_second_at_a_time(room: Room) -> None:
-    limiter = room.process()
+def test_what_can_never_fit_is_refused_for_a_second_at_a_time(harness: DenialCacheHarness) -> None:
+    limiter = harness.process()
     for _ in range(2):
         assert limiter.take("key", 6).retry_after is None
-        room.clock.advance(0.5)
+        harness.clock.advance(0.5)
         assert limiter.take("key", 7).retry_after is None
-        room.clock.advance(0.5)
-    assert (room.questions, memo_of(limiter).hits) == (2, 2)
+        harness.clock.advance(0.5)
+    assert (harness.questions, memo_of(limiter).hits) == (2, 2)
     assert limiter.take("key", 5)
 
 
-def test_the_time_of_the_question_counts_not_that_of_the_answer(room: Room) -> None:
-    limiter = room.process()
+def test_the_time_of_the_question_counts_not_that_of_the_answer(harness: DenialCacheHarness) -> None:
+    limiter = harness.process()
     limiter.take("key", 5)
-    room.engine.meanwhile = lambda: room.clock.advance(0.3)  # a slow answer
+    harness.engine.meanwhile = lambda: harness.clock.advance(0.3)  # a slow answer
     assert limiter.take("key").retry_after == 1
-    room.clock.advance(0.3)
+    harness.clock.advance(0.3)
     assert limiter.take("key").retry_after == 0.4
-    room.clock.advance(0.4)
+    harness.clock.advance(0.4)
     assert limiter.take("key")
 
 
-def test_a_clock_that_steps_back_ends_it(room: Room) -> None:
-    limiter = room.process()
+def test_a_clock_that_steps_back_ends_it(harness: DenialCacheHarness) -> None:
+    limiter = harness.process()
     limiter.take("key", 5)
     limiter.take("key")
-    room.clock.set_us(room.clock.now_us() - 1)
+    harness.clock.set_us(harness.clock.now_us() - 1)
     limiter.take("key")
-    assert room.questions == 3
+    assert harness.questions == 3
 
 
-def test_a_larger_cost_is_refused_too_and_a_smaller_one_asked(room: Room) -> None:
-    limiter = room.process()
+def test_a_larger_cost_is_refused_too_and_a_smaller_one_asked(harness: DenialCacheHarness) -> None:
+    limiter = harness.process()
     limiter.take("key", 3)
     assert limiter.take("key", 3).retry_after == 1
     assert limiter.take("key", 4).retry_after == 1  # at least; it will be told more when it asks
-    assert room.questions == 2
+    assert harness.questions == 2
     assert limiter.take("key", 2)
-    assert room.questions == 3
+    assert harness.questions == 3
 
 
-def test_another_key_and_another_name_are_asked(room: Room) -> None:
-    limiter = room.process()
+def test_another_key_and_another_name_are_asked(harness: DenialCacheHarness) -> None:
+    limiter = harness.process()
     limiter.take("key", 5)
     limiter.take("key")
     assert limiter.take("other")
@@ -234,36 +234,36 @@ def test_another_key_and_another_name_are_asked(room: Room) -> None:
     for _ in range(3):
         assert not limiter.take_all([Charge("key", "5/s log", 6, DRY)])  # a count of its own
         assert not limiter.take("key")
-    assert (room.questions, memo_of(limiter).hits) == (5, 5)
+    assert (harness.questions, memo_of(limiter).hits) == (5, 5)
 
 
 @pytest.mark.parametrize("text", ["5/s fixed", "5/s sliding", "5/s log", "5/s queue 3", "5/s smooth", "5/s"])
 def test_a_flood_asks_once_for_each_refusal_that_ended(text: str) -> None:
     """10,000 calls in ten seconds on a limit of 5/s; what passes is what passes without a memo."""
-    room = Room()
-    limiter, alone = room.process(text), Limiter(text, clock=room.clock)
+    harness = DenialCacheHarness()
+    limiter, alone = harness.process(text), Limiter(text, clock=harness.clock)
     for _ in range(10_000):
         assert limiter.take("key").allowed == alone.take("key").allowed
-        room.clock.advance(0.001)
-    assert memo_of(limiter).hits == 10_000 - room.questions > 9_800
-    for before, after in pairwise(room.engine.asked):
+        harness.clock.advance(0.001)
+    assert memo_of(limiter).hits == 10_000 - harness.questions > 9_800
+    for before, after in pairwise(harness.engine.asked):
         assert before.facts[0] or after.at_us - before.at_us >= held_us(before.facts)
 
 
-def test_a_flood_on_a_dry_bucket_asks_once_a_second(room: Room) -> None:
-    limiter = room.process("1/day")
+def test_a_flood_on_a_dry_bucket_asks_once_a_second(harness: DenialCacheHarness) -> None:
+    limiter = harness.process("1/day")
     limiter.take("key")
     for _ in range(10_000):
         assert not limiter.take("key")
-        room.clock.advance(0.001)
-    assert (room.questions, memo_of(limiter).hits) == (1 + 10, 9_990)
+        harness.clock.advance(0.001)
+    assert (harness.questions, memo_of(limiter).hits) == (1 + 10, 9_990)
 
 
 # What ends it.
 
 
-def test_what_this_process_gives_back_can_be_taken_at_once(room: Room) -> None:
-    limiter = room.process(name="api")
+def test_what_this_process_gives_back_can_be_taken_at_once(harness: DenialCacheHarness) -> None:
+    limiter = harness.process(name="api")
     taken = limiter.take("key", 4)
     place = limiter.reserve("key", 1)
     assert not limiter.take("key")
@@ -276,72 +276,74 @@ def test_what_this_process_gives_back_can_be_taken_at_once(room: Room) -> None:
     limiter.reset("key")
     assert limiter.take("key", 5)
     assert not limiter.take("key")
-    before = room.questions
+    before = harness.questions
     limiter.set_limit(DRY, "key")  # the same limit, retuned
     assert not limiter.take("key")
-    assert room.questions == before + 1
+    assert harness.questions == before + 1
     assert memo_of(limiter).hits == 0
 
 
-def test_a_refund_that_failed_ends_it_for_it_may_have_been_done(room: Room) -> None:
-    limiter = room.process()
+def test_a_refund_that_failed_ends_it_for_it_may_have_been_done(harness: DenialCacheHarness) -> None:
+    limiter = harness.process()
     taken = limiter.take("key", 5)
     limiter.take("key")
-    room.engine.meanwhile = lost
+    harness.engine.meanwhile = lost
     with pytest.raises(EngineUnavailable):
         limiter.refund(taken)
-    room.engine.meanwhile = lambda: None
+    harness.engine.meanwhile = lambda: None
     limiter.take("key")
-    assert room.questions == 3
+    assert harness.questions == 3
 
 
 @pytest.mark.parametrize("more", ["", "; 9/hour"])
-def test_another_limit_under_the_same_name_ends_it(room: Room, more: str) -> None:
-    limiter = room.process(DRY + more, name="api")
+def test_another_limit_under_the_same_name_ends_it(harness: DenialCacheHarness, more: str) -> None:
+    limiter = harness.process(DRY + more, name="api")
     limiter.take("key", 5)
     assert not limiter.take("key")
     limiter.set_limit("1/s burst 6" + more)
     assert limiter.take("key")
     limiter.set_limit(DRY + more)  # it came back, and begins anew
-    before = room.questions
+    before = harness.questions
     assert not limiter.take("key")
-    assert room.questions == before + 1
+    assert harness.questions == before + 1
 
 
-def test_what_another_process_freed_is_refused_until_the_refusal_ends(room: Room) -> None:
-    ours, theirs = room.process("1/hour"), room.process("1/hour")
+def test_what_another_process_freed_is_refused_until_the_refusal_ends(harness: DenialCacheHarness) -> None:
+    ours, theirs = harness.process("1/hour"), harness.process("1/hour")
     ours.take("key")
     assert not ours.take("key")
     theirs.reset("key")
-    room.clock.advance(0.999)
+    harness.clock.advance(0.999)
     assert not ours.take("key")
     assert theirs.peek("key").remaining == 1
-    room.clock.advance(0.001)
+    harness.clock.advance(0.001)
     assert ours.take("key")
 
 
 @pytest.mark.parametrize("more", ["", "; 9/hour"])
-def test_a_refusal_that_was_on_its_way_when_the_key_was_reset_is_not_kept(room: Room, more: str) -> None:
-    limiter = room.process(DRY + more)
+def test_a_refusal_that_was_on_its_way_when_the_key_was_reset_is_not_kept(
+    harness: DenialCacheHarness, more: str
+) -> None:
+    limiter = harness.process(DRY + more)
     limiter.take("key", 5)
 
-    room.engine.meanwhile = lambda: done(memo_of(limiter).meter(parse(DRY), DRY).reset("key"))
+    harness.engine.meanwhile = lambda: done(memo_of(limiter).meter(parse(DRY), DRY).reset("key"))
     assert not limiter.take("key")
-    room.engine.meanwhile = lambda: None
+    harness.engine.meanwhile = lambda: None
     assert limiter.take("key", 4)
 
 
-def test_a_refusal_that_came_while_a_refund_was_on_its_way_is_ended_by_it(room: Room) -> None:
-    limiter = room.process()
+def test_a_refusal_that_came_while_a_refund_was_on_its_way_is_ended_by_it(harness: DenialCacheHarness) -> None:
+    limiter = harness.process()
     taken = limiter.take("key", 5)
 
     def take() -> None:
-        room.engine.meanwhile = lambda: None
+        harness.engine.meanwhile = lambda: None
         done(memo_of(limiter).meter(parse(DRY), DRY).decide("key", 1))
 
-    room.engine.meanwhile = take
+    harness.engine.meanwhile = take
     limiter.refund(taken)
-    assert [asked.facts[0] for asked in room.engine.asked] == [True, False]
+    assert [asked.facts[0] for asked in harness.engine.asked] == [True, False]
     assert limiter.take("key", 5)
 
 
@@ -349,43 +351,43 @@ def test_a_refusal_that_came_while_a_refund_was_on_its_way_is_ended_by_it(room: 
 
 
 @pytest.mark.parametrize("more", ["", "; 9/hour"])
-def test_peeks_and_reservations_are_always_asked(room: Room, more: str) -> None:
-    limiter = room.process(DRY + more)
+def test_peeks_and_reservations_are_always_asked(harness: DenialCacheHarness, more: str) -> None:
+    limiter = harness.process(DRY + more)
     limiter.take("key", 5)
     assert not limiter.peek("key")
     assert not limiter.reserve("key", timeout=0.5)
     assert len(memo_of(limiter).denials) == 0
     assert not limiter.take("key")
-    before = room.questions
+    before = harness.questions
     assert not limiter.peek("key")
     assert not limiter.reserve("key", timeout=0.5)
     assert limiter.reserve("key").delay == 1
-    assert (room.questions, memo_of(limiter).hits) == (before + 3, 0)
+    assert (harness.questions, memo_of(limiter).hits) == (before + 3, 0)
 
 
 @pytest.mark.parametrize("more", ["", "; 9/hour"])
-def test_what_a_fallback_decided_is_not_remembered(room: Room, more: str) -> None:
-    limiter = room.process(DRY + more)
+def test_what_a_fallback_decided_is_not_remembered(harness: DenialCacheHarness, more: str) -> None:
+    limiter = harness.process(DRY + more)
     limiter.take("key", 5)
-    room.engine.spoken = DegradedOutcome
+    harness.engine.spoken = DegradedOutcome
     assert limiter.take("key").degraded
-    room.engine.spoken = lambda facts: facts
+    harness.engine.spoken = lambda facts: facts
     assert not limiter.take("key").degraded
     assert memo_of(limiter).hits == 0
 
 
-def test_a_refusal_that_ends_at_once_is_not_remembered(room: Room) -> None:
-    limiter = room.process()
+def test_a_refusal_that_ends_at_once_is_not_remembered(harness: DenialCacheHarness) -> None:
+    limiter = harness.process()
     limiter.take("key", 5)
-    room.engine.spoken = lambda facts: (*facts[:2], 0, *facts[3:])
+    harness.engine.spoken = lambda facts: (*facts[:2], 0, *facts[3:])
     assert not limiter.take("key")
     assert len(memo_of(limiter).denials) == 0
 
 
-def test_a_failure_is_not_remembered(room: Room) -> None:
-    limiter = room.process()
+def test_a_failure_is_not_remembered(harness: DenialCacheHarness) -> None:
+    limiter = harness.process()
     limiter.take("key", 5)
-    room.engine.meanwhile = lost
+    harness.engine.meanwhile = lost
     for _ in range(2):
         with pytest.raises(EngineUnavailable):
             limiter.take("key")
@@ -394,13 +396,13 @@ def test_a_failure_is_not_remembered(room: Room) -> None:
 # Charges decided together.
 
 
-def test_a_joint_refusal_is_repeated_as_a_whole(room: Room) -> None:
-    limiter = room.process("5/s; 6/hour; 100/s burst 1000")
+def test_a_joint_refusal_is_repeated_as_a_whole(harness: DenialCacheHarness) -> None:
+    limiter = harness.process("5/s; 6/hour; 100/s burst 1000")
     limiter.take("key", 5)
     refused = limiter.take("key", 2)
-    room.clock.advance(0.5)
+    harness.clock.advance(0.5)
     again = limiter.take("key", 2)
-    assert (room.questions, memo_of(limiter).hits) == (2, 1)
+    assert (harness.questions, memo_of(limiter).hits) == (2, 1)
     assert (again.retry_after, again.atomic) == (599.5, True)
     for before, after in zip(refused.verdicts, again.verdicts, strict=True):
         assert (after.allowed, after.remaining, after.limit) == (before.allowed, before.remaining, before.limit)
@@ -410,13 +412,13 @@ def test_a_joint_refusal_is_repeated_as_a_whole(room: Room) -> None:
     assert [verdict.retry_after_us for verdict in again.verdicts] == [1, 599_500_000, 0]
     assert again.verdicts[2].reset_after_us == 0
     assert limiter.take("key", 1)  # less: it might fit, and does
-    room.clock.advance(0.5)
+    harness.clock.advance(0.5)
     limiter.take("key", 2)
-    assert room.questions == 4
+    assert harness.questions == 4
 
 
-def test_the_longest_refusal_says_how_long_and_whose_refund_ends_it(room: Room) -> None:
-    limiter = room.process()
+def test_the_longest_refusal_says_how_long_and_whose_refund_ends_it(harness: DenialCacheHarness) -> None:
+    limiter = harness.process()
     short, long, free = of_different_eras("short", "long", "free")
     charges = [Charge(short, "10/s"), Charge(long, "1/s"), Charge(free, "9/s")]
     taken = limiter.take_all([Charge(long, "1/s")])
@@ -424,15 +426,15 @@ def test_the_longest_refusal_says_how_long_and_whose_refund_ends_it(room: Room) 
     assert not limiter.take_all(charges)
     limiter.reset(short)
     limiter.reset(free)
-    room.clock.advance(0.9)
+    harness.clock.advance(0.9)
     assert limiter.take_all(charges).retry_after == 0.1
     assert memo_of(limiter).hits == 1
     limiter.refund(taken)
     assert limiter.take_all(charges)
 
 
-def test_what_can_never_fit_refuses_longest(room: Room) -> None:
-    limiter = room.process()
+def test_what_can_never_fit_refuses_longest(harness: DenialCacheHarness) -> None:
+    limiter = harness.process()
     key, other = of_different_eras("key", "other")
     limiter.take(key, 5)
     for _ in range(2):
@@ -441,8 +443,8 @@ def test_what_can_never_fit_refuses_longest(room: Room) -> None:
     assert memo_of(limiter).hits == 1
 
 
-def test_the_same_charges_only(room: Room) -> None:
-    limiter = room.process()
+def test_the_same_charges_only(harness: DenialCacheHarness) -> None:
+    limiter = harness.process()
 
     def take(**costs: int) -> bool:
         return limiter.take_all([Charge(key, cost=cost) for key, cost in costs.items()]).allowed
@@ -461,34 +463,34 @@ def test_the_same_charges_only(room: Room) -> None:
     assert memo_of(limiter).hits == 1
 
 
-def test_one_count_shared_by_many_is_remembered_for_each(room: Room) -> None:
-    limiter = room.process("2/hour")
+def test_one_count_shared_by_many_is_remembered_for_each(harness: DenialCacheHarness) -> None:
+    limiter = harness.process("2/hour")
     everybody, people = Charge("everybody"), [Charge(f"person {i}", DRY) for i in range(6)]
     for _ in range(3):
         for person in people:
             limiter.take_all([person, everybody])
-    assert (room.questions, memo_of(limiter).hits) == (8, 10)  # two passed at first, and asked once more
+    assert (harness.questions, memo_of(limiter).hits) == (8, 10)  # two passed at first, and asked once more
     limiter.reset(everybody.key)
     for person in people:
         assert limiter.take_all([person, everybody]).allowed == (person in people[:2])
-    assert (room.questions, memo_of(limiter).hits) == (14, 10)
+    assert (harness.questions, memo_of(limiter).hits) == (14, 10)
 
 
-def test_what_is_known_of_one_alone_does_not_answer_for_all_nor_the_reverse(room: Room) -> None:
-    limiter = room.process()
+def test_what_is_known_of_one_alone_does_not_answer_for_all_nor_the_reverse(harness: DenialCacheHarness) -> None:
+    limiter = harness.process()
     limiter.take("dry", 5)
     assert not limiter.take("dry")
     assert not limiter.take_all([Charge("dry"), Charge("key")])
-    assert (room.questions, memo_of(limiter).hits) == (3, 0)
+    assert (harness.questions, memo_of(limiter).hits) == (3, 0)
     assert limiter.take("key")  # it was only rolled back
 
 
-def test_a_joint_refusal_decided_apart_stays_apart(room: Room) -> None:
-    limiter = room.process(f"{DRY}; 9/hour")
-    room.engine.spoken = CrossSlotOutcome
+def test_a_joint_refusal_decided_apart_stays_apart(harness: DenialCacheHarness) -> None:
+    limiter = harness.process(f"{DRY}; 9/hour")
+    harness.engine.spoken = CrossSlotOutcome
     limiter.take("key", 5)
     assert not limiter.take("key").atomic
-    room.clock.advance(0.5)
+    harness.clock.advance(0.5)
     again = limiter.take("key")
     assert (memo_of(limiter).hits, again.atomic, again.retry_after) == (1, False, 0.5)
 
@@ -505,49 +507,49 @@ async def test_a_charge_of_another_engine_is_refused_with_a_sentence() -> None:
 # How much it holds.
 
 
-def test_it_holds_a_fixed_number_and_the_oldest_go_first(room: Room) -> None:
-    limiter = room.process("1/hour", entries=100)
+def test_it_holds_a_fixed_number_and_the_oldest_go_first(harness: DenialCacheHarness) -> None:
+    limiter = harness.process("1/hour", entries=100)
     keys = [f"key {i}" for i in range(250)]
     for key in keys:
         limiter.take(key, 2)
-    before = room.questions
+    before = harness.questions
     for key in keys[-100:]:
         assert not limiter.take(key, 2)
-    assert room.questions == before
+    assert harness.questions == before
     assert not limiter.take(keys[-101], 2)
-    assert room.questions == before + 1
+    assert harness.questions == before + 1
     denials = memo_of(limiter).denials
     assert len(denials) == sum(map(len, denials._indexes.values())) == 100
 
 
-def test_the_dead_leave_as_new_ones_come(room: Room) -> None:
-    limiter = room.process("1/hour")
+def test_the_dead_leave_as_new_ones_come(harness: DenialCacheHarness) -> None:
+    limiter = harness.process("1/hour")
     denials = memo_of(limiter).denials
     for i in range(200):
         limiter.take(f"key {i}", 2)
     for i in range(300):
         limiter.take_all([Charge(f"key {i}", cost=2), Charge("other", DRY)])
-        room.clock.advance(0.1)
+        harness.clock.advance(0.1)
     assert len(denials) == len(denials.combined) == 10  # what one second brings
     assert sum(map(len, denials._indexes.values())) == 0
 
 
-def test_a_key_refused_again_and_again_takes_one_place(room: Room) -> None:
-    limiter = room.process("1/s")
+def test_a_key_refused_again_and_again_takes_one_place(harness: DenialCacheHarness) -> None:
+    limiter = harness.process("1/s")
     for _ in range(100):
         limiter.take("key")
         limiter.take("key")
-        room.clock.advance(0.75)
+        harness.clock.advance(0.75)
     for cost in range(100, 1, -1):
         limiter.take("key", cost)
     assert len(memo_of(limiter).denials) == 1
 
 
-def test_a_refusal_that_has_ended_is_gone_when_it_is_met(room: Room) -> None:
-    limiter = room.process()
+def test_a_refusal_that_has_ended_is_gone_when_it_is_met(harness: DenialCacheHarness) -> None:
+    limiter = harness.process()
     limiter.take("key", 5)
     limiter.take("key")
-    room.clock.advance(1)
+    harness.clock.advance(1)
     assert limiter.take("key")
     assert not any(memo_of(limiter).denials._indexes.values())
 
@@ -567,7 +569,7 @@ def test_the_number_is_checked() -> None:
 # The law.
 
 
-class Event(NamedTuple):
+class DenialCacheEvent(NamedTuple):
     process: int
     verb: str
     key: str
@@ -589,7 +591,7 @@ TEXTS = (
 )
 
 event = st.builds(
-    Event,
+    DenialCacheEvent,
     st.integers(0, 1),
     st.sampled_from(VERBS),
     st.sampled_from("ab"),
@@ -605,25 +607,25 @@ def held_us(facts: Outcome) -> int:
 
 
 @given(walks, st.sampled_from(TEXTS))
-def test_the_law_on_random_walks_of_two_processes(walk: list[Event], text: str) -> None:
+def test_the_law_on_random_walks_of_two_processes(walk: list[DenialCacheEvent], text: str) -> None:
     """Whatever passed was passed by the engine; whatever was repeated was refused by the engine, for no more than
     was asked, no longer ago than it holds, and the same process has given nothing back since."""
-    room = Room()
-    processes = [room.process(text) for _ in range(2)]
+    harness = DenialCacheHarness()
+    processes = [harness.process(text) for _ in range(2)]
     passed: list[list[Decision]] = [[], []]
-    refused: list[dict[tuple[str, ...], list[Asked]]] = [
+    refused: list[dict[tuple[str, ...], list[RecordedCharge]]] = [
         {},
         {},
     ]  # that the process did nothing to end
     for who, verb, key, cost, after_us in walk:
-        room.clock.set_us(room.clock.now_us() + after_us)
-        limiter, now_us, known = processes[who], room.clock.now_us(), refused[who]
+        harness.clock.set_us(harness.clock.now_us() + after_us)
+        limiter, now_us, known = processes[who], harness.clock.now_us(), refused[who]
         if verb in ("take", "take_all"):
             keys = (key,) if verb == "take" else (key, "third")
-            questions, answered = room.questions, memo_of(limiter).hits
+            questions, answered = harness.questions, memo_of(limiter).hits
             told = limiter.take_all([Charge(each, cost=cost) for each in keys])
             from_memory = memo_of(limiter).hits - answered
-            assert room.questions - questions + from_memory == 1
+            assert harness.questions - questions + from_memory == 1
             if from_memory:
                 assert not told
                 assert any(
@@ -633,28 +635,28 @@ def test_the_law_on_random_walks_of_two_processes(walk: list[Event], text: str) 
             elif told:
                 passed[who].append(told)
             else:
-                known.setdefault(keys, []).append(Asked(now_us, told.key, cost, told.facts))
+                known.setdefault(keys, []).append(RecordedCharge(now_us, told.key, cost, told.outcome))
         elif verb == "refund" and passed[who]:
             back = passed[who].pop()
             limiter.refund(back)
-            end(known, {part.key for part in back.parts})
+            end(known, {part.key for part in back.counter_decisions})
         elif verb == "reset":
             limiter.reset(key)
             end(known, {key})
 
 
-def end(known: dict[tuple[str, ...], list[Asked]], given_back: set[str]) -> None:
+def end(known: dict[tuple[str, ...], list[RecordedCharge]], given_back: set[str]) -> None:
     for keys in known:
         known[keys] = [one for one in known[keys] if one.key not in given_back]
 
 
 @given(walks, st.sampled_from([*TEXTS, "3/s burst 5; 20/minute log"]))
-def test_a_process_alone_is_refused_nothing_that_would_pass(walk: list[Event], text: str) -> None:
-    room = Room()
-    limiter, plain = room.process(text), Limiter(text, clock=room.clock)
+def test_a_process_alone_is_refused_nothing_that_would_pass(walk: list[DenialCacheEvent], text: str) -> None:
+    harness = DenialCacheHarness()
+    limiter, plain = harness.process(text), Limiter(text, clock=harness.clock)
     passed: list[tuple[Decision, Decision]] = []
     for _, verb, key, cost, after_us in walk:
-        room.clock.set_us(room.clock.now_us() + abs(after_us))
+        harness.clock.set_us(harness.clock.now_us() + abs(after_us))
         if verb == "refund" and passed:
             ours, alone = passed.pop()
             limiter.refund(ours)
@@ -673,16 +675,16 @@ def test_a_process_alone_is_refused_nothing_that_would_pass(walk: list[Event], t
 @pytest.mark.parametrize(
     "story", [story for story in engine_stories if story.__name__ != "every_answer_is_the_models"]
 )
-def test_it_keeps_the_promises_of_an_engine(room: Room, story: Story) -> None:
-    story(room.process().engine, room.clock)
+def test_it_keeps_the_promises_of_an_engine(harness: DenialCacheHarness, story: Story) -> None:
+    story(harness.process().engine, harness.clock)
 
 
 # Threads, tasks, forks, servers.
 
 
 def test_threads_are_admitted_exactly_and_counted_exactly() -> None:
-    room = Room()
-    limiter, start = room.process("50/hour", entries=20), threading.Barrier(4)
+    harness = DenialCacheHarness()
+    limiter, start = harness.process("50/hour", entries=20), threading.Barrier(4)
 
     def work() -> int:
         start.wait()
@@ -694,13 +696,13 @@ def test_threads_are_admitted_exactly_and_counted_exactly() -> None:
         passed = [done.result() for done in [pool.submit(work) for _ in range(4)]]
     sys.setswitchinterval(before)
     assert sum(passed) == 50 * 40
-    assert memo_of(limiter).hits == 4 * 6000 - room.questions > 0
+    assert memo_of(limiter).hits == 4 * 6000 - harness.questions > 0
     assert len(memo_of(limiter).denials) <= 20
 
 
 async def test_a_task_that_is_cancelled_while_it_resets_ends_it() -> None:
-    room = Room()
-    memo = AsyncDenialCacheEngine(AsyncMemoryEngine(room.engine), clock=room.clock)
+    harness = DenialCacheHarness()
+    memo = AsyncDenialCacheEngine(AsyncMemoryEngine(harness.engine), clock=harness.clock)
     meter = memo.meter(parse(DRY), "api")
     await meter.decide("key", 5)
     await meter.decide("key", 1)
@@ -715,12 +717,12 @@ async def test_a_task_that_is_cancelled_while_it_resets_ends_it() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     await meter.decide("key", 1)
-    assert (room.questions, memo.hits) == (3, 0)
+    assert (harness.questions, memo.hits) == (3, 0)
 
 
-def test_a_forked_child_forgets_and_its_parent_does_not(room: Room) -> None:
-    single = room.process("1/hour")
-    joint = Limiter(f"{DRY}; 9/hour", single.engine, clock=room.clock)
+def test_a_forked_child_forgets_and_its_parent_does_not(harness: DenialCacheHarness) -> None:
+    single = harness.process("1/hour")
+    joint = Limiter(f"{DRY}; 9/hour", single.engine, clock=harness.clock)
     both = (single, joint, single, joint)
     memo = memo_of(single)
     assert not any(limiter.take("key", 6) for limiter in both)
@@ -730,9 +732,9 @@ def test_a_forked_child_forgets_and_its_parent_does_not(room: Room) -> None:
 
     def child() -> None:
         empty = memo.hits, len(memo.denials), len(memo.denials.combined)
-        before = room.questions
+        before = harness.questions
         told = [limiter.take("key", 6).allowed for limiter in both]
-        answers.put((empty, told, room.questions - before, memo.hits))
+        answers.put((empty, told, harness.questions - before, memo.hits))
         os._exit(0)
 
     with memo.denials._lock:  # as if by a thread, that the child does not have

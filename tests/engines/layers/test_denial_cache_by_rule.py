@@ -20,7 +20,7 @@ DRY = parse("1/minute fixed")
 LOCK = Lockout(3, 60_000_000, 600_000_000)
 
 
-class Room:
+class RuleDenialCacheHarness:
     def __init__(self, awaited: bool) -> None:
         self.clock = ManualClock()
         self.engine: Any = faulty(self.clock)
@@ -39,93 +39,95 @@ class Room:
 
 
 @pytest.fixture(params=[False, True], ids=["blocking", "awaited"])
-def room(request: pytest.FixtureRequest) -> Iterator[Room]:
-    room = Room(request.param)
-    yield room
-    room.memo.close()
+def harness(request: pytest.FixtureRequest) -> Iterator[RuleDenialCacheHarness]:
+    harness = RuleDenialCacheHarness(request.param)
+    yield harness
+    harness.memo.close()
 
 
-def test_a_plain_rule_is_remembered(room: Room) -> None:
-    meter = room.rule()
+def test_a_plain_rule_is_remembered(harness: RuleDenialCacheHarness) -> None:
+    meter = harness.rule()
     assert [meter.decide("k", 1)[ALLOWED] for _ in range(5)] == [True, False, False, False, False]
-    assert room.questions == 2
+    assert harness.questions == 2
 
 
 def test_every_refusal_reaches_a_rule_that_counts_them_and_then_that_it_is_locked_out_is_repeated(
-    room: Room,
+    harness: RuleDenialCacheHarness,
 ) -> None:
-    meter = room.rule(lockout=LOCK)
+    meter = harness.rule(lockout=LOCK)
     answers: list[Outcome] = [meter.decide("k", 1) for _ in range(8)]
     assert [isinstance(facts, LockedOutcome) for facts in answers] == [False] * 3 + [True] * 5
-    assert room.questions == 4  # that it is locked out is told once a second
-    room.clock.advance(0.25)
+    assert harness.questions == 4  # that it is locked out is told once a second
+    harness.clock.advance(0.25)
     repeated = meter.decide("k", 7)
     assert isinstance(repeated, LockedOutcome)
     assert repeated[RETRY_AFTER_US] == 600_000_000 - 250_000
-    assert room.questions == 4
+    assert harness.questions == 4
     assert isinstance(meter.decide("k", 0), LockedOutcome)  # a peek is always asked
-    assert room.questions == 5
-    room.clock.advance(1)
+    assert harness.questions == 5
+    harness.clock.advance(1)
     assert isinstance(meter.decide("k", 1), LockedOutcome)
-    assert room.questions == 6
+    assert harness.questions == 6
     meter.reset("k")
     assert meter.decide("k", 1)[ALLOWED]
 
 
-def test_what_others_of_the_name_remember_is_not_repeated_to_one_who_counts(room: Room) -> None:
-    plain, counts = room.rule(), room.rule(lockout=LOCK)
+def test_what_others_of_the_name_remember_is_not_repeated_to_one_who_counts(
+    harness: RuleDenialCacheHarness,
+) -> None:
+    plain, counts = harness.rule(), harness.rule(lockout=LOCK)
     plain.decide("k", 1)
     assert not plain.decide("k", 1)[ALLOWED]
-    asked = room.questions
+    asked = harness.questions
     assert not isinstance(counts.decide("k", 1), LockedOutcome)
     counts.decide("k", 1)
     assert isinstance(counts.decide("k", 1), LockedOutcome)
-    assert room.questions == asked + 3
+    assert harness.questions == asked + 3
     assert not isinstance(plain.decide("k", 1), LockedOutcome)  # nor the other way round
 
 
-def test_what_is_aside_is_always_asked(room: Room) -> None:
-    meter = room.rule(aside=True)
+def test_what_is_aside_is_always_asked(harness: RuleDenialCacheHarness) -> None:
+    meter = harness.rule(is_shadow=True)
     assert [meter.decide("k", 1)[ALLOWED] for _ in range(5)] == [True, False, False, False, False]
-    assert room.questions == 5
+    assert harness.questions == 5
 
 
-@pytest.mark.parametrize("terms", [{"aside": True}, {"lockout": Lockout(100, 60_000_000, 1)}])
-def test_together_with_such_a_one_all_are_asked(room: Room, terms: dict[str, Any]) -> None:
-    plain, such = room.rule("plain"), room.rule("such", **terms)
+@pytest.mark.parametrize("terms", [{"is_shadow": True}, {"lockout": Lockout(100, 60_000_000, 1)}])
+def test_together_with_such_a_one_all_are_asked(harness: RuleDenialCacheHarness, terms: dict[str, Any]) -> None:
+    plain, such = harness.rule("plain"), harness.rule("such", **terms)
     alone, both = [(plain, "a", 1), (plain, "b", 1)], [(plain, "k", 1), (such, "k", 1)]
     for _ in range(5):
-        room.memo.decide_all(alone)
-    assert room.questions == 2 * 2
+        harness.memo.decide_all(alone)
+    assert harness.questions == 2 * 2
     for _ in range(5):
-        room.memo.decide_all(both)
-    assert room.questions == 2 * (2 + 5)
+        harness.memo.decide_all(both)
+    assert harness.questions == 2 * (2 + 5)
 
 
-def test_a_question_that_commits_nothing_is_asked_and_not_remembered(room: Room) -> None:
-    meter = room.rule()
+def test_a_question_that_commits_nothing_is_asked_and_not_remembered(harness: RuleDenialCacheHarness) -> None:
+    meter = harness.rule()
     meter.decide("k", 1)
     for _ in range(3):
-        assert not room.memo.decide_all([(meter, "k", 1), (meter, "k", 1)], None, False)[0][ALLOWED]
-    assert room.questions == 1 + 2 * 3
+        assert not harness.memo.decide_all([(meter, "k", 1), (meter, "k", 1)], None, False)[0][ALLOWED]
+    assert harness.questions == 1 + 2 * 3
     for _ in range(3):
-        room.memo.decide_all([(meter, "k", 1), (meter, "k", 1)])
-    assert room.questions == 1 + 2 * 4
+        harness.memo.decide_all([(meter, "k", 1), (meter, "k", 1)])
+    assert harness.questions == 1 + 2 * 4
 
 
-def test_an_override_that_is_changed_here_ends_what_is_remembered(room: Room) -> None:
-    meter, overrides = room.rule(overrides=True), room.memo.overrides("n")
+def test_an_override_that_is_changed_here_ends_what_is_remembered(harness: RuleDenialCacheHarness) -> None:
+    meter, overrides = harness.rule(overrides=True), harness.memo.overrides("n")
     for _ in range(3):
         meter.decide("k", 1)
-    assert room.questions == 2
+    assert harness.questions == 2
     assert overrides.set("k", "2/minute fixed")
     assert meter.decide("k", 1)[ALLOWED]
     refused = [meter.decide("k", 1) for _ in range(3)]
-    assert room.questions == 4
+    assert harness.questions == 4
     assert all(isinstance(facts, OverriddenOutcome) and facts.limit.text == "2/minute fixed" for facts in refused)
     assert overrides.get("k") == "2/minute fixed"
     assert list(overrides.list()) == [("k", "2/minute fixed")]
     assert not overrides.set("k", "9/minute fixed", absent=True)
     assert overrides.unset("k")
     assert not isinstance(meter.decide("k", 1), OverriddenOutcome)
-    assert room.questions == 6 - 1  # the refusal by the rule's own limit, asked anew
+    assert harness.questions == 6 - 1  # the refusal by the rule's own limit, asked anew

@@ -13,7 +13,7 @@ from headgate.algorithms.sliding_log import SlidingLog
 from headgate.algorithms.sliding_window import SlidingWindow
 from headgate.algorithms.smooth import Smooth
 from headgate.algorithms.token_bucket import TokenBucket
-from headgate.engines.layers.fallback.limit_share import equal_share, full_capacity, share
+from headgate.engines.layers.fallback.limit_share import equal_share, share
 from headgate.limit_syntax import parse
 from tests.engines.layers.test_limit_share import LIMITS
 
@@ -68,14 +68,14 @@ def test_equal_shares_together_have_the_rate_of_the_limit(limit: Limit, count: i
         assert too_slow(limit, count)
         return
     assert type(part) is type(limit)
-    assert full_capacity(part) == max(1, full_capacity(limit) // count)
+    assert part.units_at_once == max(1, limit.units_at_once // count)
     whole, each = rate(limit), rate(part)
     if whole is not None and each is not None:
         assert each * count <= whole
         if divides_well(limit, count):
             assert each * count >= whole * Fraction(999, 1000)
     else:
-        assert full_capacity(part) * count <= max(full_capacity(limit), count)
+        assert part.units_at_once * count <= max(limit.units_at_once, count)
 
 
 @settings(max_examples=500)
@@ -86,9 +86,9 @@ def test_by_rank_the_rate_is_divided_among_all_and_whole_units_are_given_away(li
         assert parts == []
         return
     assert len(parts) == count
-    assert min(map(full_capacity, parts)) >= 1
+    assert min(part.units_at_once for part in parts) >= 1
     if not isinstance(limit, Smooth):
-        assert sum(map(full_capacity, parts)) == max(full_capacity(limit), count)
+        assert sum(part.units_at_once for part in parts) == max(limit.units_at_once, count)
     whole = rate(limit)
     if whole is not None:
         assert sum(rate(part) or 0 for part in parts) <= whole

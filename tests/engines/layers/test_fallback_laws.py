@@ -12,13 +12,13 @@ from headgate.clock import ManualClock
 from headgate.engines.layers.fallback.breaker import CLOSED
 from headgate.engines.layers.fallback.membership import Membership
 from headgate.engines.memory.engine import MemoryEngine
-from tests.engines.layers.faulty_engine import Faulty, Settled
+from tests.engines.layers.faulty_engine import FaultyEngine, ImmediateFallback
 
 WINDOW = 10
 START_US = 1_700_000_000_000_000
 
 
-class Event(NamedTuple):
+class FallbackEvent(NamedTuple):
     after_ms: int
     member: int
     what: str
@@ -27,7 +27,7 @@ class Event(NamedTuple):
 
 EVENTS = st.lists(
     st.builds(
-        Event,
+        FallbackEvent,
         st.sampled_from([0, 1, 30, 120, 400, 900, 2500]),
         st.integers(0, 4),
         st.sampled_from(["take"] * 12 + ["gone", "back", "gone for one", "back for one", "lost", "heard"]),
@@ -38,30 +38,30 @@ EVENTS = st.lists(
 )
 
 
-class Fleet:
+class FallbackFleet:
     """Members, what they admitted in each window, and what happened to the engine in it."""
 
     def __init__(self, limit: Limit, size: int, known: bool = True) -> None:
         self.clock = ManualClock(START_US)
         self.limit = limit
         self.shared = MemoryEngine(self.clock)
-        self.wires = [Faulty(self.shared) for _ in range(size)]
+        self.wires = [FaultyEngine(self.shared) for _ in range(size)]
         self.engines = [self._member(wire, rank) for rank, wire in enumerate(self.wires)]
         self.meters = [engine.meter(limit, "limit") for engine in self.engines]
         self.admitted: dict[int, int] = {}
         self.troubled: set[int] = set()  # windows in which an outage began or was partial
         self.beaten_us = START_US
 
-    def _member(self, wire: Faulty, rank: int) -> Settled:
+    def _member(self, wire: FaultyEngine, rank: int) -> ImmediateFallback:
         members = Membership()
         members.note_reply(len(self.wires), rank)
-        return Settled(wire, fallback="local", members=members, clock=self.clock)
+        return ImmediateFallback(wire, fallback="local", members=members, clock=self.clock)
 
     @property
     def window(self) -> int:
         return self.clock.now_us() // (WINDOW * SECOND)
 
-    def on(self, event: Event) -> None:
+    def on(self, event: FallbackEvent) -> None:
         self._pass(event.after_ms)
         member = event.member % len(self.wires)
         if event.what == "take":
@@ -99,8 +99,8 @@ class Fleet:
 
 @settings(max_examples=300)
 @given(events=EVENTS, amount=st.integers(1, 40), size=st.integers(1, 5))
-def test_a_fixed_window(events: list[Event], amount: int, size: int) -> None:
-    fleet = Fleet(FixedWindow(amount, WINDOW), size)
+def test_a_fixed_window(events: list[FallbackEvent], amount: int, size: int) -> None:
+    fleet = FallbackFleet(FixedWindow(amount, WINDOW), size)
     for event in events:
         fleet.on(event)
     share = -(-amount // size)
@@ -110,8 +110,8 @@ def test_a_fixed_window(events: list[Event], amount: int, size: int) -> None:
 
 @settings(max_examples=300)
 @given(events=EVENTS, amount=st.integers(1, 40), burst=st.integers(1, 40), size=st.integers(1, 5))
-def test_a_token_bucket(events: list[Event], amount: int, burst: int, size: int) -> None:
-    fleet = Fleet(TokenBucket(amount, WINDOW, burst), size)
+def test_a_token_bucket(events: list[FallbackEvent], amount: int, burst: int, size: int) -> None:
+    fleet = FallbackFleet(TokenBucket(amount, WINDOW, burst), size)
     for event in events:
         fleet.on(event)
     share = -(-burst // size)
@@ -122,19 +122,19 @@ def test_a_token_bucket(events: list[Event], amount: int, burst: int, size: int)
 
 @settings(max_examples=100)
 @given(events=EVENTS, size=st.integers(1, 5))
-def test_two_seconds_after_it_is_back_it_alone_decides(events: list[Event], size: int) -> None:
-    fleet = Fleet(FixedWindow(100, WINDOW), size)
+def test_two_seconds_after_it_is_back_it_alone_decides(events: list[FallbackEvent], size: int) -> None:
+    fleet = FallbackFleet(FixedWindow(100, WINDOW), size)
     for event in events:
         fleet.on(event)
-    fleet.on(Event(0, 0, "back", 1))
+    fleet.on(FallbackEvent(0, 0, "back", 1))
     for member in range(size):
         for _ in range(4):  # whoever is asked, notices
-            fleet.on(Event(250, member, "take", 1))
+            fleet.on(FallbackEvent(250, member, "take", 1))
     fleet._pass(2000)
     for engine, wire, meter in zip(fleet.engines, fleet.wires, fleet.meters, strict=True):
-        before = engine.degraded
+        before = engine.degraded_count
         meter.decide("key", 1)
         asked = wire.asked
         facts = meter.decide("key", 1)
-        assert (engine.state(), wire.asked - asked, engine.degraded - before) == (CLOSED, 1, 0)
+        assert (engine.state(), wire.asked - asked, engine.degraded_count - before) == (CLOSED, 1, 0)
         assert facts[1] <= 100

@@ -17,7 +17,7 @@ from headgate.engines.url_options import FallbackMode
 from headgate.errors import EngineUnavailable
 from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
-from tests.engines.layers.faulty_engine import Faulty, Settled, faulty
+from tests.engines.layers.faulty_engine import FaultyEngine, ImmediateFallback, faulty
 from tests.servers import RedisServer
 
 DAY = "100/day fixed"
@@ -31,9 +31,9 @@ def members(count: int, rank: int) -> Membership:
 
 def stands(
     instead: FallbackMode, clock: ManualClock, count: int = 1, rank: int = 0, parts: bool = False
-) -> tuple[Settled, Faulty]:
+) -> tuple[ImmediateFallback, FaultyEngine]:
     wire = faulty(clock, parts)
-    return Settled(wire, fallback=instead, members=members(count, rank), clock=clock), wire
+    return ImmediateFallback(wire, fallback=instead, members=members(count, rank), clock=clock), wire
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_many_threads_and_one_probe(clock: ManualClock) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert engine.degraded == 800
+    assert engine.degraded_count == 800
     assert wire.asked <= 6  # three in a row, and what was under way with them
     count = engine.shard_of("key").counts[meter.tag("key")]
     assert count.unsettled_units == 800

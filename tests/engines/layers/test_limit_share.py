@@ -15,7 +15,7 @@ from headgate.algorithms.slots import Slots
 from headgate.algorithms.smooth import Smooth
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.clock import ManualClock
-from headgate.engines.layers.fallback.limit_share import full_capacity, share, units_for_rank, units_in_use
+from headgate.engines.layers.fallback.limit_share import share, units_for_rank
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.limit_syntax import parse
 
@@ -73,8 +73,8 @@ def test_all_shares_together_are_at_most_the_limit_and_none_is_more_than_fair(li
     assert all(type(part) is type(limit) and span(part) == span(limit) for part in shares)
     assert sum(map(rate, shares)) <= rate(limit)
     if not isinstance(limit, Smooth):
-        assert sum(map(full_capacity, shares)) <= full_capacity(limit)
-        assert all(full_capacity(part) <= -(-full_capacity(limit) // count) for part in shares)
+        assert sum(part.units_at_once for part in shares) <= limit.units_at_once
+        assert all(part.units_at_once <= -(-limit.units_at_once // count) for part in shares)
     else:
         stores = sum(Fraction(part.store) for part in shares if isinstance(part, Smooth))
         assert stores <= Fraction(limit.store) * (1 + Fraction(count, 2**52))  # doubles
@@ -84,8 +84,8 @@ def test_all_shares_together_are_at_most_the_limit_and_none_is_more_than_fair(li
 def test_whole_units_are_given_away_exactly(text: str, count: int) -> None:
     limit = parse(text)
     shares = [share(limit, count, rank) for rank in range(count)]
-    assert sum(full_capacity(part) for part in shares if part is not None) == full_capacity(limit)
-    parts = [full_capacity(part) if part is not None else 0 for part in shares]
+    assert sum(part.units_at_once for part in shares if part is not None) == limit.units_at_once
+    parts = [part.units_at_once if part is not None else 0 for part in shares]
     assert parts == sorted(parts, reverse=True)
     assert max(parts) - min(parts) <= 1
 
@@ -105,7 +105,7 @@ def test_a_bucket_that_no_period_can_express_is_rounded_down() -> None:
     assert rate(part) * 10 <= rate(limit)
     slow = TokenBucket(1, 10 * 365 * 86400, 10)  # fills in a hundred years: a larger part could not
     parts = [share(slow, 4, rank) for rank in range(4)]
-    assert [None if part is None else full_capacity(part) for part in parts] == [2, 2, 2, 2]
+    assert [None if part is None else part.units_at_once for part in parts] == [2, 2, 2, 2]
 
 
 def test_what_is_too_slow_for_an_algorithm_is_refused() -> None:
@@ -129,7 +129,7 @@ def test_what_is_held_is_what_was_taken(limit: Limit, costs: list[int]) -> None:
     meter = MemoryEngine(ManualClock()).meter(limit, "limit")
     taken = sum(cost for cost in costs if meter.decide("key", cost)[0])
     if not isinstance(limit, Smooth):
-        assert units_in_use(limit, meter.decide("key", 0)) == taken
+        assert limit.units_in_use(meter.decide("key", 0)) == taken
     else:
-        assert bool(taken) == bool(units_in_use(limit, meter.decide("key", 0)))
-    assert meter.decide("other", 0)[1] == full_capacity(limit)
+        assert bool(taken) == bool(limit.units_in_use(meter.decide("key", 0)))
+    assert meter.decide("other", 0)[1] == limit.units_at_once

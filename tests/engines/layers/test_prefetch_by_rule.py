@@ -16,16 +16,16 @@ from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.limit_syntax import parse
 from headgate.testing import SyncAdapter
-from tests.engines.layers.prefetch_harness import Warehouse
+from tests.engines.layers.prefetch_harness import RecordingEngine
 
 DAY = parse("1000/day fixed")
 LOCK = Lockout(3, 1_000_000, 1_000_000)
 
 
-class Room:
+class RulePrefetchHarness:
     def __init__(self, awaited: bool, hold_us: int | None = None) -> None:
         self.clock = ManualClock()
-        self.warehouse = Warehouse(self.clock)
+        self.warehouse = RecordingEngine(self.clock)
         self.engine: Any = PrefetchEngine(self.warehouse, hold_us=hold_us, clock=self.clock)
         if awaited:
             inner = AsyncMemoryEngine(self.warehouse)
@@ -33,9 +33,9 @@ class Room:
         self.awaited = awaited
 
     def lends(self, terms: ChargeOptions | None, name: str = "n") -> list[int]:
-        """What the warehouse is asked when somebody takes 50 times."""
+        """What the inner engine is asked when somebody takes 50 times."""
         meter = self.engine.meter(DAY, name, terms)
-        assert meter.terms is terms
+        assert meter.options is terms
         self.warehouse.costs.clear()
         assert all(meter.decide("k", 1)[ALLOWED] for _ in range(50))
         return self.warehouse.costs
@@ -46,10 +46,10 @@ class Room:
 
 
 @pytest.fixture(params=[False, True], ids=["blocking", "awaited"])
-def room(request: pytest.FixtureRequest) -> Iterator[Room]:
-    room = Room(request.param)
-    yield room
-    room.engine.close()
+def harness(request: pytest.FixtureRequest) -> Iterator[RulePrefetchHarness]:
+    harness = RulePrefetchHarness(request.param)
+    yield harness
+    harness.engine.close()
 
 
 EXACTLY = [
@@ -61,65 +61,65 @@ EXACTLY = [
 
 
 @pytest.mark.parametrize("terms", EXACTLY)
-def test_who_does_not_say_so_is_not_leased(room: Room, terms: ChargeOptions | None) -> None:
-    assert room.lends(terms) == [1] * 50
-    assert room.inside.prefetched == 0
+def test_who_does_not_say_so_is_not_leased(harness: RulePrefetchHarness, terms: ChargeOptions | None) -> None:
+    assert harness.lends(terms) == [1] * 50
+    assert harness.inside.prefetched == 0
 
 
-def test_who_says_so_is_leased_on_its_own_terms(room: Room) -> None:
-    costs = room.lends(ChargeOptions("hot", prefetch=(100_000, None)))
+def test_who_says_so_is_leased_on_its_own_terms(harness: RulePrefetchHarness) -> None:
+    costs = harness.lends(ChargeOptions("hot", prefetch=(100_000, None)))
     assert len(costs) < 20
     assert 1 < max(costs) <= 101  # a tenth, and the call's own
-    few = room.lends(ChargeOptions("warm", prefetch=(100_000, 7)), "few")
+    few = harness.lends(ChargeOptions("warm", prefetch=(100_000, 7)), "few")
     assert max(few) == 8
-    assert room.inside.prefetched > 50
-    assert room.lends(None, "other") == [1] * 50
+    assert harness.inside.prefetched > 50
+    assert harness.lends(None, "other") == [1] * 50
 
 
 def test_units_are_held_for_as_long_as_the_rule_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReturnThread, "run", lambda self: None)  # it would give back by real time
-    room = Room(False)
-    short = room.engine.meter(DAY, "short", ChargeOptions("short", prefetch=(50_000, None)))
-    long = room.engine.meter(DAY, "long", ChargeOptions("long", prefetch=(400_000, None)))
+    harness = RulePrefetchHarness(False)
+    short = harness.engine.meter(DAY, "short", ChargeOptions("short", prefetch=(50_000, None)))
+    long = harness.engine.meter(DAY, "long", ChargeOptions("long", prefetch=(400_000, None)))
     for meter in (long, short, long, short):
         for _ in range(20):
             meter.decide("k", 1)
-    hot_keys = room.inside._hot_keys
-    assert hot_keys.due_us(room.clock.now_us()) == 50_000
-    room.clock.advance(0.05)
-    assert len(hot_keys.remove_expired(room.clock.now_us())) == 1
-    assert hot_keys.due_us(room.clock.now_us()) == 350_000
-    room.clock.advance(-100)
-    assert hot_keys.due_us(room.clock.now_us()) == 400_000  # a clock that stepped back makes nobody wait for it
-    room.engine.close()
+    hot_keys = harness.inside._hot_keys
+    assert hot_keys.due_us(harness.clock.now_us()) == 50_000
+    harness.clock.advance(0.05)
+    assert len(hot_keys.remove_expired(harness.clock.now_us())) == 1
+    assert hot_keys.due_us(harness.clock.now_us()) == 350_000
+    harness.clock.advance(-100)
+    assert hot_keys.due_us(harness.clock.now_us()) == 400_000  # a clock that stepped back makes nobody wait for it
+    harness.engine.close()
 
 
-def test_the_engines_own_is_for_those_who_have_no_terms(room: Room) -> None:
-    own = Room(room.awaited, hold_us=100_000)
+def test_the_engines_own_is_for_those_who_have_no_terms(harness: RulePrefetchHarness) -> None:
+    own = RulePrefetchHarness(harness.awaited, hold_us=100_000)
     assert len(own.lends(None)) < 20
     assert own.lends(ChargeOptions("silent"), "silent") == [1] * 50
     own.engine.close()
 
 
-def test_new_terms_take_over_what_is_held(room: Room) -> None:
+def test_new_terms_take_over_what_is_held(harness: RulePrefetchHarness) -> None:
     """A rule that was changed: what the old one holds goes back, once somebody asks by the new one."""
     old, new = ChargeOptions("r", prefetch=(100_000, None)), ChargeOptions("r", prefetch=(200_000, 5))
-    room.lends(old)
-    held = 1000 - room.warehouse.meter(DAY, "n").decide("k", 0)[REMAINING] - 50
+    harness.lends(old)
+    held = 1000 - harness.warehouse.meter(DAY, "n").decide("k", 0)[REMAINING] - 50
     assert held > 0
-    assert max(room.lends(new)) == 6
-    assert held in room.warehouse.returned
-    assert room.engine.meter(DAY, "n", new) is not room.engine.meter(DAY, "n", old)
-    exact = room.engine.meter(DAY, "n", ChargeOptions("r"))
+    assert max(harness.lends(new)) == 6
+    assert held in harness.warehouse.returned
+    assert harness.engine.meter(DAY, "n", new) is not harness.engine.meter(DAY, "n", old)
+    exact = harness.engine.meter(DAY, "n", ChargeOptions("r"))
     exact.decide("k", 1)
-    room.clock.advance(0.3)
-    if not room.awaited:
-        room.engine.give_back_expired()
+    harness.clock.advance(0.3)
+    if not harness.awaited:
+        harness.engine.give_back_expired()
         assert exact.decide("k", 0)[REMAINING] == 1000 - 101
 
 
 def test_what_is_not_leased_goes_straight_through() -> None:
-    warehouse = Warehouse(ManualClock())
+    warehouse = RecordingEngine(ManualClock())
     engine = PrefetchEngine(warehouse, hold_us=None)
     meter = engine.meter(DAY, "n", ChargeOptions("r"))
     assert isinstance(meter, ExactMeter)
@@ -136,24 +136,24 @@ def test_what_is_not_leased_goes_straight_through() -> None:
 
 
 def test_each_is_told_its_own_law() -> None:
-    off, on = PrefetchEngine(Warehouse(), hold_us=None), PrefetchEngine(Warehouse())
+    off, on = PrefetchEngine(RecordingEngine(), hold_us=None), PrefetchEngine(RecordingEngine())
     assert (
-        list(off.laws(DAY, 4))
-        == list(off.laws(DAY, 4, ChargeOptions("r")))
-        == list(on.laws(DAY, 4, ChargeOptions("r")))
+        list(off.guarantees(DAY, 4))
+        == list(off.guarantees(DAY, 4, ChargeOptions("r")))
+        == list(on.guarantees(DAY, 4, ChargeOptions("r")))
         == []
     )
-    ((_, words),) = off.laws(DAY, 4, ChargeOptions("r", prefetch=(20_000, 30)))
+    ((_, words),) = off.guarantees(DAY, 4, ChargeOptions("r", prefetch=(20_000, 30)))
     assert "at most 30 units each" in words
     assert "at most 120 units are kept from others, for at most 20 ms" in words
-    assert "for at most 100 ms" in dict(on.laws(DAY, 4))["prefetch"]
+    assert "for at most 100 ms" in dict(on.guarantees(DAY, 4))["prefetch"]
     locks = ChargeOptions("r", prefetch=(20_000, 30), lockout=LOCK)
-    assert "never prefetched, because its rule has a lockout" in dict(on.laws(DAY, 4, locks))["prefetch"]
-    paced = dict(off.laws(parse("10/s smooth"), 4, ChargeOptions("r", prefetch=(20_000, 30))))["prefetch"]
+    assert "never prefetched, because its rule has a lockout" in dict(on.guarantees(DAY, 4, locks))["prefetch"]
+    paced = dict(off.guarantees(parse("10/s smooth"), 4, ChargeOptions("r", prefetch=(20_000, 30))))["prefetch"]
     assert paced.endswith("decided by the engine itself.")
 
 
 def test_terms_that_cannot_be() -> None:
     for prefetch in ((0, None), (1000, 0)):
         with pytest.raises(InvalidRule):
-            PrefetchEngine(Warehouse()).meter(DAY, "n", ChargeOptions("r", prefetch=prefetch))
+            PrefetchEngine(RecordingEngine()).meter(DAY, "n", ChargeOptions("r", prefetch=prefetch))

@@ -15,7 +15,7 @@ from headgate.clock import ManualClock
 from headgate.engines.layers.prefetch.engines import PrefetchEngine
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.limiter import Limiter
-from tests.engines.layers.prefetch_harness import Kiosk
+from tests.engines.layers.prefetch_harness import PrefetchHarness
 
 SLOW = ["1000/365d", "1000/365d fixed", "1000/365d sliding", "1000/365d log"]
 NODES, UNITS = 3, 4
@@ -126,19 +126,19 @@ def test_law_of_the_fixed_window(steps: list[tuple[str, int, int]]) -> None:
 @pytest.mark.parametrize("text", SLOW)
 @given(steps=WALKS, refunded=st.sets(st.integers(0, 100)))
 def test_nothing_is_lost(text: str, steps: list[tuple[str, int, int]], refunded: set[int]) -> None:
-    kiosk = Kiosk(text, units=50)
+    harness = PrefetchHarness(text, units=50)
     decisions: list[Decision] = []
     for step, which, what in steps:
         if step in ("take", "warm"):
             times, cost = (1, what) if step == "take" else (what, 1)
-            decisions += [decision for decision in kiosk.takes(times, cost=cost) if decision.allowed]
+            decisions += [decision for decision in harness.takes(times, cost=cost) if decision.allowed]
         elif step == "close":
-            kiosk.engine.close()
+            harness.engine.close()
         elif step == "pass":
-            kiosk.clock.advance(which / 1000)
-            kiosk.engine.give_back_expired()
+            harness.clock.advance(which / 1000)
+            harness.engine.give_back_expired()
         for number in refunded & {len(decisions) - 1, len(decisions) - 3}:
-            kiosk.limiter.refund(decisions[number])
-    kiosk.engine.close()
-    kept = sum(decision.cost - decision.given_back for decision in decisions)
-    assert (kiosk.counted(), kiosk.engine.lost_units) == (kept, 0)
+            harness.limiter.refund(decisions[number])
+    harness.engine.close()
+    kept = sum(decision.cost - decision.refunded_units for decision in decisions)
+    assert (harness.counted(), harness.engine.lost_units) == (kept, 0)

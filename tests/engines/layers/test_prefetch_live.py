@@ -15,7 +15,7 @@ from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
-from tests.engines.layers.prefetch_harness import COLD, PROCESSES, Crew, Warehouse, crew
+from tests.engines.layers.prefetch_harness import COLD, PROCESSES, PrefetchProcesses, RecordingEngine, crew
 from tests.servers import RedisServer
 
 
@@ -71,7 +71,7 @@ def test_many_threads_share_one_stock() -> None:
 
 async def test_awaited_it_is_the_same() -> None:
     clock = ManualClock()
-    warehouse = Warehouse(clock)
+    warehouse = RecordingEngine(clock)
     engine = AsyncPrefetchEngine(AsyncMemoryEngine(warehouse), clock=clock)
     limiter = AsyncLimiter("1000/day fixed", engine, clock=clock)
     plain = Limiter("1000/day fixed", warehouse, clock=clock)
@@ -105,7 +105,7 @@ async def test_a_timer_gives_back_in_time() -> None:
 
 
 async def test_leases_that_are_used_up_before_their_time_do_not_pile_up() -> None:
-    warehouse = Warehouse()
+    warehouse = RecordingEngine()
     engine = AsyncPrefetchEngine(AsyncMemoryEngine(warehouse), hold_us=10_000, units=5)
     limiter = AsyncLimiter("1000000/day fixed", engine)
     until = time.monotonic() + 0.3
@@ -148,14 +148,14 @@ def test_what_is_left_is_back_in_redis_on_close(server: RedisServer) -> None:
 
 
 @pytest.fixture(scope="module")
-def processes() -> Iterator[Crew]:
+def processes() -> Iterator[PrefetchProcesses]:
     with crew() as started:
         yield started
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["20000/s burst 4000", "10000/500ms fixed"])
-def test_four_processes_keep_the_law(text: str, processes: Crew, redis_server: RedisServer) -> None:
+def test_four_processes_keep_the_law(text: str, processes: PrefetchProcesses, redis_server: RedisServer) -> None:
     epoch_us = (time.time_ns() - time.monotonic_ns()) // 1000
     shifts = processes.work(redis_server.unix_url, text, 2)
     limit = parse(text)

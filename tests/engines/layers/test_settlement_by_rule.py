@@ -15,107 +15,112 @@ from headgate.engines.layers.fallback import AsyncFallbackEngine, FallbackEngine
 from headgate.engines.layers.fallback.breaker import CLOSED, SETTLING
 from headgate.engines.layers.fallback.membership import AsyncMembership, Membership
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
-from tests.engines.layers.fallback_harness import DAY, Room, fails, told
-from tests.engines.layers.faulty_engine import Faulty, Settled, faulty
+from tests.engines.layers.fallback_harness import DAY, FallbackHarness, fails, told
+from tests.engines.layers.faulty_engine import FaultyEngine, ImmediateFallback, faulty
 
 
 @pytest.fixture(params=[False, True], ids=["blocking", "awaited"])
-def room(request: pytest.FixtureRequest) -> Iterator[Room]:
-    room = Room(awaited=request.param)
-    yield room
-    room.engine.close()
+def harness(request: pytest.FixtureRequest) -> Iterator[FallbackHarness]:
+    harness = FallbackHarness(awaited=request.param)
+    yield harness
+    harness.engine.close()
 
 
 def test_what_a_share_let_pass_is_given_back_if_another_fails_or_is_denied() -> None:
     for word, failing in (("deny", False), (None, True)):
-        room = Room()
-        local, other = room.rule("local", "local"), room.rule("other", word)  # type: ignore[arg-type]
-        room.outage()
+        harness = FallbackHarness()
+        local, other = harness.rule("local", "local"), harness.rule("other", word)  # type: ignore[arg-type]
+        harness.outage()
         for _ in range(3):
             local.decide("k", 1)
-        room.back()
+        harness.back()
         local.decide("k", 1)
-        assert room.inside.state() is SETTLING  # both must pass, and the engine goes away again
-        held = room.share(local).decide("k", 0)[REMAINING]
-        room.outage()
+        assert harness.inside.state() is SETTLING  # both must pass, and the engine goes away again
+        held = harness.share(local).decide("k", 0)[REMAINING]
+        harness.outage()
         if failing:
-            fails(lambda: room.together((local, "k", 1), (other, "k", 1)))  # noqa: B023
+            fails(lambda: harness.together((local, "k", 1), (other, "k", 1)))  # noqa: B023
         else:
-            assert list(map(told, room.together((local, "k", 1), (other, "k", 1)))) == [(True, held), (False, 0)]
-        assert room.share(local).decide("k", 0)[REMAINING] == held
-        assert not room.inside.shards[0].unsettled
+            assert list(map(told, harness.together((local, "k", 1), (other, "k", 1)))) == [
+                (True, held),
+                (False, 0),
+            ]
+        assert harness.share(local).decide("k", 0)[REMAINING] == held
+        assert not harness.inside.shards[0].unsettled
 
 
 def test_when_accounts_are_settled_a_refusal_aside_gives_nothing_back() -> None:
-    room = Room()
-    aside, local = room.rule("aside", aside=True), room.rule("local", "local")
-    room.outage()
+    harness = FallbackHarness()
+    aside, local = harness.rule("aside", is_shadow=True), harness.rule("local", "local")
+    harness.outage()
     for _ in range(3):
         local.decide("k", 1)
-    room.back()
+    harness.back()
     local.decide("k", 1)
-    assert room.inside.state() is SETTLING
-    share = room.share(local)
+    assert harness.inside.state() is SETTLING
+    share = harness.share(local)
     before = share.decide("k", 0)[REMAINING]
-    answers = room.together((aside, "k", 99), (local, "k", 1))
+    answers = harness.together((aside, "k", 99), (local, "k", 1))
     assert [facts[ALLOWED] for facts in answers] == [False, True]
     assert share.decide("k", 0)[REMAINING] == before - 1
-    answers = room.together((aside, "k", 1), (local, "k", 6))  # more than the share has
+    answers = harness.together((aside, "k", 1), (local, "k", 6))  # more than the share has
     assert list(map(told, answers)) == [(True, 0), (False, before - 1)]
 
 
 def test_settling_is_for_those_who_share() -> None:
-    room = Room()
-    local, allow, none = room.rule("local", "local"), room.rule("allow", "allow"), room.rule("none")
-    room.outage()
+    harness = FallbackHarness()
+    local, allow, none = harness.rule("local", "local"), harness.rule("allow", "allow"), harness.rule("none")
+    harness.outage()
     for _ in range(5):
         local.decide("k", 1)
-    room.back()
+    harness.back()
     assert not isinstance(allow.decide("k", 1), DegradedOutcome)
-    assert room.inside.state() is SETTLING
+    assert harness.inside.state() is SETTLING
     assert told(local.decide("k", 1)) == (False, 0)  # its share is used up
     assert allow.decide("k", 8)[:2] == (True, 1)
     assert none.decide("k", 8)[:2] == (True, 2)
-    assert room.together((allow, "k", 1), (none, "k", 1))[1][:2] == (True, 1)
-    refused = room.together((allow, "l", 1), (none, "l", 1), (local, "k", 1))
+    assert harness.together((allow, "k", 1), (none, "k", 1))[1][:2] == (True, 1)
+    refused = harness.together((allow, "l", 1), (none, "l", 1), (local, "k", 1))
     assert [facts[ALLOWED] for facts in refused] == [True, True, False]
     assert allow.decide("l", 0)[REMAINING] == 10
-    room.clock.advance(1.1)
+    harness.clock.advance(1.1)
     assert local.decide("k", 1)[:2] == (True, 4)
-    assert room.inside.state() is CLOSED
+    assert harness.inside.state() is CLOSED
 
 
 def test_a_rule_without_a_fallback_waits_while_accounts_are_settled() -> None:
     """In a hurry a call leaves the telling to the background; not if nothing else can answer it."""
 
-    class Slow(Faulty):
+    class SlowEngine(FaultyEngine):
         def ask(self, key: str, verb: Callable[..., Any], *words: Any) -> Any:
             clock.advance(0.02)
             return super().ask(key, verb, *words)
 
-    room = Room()
-    clock = room.clock
-    room.engine = room.inside = Settled(
-        Slow(room.wire.engine), fallback=None, clock=clock, members=room.inside.members, deadline=1.0
+    harness = FallbackHarness()
+    clock = harness.clock
+    harness.engine = harness.inside = ImmediateFallback(
+        SlowEngine(harness.wire.engine), fallback=None, clock=clock, members=harness.inside.members, deadline=1.0
     )
-    patient, hurried = room.rule("p", "local"), room.rule("h", "local", deadline=0.05)
-    none = room.rule("none", deadline=0.05)
+    patient, hurried = harness.rule("p", "local"), harness.rule("h", "local", deadline=0.05)
+    none = harness.rule("none", deadline=0.05)
     for meter in (patient, hurried):
-        room.inside.inner.down = True
+        harness.inside.inner.down = True
         for _ in range(4):
             meter.decide("k", 1)
-        room.inside.inner.down = False
+        harness.inside.inner.down = False
         clock.advance(0.6)
         assert isinstance(meter.decide("k", 1), DegradedOutcome) is (meter is hurried)
         clock.advance(5)
         meter.decide("k", 0)
         clock.advance(5)
-    room.inside.inner.down = True
+    harness.inside.inner.down = True
     for _ in range(4):
         hurried.decide("l", 1)
-    room.inside.inner.down = False
+    harness.inside.inner.down = False
     clock.advance(0.6)
-    assert not any(isinstance(each, DegradedOutcome) for each in room.together((hurried, "l", 1), (none, "l", 1)))
+    assert not any(
+        isinstance(each, DegradedOutcome) for each in harness.together((hurried, "l", 1), (none, "l", 1))
+    )
 
 
 def test_members_are_joined_when_the_first_rule_is_local() -> None:
@@ -131,7 +136,7 @@ def test_members_are_joined_when_the_first_rule_is_local() -> None:
     engine = FallbackEngine(wire, fallback=None, members=known, clock=clock)
     engine.meter(DAY, "none")
     allow = engine.meter(DAY, "allow", ChargeOptions("allow", fallback="allow"))
-    engine.meter(DAY, "aside", ChargeOptions("aside", fallback="local", aside=True))
+    engine.meter(DAY, "aside", ChargeOptions("aside", fallback="local", is_shadow=True))
     allow.decide("k", 1)
     assert not known.engines
     assert not engine.uses_shares
@@ -170,27 +175,27 @@ async def test_they_beat_where_the_engine_is_used_whichever_rule_is_asked() -> N
     await engine.close()
 
 
-def test_a_share_is_one_of_the_limit_that_decided_last(room: Room) -> None:
-    local = room.rule("own", "local", overrides=True)
-    room.engine.overrides("own").set("vip", "100/day fixed")
+def test_a_share_is_one_of_the_limit_that_decided_last(harness: FallbackHarness) -> None:
+    local = harness.rule("own", "local", overrides=True)
+    harness.engine.overrides("own").set("vip", "100/day fixed")
     assert local.decide("vip", 10)[:2] == (True, 90)
     local.decide("k", 2)
-    room.outage()
+    harness.outage()
     assert told(local.decide("vip", 1)) == (True, 44)  # of the 90 that were left
     assert told(local.decide("k", 1)) == (True, 3)
     assert told(local.decide("new", 1)) == (True, 4)  # nobody has asked about it, so by the rule's
 
 
 def test_nobody_is_locked_out_meanwhile_and_telling_counts_no_refusal() -> None:
-    room = Room()
+    harness = FallbackHarness()
     lock = Lockout(1, 60_000_000, 60_000_000)
-    local = room.rule("login", "local", lockout=lock)
-    other = room.wire.engine.meter(DAY, "login")
-    room.outage()
+    local = harness.rule("login", "local", lockout=lock)
+    other = harness.wire.engine.meter(DAY, "login")
+    harness.outage()
     assert [local.decide("k", 1)[ALLOWED] for _ in range(8)] == [True] * 5 + [False] * 3
     other.decide("k", 7)  # another process is told of nothing
-    room.back()
+    harness.back()
     assert not isinstance(local.decide("k", 0), LockedOutcome)
     assert other.decide("k", 0)[REMAINING] == 0  # told what fits, of the five
-    room.clock.advance(2)
+    harness.clock.advance(2)
     assert isinstance(local.decide("k", 1), LockedOutcome)  # the engine's own refusal counts

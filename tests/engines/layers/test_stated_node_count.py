@@ -9,20 +9,21 @@ from headgate.engines.layers.fallback.membership import AsyncMembership, Members
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.url import open_async_engine, open_engine
 from headgate.limit_syntax import parse
-from tests.engines.layers.faulty_engine import Faulty, Settled
+from tests.engines.layers.faulty_engine import FaultyEngine, ImmediateFallback
 
 NOBODY = "redis://127.0.0.1:1/0?fallback=local"
 
 
-class Fleet:
+class StatedCountFleet:
     """Three processes over one engine, told that they are three."""
 
     def __init__(self, limit: str) -> None:
         self.clock = ManualClock(1_700_000_000_000_000)
         shared = MemoryEngine(self.clock)
-        self.wires = [Faulty(shared) for _ in range(3)]
+        self.wires = [FaultyEngine(shared) for _ in range(3)]
         engines = [
-            Settled(wire, fallback="local", members=Membership(count=3), clock=self.clock) for wire in self.wires
+            ImmediateFallback(wire, fallback="local", members=Membership(count=3), clock=self.clock)
+            for wire in self.wires
         ]
         self.meters = [engine.meter(parse(limit), "limit") for engine in engines]
 
@@ -47,7 +48,7 @@ class Fleet:
     "limit", ["5/s burst 2", "5/s queue 0", "5/s burst 1", "2/s fixed", "2/s sliding", "2/s log"]
 )
 def test_they_share_the_rate_and_hold_a_unit_each(limit: str) -> None:
-    fleet = Fleet(limit)
+    fleet = StatedCountFleet(limit)
     fleet.cut()
     assert fleet.at_once() == [1, 1, 1]
     fleet.clock.advance(30)
@@ -59,13 +60,13 @@ def test_they_share_the_rate_and_hold_a_unit_each(limit: str) -> None:
 
 @pytest.mark.parametrize(("limit", "each"), [("5/s burst 10", 3), ("2/month fixed in Asia/Tokyo", 1)])
 def test_they_hold_equal_parts_and_at_least_one_unit(limit: str, each: int) -> None:
-    fleet = Fleet(limit)
+    fleet = StatedCountFleet(limit)
     fleet.cut()
     assert fleet.at_once() == [each] * 3
 
 
 def test_what_only_a_share_cannot_hold_may_pass_when_the_engine_is_back() -> None:
-    fleet = Fleet("9/s fixed")
+    fleet = StatedCountFleet("9/s fixed")
     fleet.cut()
     assert sum(meter.decide("key", 1)[0] for meter in fleet.meters for _ in range(3)) == 9
     for cost, waits in ((4, True), (9, True), (10, False)):
@@ -76,15 +77,15 @@ def test_what_only_a_share_cannot_hold_may_pass_when_the_engine_is_back() -> Non
 
 def test_they_hold_at_least_one_slot() -> None:
     clock = ManualClock()
-    wire = Faulty(MemoryEngine(clock))
+    wire = FaultyEngine(MemoryEngine(clock))
     wire.down = True
-    engine = Settled(wire, fallback="local", members=Membership(count=3), clock=clock)
+    engine = ImmediateFallback(wire, fallback="local", members=Membership(count=3), clock=clock)
     slots = engine.slots(Slots(2), "held")
-    assert [slots.acquire("key").facts[0] for _ in range(2)] == [True, False]
+    assert [slots.acquire("key").outcome[0] for _ in range(2)] == [True, False]
 
 
 def test_a_share_starts_used_where_the_limit_was() -> None:
-    fleet = Fleet("5/s burst 2")
+    fleet = StatedCountFleet("5/s burst 2")
     assert fleet.meters[0].decide("key", 1)[:2] == (True, 1)
     fleet.cut()
     assert fleet.meters[0].decide("key", 1)[0] is False
@@ -106,10 +107,10 @@ def test_they_know_no_rank_and_a_fork_does_not_change_their_number() -> None:
 def test_children_that_have_heard_nothing_still_admit() -> None:
     """A server that forks its workers while Redis is gone: each of them holds a unit."""
     clock = ManualClock(1_700_000_000_000_000)
-    wire = Faulty(MemoryEngine(clock))
+    wire = FaultyEngine(MemoryEngine(clock))
     wire.down = True
     members = Membership()
-    engine = Settled(wire, fallback="local", members=members, clock=clock)
+    engine = ImmediateFallback(wire, fallback="local", members=members, clock=clock)
     engine.reset_after_fork()
     members.reset_after_fork()
     assert members.position == (2, None)

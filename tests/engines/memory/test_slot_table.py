@@ -9,7 +9,7 @@ from headgate.algorithms.decision import Outcome
 from headgate.algorithms.limit import MAX_CLOCK_SWING_US
 from headgate.algorithms.slots import TICKET_US, Slots
 from headgate.engines.memory.slot_table import SlotTable
-from tests.engines.slot_harness import BASE_US, SECOND, Room
+from tests.engines.slot_harness import BASE_US, SECOND, SlotHarness
 from tests.engines.slot_stories import Story, stories
 
 
@@ -45,7 +45,7 @@ class TableKeeper:
 
 @pytest.mark.parametrize("tell", stories, ids=lambda tell: tell.__name__)
 def test_story(tell: Story) -> None:
-    tell(Room(TableKeeper()))
+    tell(SlotHarness(TableKeeper()))
 
 
 def test_a_key_outlives_a_clock_that_swings_at_its_end() -> None:
@@ -109,7 +109,7 @@ def test_a_sweep_looks_at_a_few_keys_only() -> None:
     assert len(table) == 7
 
 
-class Truth:
+class ReferenceSlots:
     """What must be so, kept in the plainest way there is: everything ever given, and when it ends."""
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class SlotMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.table = SlotTable()
-        self.truth = Truth()
+        self.truth = ReferenceSlots()
         self.limit = Slots(2)
         self.now_us = BASE_US
         self.highest = 0
@@ -219,7 +219,7 @@ class SlotMachine(RuleBasedStateMachine):
         if not len(self.table):
             at_us = max(self.now_us, self.truth.written_us)
             assert self.truth.held(at_us) + self.truth.line(at_us) == []
-            self.truth = Truth()
+            self.truth = ReferenceSlots()
 
     def ask(self, ticket: int | None, wait: bool) -> None:
         now_us, amount, truth = self.now_us, self.limit.amount, self.truth

@@ -1,4 +1,4 @@
-"""How the tests of a channel ask, and how they tell whose answer they heard.
+"""Harness of batcher tests: charges keys so that each answer tells whose it is.
 
 Key n is charged with n units beforehand: whoever hears another's answer can tell.
 """

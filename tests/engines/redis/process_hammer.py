@@ -11,7 +11,7 @@ from headgate.limiter import Limiter
 PROCESSES = 8
 
 
-class Herd:
+class HammerProcesses:
     """Processes that wait for the word."""
 
     def __init__(self, pool: Pool) -> None:
@@ -23,10 +23,10 @@ class Herd:
 
 
 @contextmanager
-def herd() -> Iterator[Herd]:
+def herd() -> Iterator[HammerProcesses]:
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(PROCESSES, initializer=_remember, initargs=(spawn.Barrier(PROCESSES),)) as pool:
-        yield Herd(pool)
+        yield HammerProcesses(pool)
 
 
 _start: list[Barrier] = []

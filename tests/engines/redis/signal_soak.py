@@ -27,12 +27,12 @@ OTHERS = 2  # threads beside the main one
 UNTIMELY = "the thread that asked was interrupted"  # what another caller may be told, and nothing else
 
 
-class Interrupted(BaseException):
+class SignalInterrupt(BaseException):
     """Raised by the signal handler, as Celery raises at its soft time limit."""
 
 
 @dataclass
-class Report:
+class SoakReport:
     """What happened."""
 
     bursts: int = 0
@@ -43,15 +43,15 @@ class Report:
     heard: Counter[str] = field(default_factory=Counter)  # wrong replies
 
 
-class Bursts:
+class SignalBursts:
     """The main thread's part."""
 
     def __init__(self, limiter: Limiter, seed: int) -> None:
         self._limiter, self._random = limiter, random.Random(seed)
         self._raises = 0  # how many more times the handler may raise
-        self.report = Report()
+        self.report = SoakReport()
 
-    def run(self, bursts: int) -> Report:
+    def run(self, bursts: int) -> SoakReport:
         done = threading.Event()
         others = [threading.Thread(target=self._ask_on, args=[n, done]) for n in range(1, OTHERS + 1)]
         was = signal.signal(signal.SIGALRM, self._handle)
@@ -81,7 +81,7 @@ class Bursts:
                     self._ask(0)
             finally:
                 self._raises = 0
-        except Interrupted:
+        except SignalInterrupt:
             self.report.interrupted += 1
         signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -90,7 +90,7 @@ class Bursts:
             self._raises -= 1
             if self._raises:
                 signal.setitimer(signal.ITIMER_REAL, max(1e-6, self._random.uniform(0, LONGEST_S / 10)))
-            raise Interrupted
+            raise SignalInterrupt
 
     def _ask_on(self, n: int, done: threading.Event) -> None:
         while not done.is_set():
@@ -114,7 +114,7 @@ def run(url: str, bursts: int, seed: int) -> list[str]:
         for n in range(OTHERS + 1):
             limiter.reset(f"key {n}")
             limiter.take(f"key {n}", n)
-        report = Bursts(limiter, seed).run(bursts)
+        report = SignalBursts(limiter, seed).run(bursts)
         failed, misled = sum(report.errors.values()), sum(report.heard.values())
         print(  # noqa: T201
             f"{report.bursts:,} bursts, {report.interrupted:,} interrupted. Of about {report.calls:,} calls that "
@@ -135,7 +135,7 @@ def run(url: str, bursts: int, seed: int) -> list[str]:
 
 def _print_unless_interrupted(what: sys.UnraisableHookArgs) -> None:
     """Keep quiet of signals that came within the callback of a weak reference, where nothing can be raised."""
-    if what.exc_type is not Interrupted:
+    if what.exc_type is not SignalInterrupt:
         sys.__unraisablehook__(what)
 
 

@@ -2,7 +2,7 @@
 
 Whoever is sent on, or told to try again, has not been charged, and asks again; whoever got no answer may have
 been, and does not. So at the end, for every key: the allowed answers <= what was charged <= those and the
-unanswered ones. The file is long because all its stories are told of one cluster, and by the same few helpers.
+unanswered ones. The reason for its length: all its stories are told of one cluster, and by the same few helpers.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ def used(cluster: Cluster, key: str) -> int:
         return 100_000 - outside.peek(key).remaining
 
 
-class Load:
+class ClusterLoad:
     """Many who take all the time, in threads and in tasks, and what they heard."""
 
     def __init__(self, keys: Sequence[str]) -> None:
@@ -75,7 +75,7 @@ class Load:
         self._done = threading.Event()
 
     @contextmanager
-    def on(self, url: str, *, threads: int = 6, tasks: int = 24) -> Iterator["Load"]:
+    def on(self, url: str, *, threads: int = 6, tasks: int = 24) -> Iterator["ClusterLoad"]:
         with Limiter(PLENTY, url) as limiter, ThreadPoolExecutor(threads + 1) as pool:
             running = [pool.submit(self._takes, limiter, n) for n in range(threads)]
             running.append(pool.submit(lambda: asyncio.run(self._tasks(url, tasks))))
@@ -174,7 +174,7 @@ def test_forgotten_scripts_on_all_nodes(any_cluster: Cluster) -> None:
         while not done.is_set():
             any_cluster.script_flush()
 
-    load = Load(keys)
+    load = ClusterLoad(keys)
     with load.on(f"{any_cluster.url}?deadline=5s", threads=3, tasks=12):
         flusher = threading.Thread(target=flush)
         flusher.start()
@@ -191,7 +191,7 @@ def test_a_slot_moves_while_it_is_asked(any_cluster: Cluster) -> None:
     slot = 1234
     assert any_cluster.master_of(slot) is source
     moving = in_slot(slot, 4)
-    load = Load([*moving, *keys_of(any_cluster)])
+    load = ClusterLoad([*moving, *keys_of(any_cluster)])
     move = any_cluster.moving_slot(slot, target)
     try:
         with load.on(f"{any_cluster.url}?deadline=5s"):
@@ -413,7 +413,7 @@ def test_a_master_dies_while_it_is_asked() -> None:
     """Errors are EngineUnavailable only; the heir goes on from what it was told; nobody is charged twice."""
     with Cluster(password="open-sesame", node_timeout_ms=700) as own:
         keys = keys_of(own)
-        load = Load(keys)
+        load = ClusterLoad(keys)
         with load.on(f"{own.url}?deadline=400ms"):
             time.sleep(0.3)
             before = dict(load.allowed)

@@ -4,6 +4,8 @@ The pool's own state (pool_state.py) is driven here; what the threads do around 
 each section that the pool runs under its lock and one for each thing that it does outside. All orders of these
 steps are run, with connections that fail to open or break, and with a caller in which a signal handler raises
 between any two steps, up to twice. States that were met before are not run again.
+
+The reason for its length: one simulator and the laws that it checks.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class Opener:
 
 
 @dataclass
-class World:
+class PoolSnapshot:
     """Everything at one instant. Connections are numbers: each has one of its own."""
 
     state: PoolState
@@ -54,7 +56,7 @@ class World:
     failures: int = 0  # of connections, likewise
     ticks: int = 0  # times that somebody looked because it was not woken
 
-    def copy(self) -> World:
+    def copy(self) -> PoolSnapshot:
         old, new = self.state, PoolState(0)
         entries = {id(entry): PoolEntry() for entry in old.entries}
         callers = {id(caller): Caller(caller.number, caller.deadline_at) for caller in self.callers}
@@ -103,18 +105,18 @@ class World:
             (self.interrupts, self.failures, self.ticks > 0),
         )
 
-    def steps(self) -> Iterator[World]:
-        """What may happen next: one world for each."""
+    def steps(self) -> Iterator[PoolSnapshot]:
+        """What may happen next: one snapshot for each."""
         for number, caller in enumerate(self.callers):
             for kind in self._kinds(caller):
-                world = self.copy()
-                Step(world, world.callers[number]).take(kind)
-                yield world
+                snapshot = self.copy()
+                CallerStep(snapshot, snapshot.callers[number]).take(kind)
+                yield snapshot
         for number in range(len(self.openers)):
             for fails in (False, True)[: 1 + (self.failures > 0)]:
-                world = self.copy()
-                world._open(number, fails)
-                yield world
+                snapshot = self.copy()
+                snapshot._open(number, fails)
+                yield snapshot
 
     def sleeps(self) -> bool:
         """Whether nothing happens but that WAKE_S goes by."""
@@ -122,18 +124,18 @@ class World:
             caller.at == "ended" or (caller.at == "sleeps" and not caller.woken) for caller in self.callers
         )
 
-    def after_a_look(self) -> Iterator[World]:
+    def after_a_look(self) -> Iterator[PoolSnapshot]:
         """One who sleeps looks by itself."""
         for number, caller in enumerate(self.callers):
             if caller.at == "sleeps":
-                world = self.copy()
-                world.ticks += 1
-                looks = world.callers[number]
-                Step(world, looks).take("goes on")
-                Step(world, looks).take("goes on")
-                if looks.at == "sleeps" and world.state.is_orphaned(looks):
+                snapshot = self.copy()
+                snapshot.ticks += 1
+                looks = snapshot.callers[number]
+                CallerStep(snapshot, looks).take("goes on")
+                CallerStep(snapshot, looks).take("goes on")
+                if looks.at == "sleeps" and snapshot.state.is_orphaned(looks):
                     answer(looks, TROUBLE)
-                yield world
+                yield snapshot
 
     def _kinds(self, caller: Caller) -> Iterator[str]:
         if caller.at == "ended":
@@ -158,7 +160,7 @@ class World:
             self.state.waiting[:] = []
         else:
             self.opened += 1
-            assert self.state.opened(entry, self.opened)
+            assert self.state.set_connection(entry, self.opened)
             wake(self.state)
 
 
@@ -178,11 +180,11 @@ def answer(caller: Caller, reply: str) -> None:
     caller.woken = True
 
 
-class Step:
+class CallerStep:
     """One step of one caller, as ConnectionPool takes it."""
 
-    def __init__(self, world: World, caller: Caller) -> None:
-        self.world, self.caller, self.state = world, caller, world.state
+    def __init__(self, snapshot: PoolSnapshot, caller: Caller) -> None:
+        self.world, self.caller, self.state = snapshot, caller, snapshot.state
 
     def take(self, kind: str) -> None:
         if kind.startswith("interrupted"):
@@ -274,8 +276,8 @@ class Step:
 
     def _interrupted(self) -> None:
         """A handler raises before the step that would have come: what is left to do is each `finally`."""
-        world, caller = self.world, self.caller
-        world.interrupts -= 1
+        snapshot, caller = self.world, self.caller
+        snapshot.interrupts -= 1
         if caller.at in ("wakes", "leaves"):  # in the midst of cleaning up
             caller.at, caller.reply = "ended", TROUBLE
             return
@@ -288,22 +290,22 @@ class Step:
             caller.reply, caller.at = TROUBLE, "leaves"
 
 
-def explore(worlds: list[World]) -> tuple[int, int]:
+def explore(worlds: list[PoolSnapshot]) -> tuple[int, int]:
     """Run every schedule; how many states there were, and in how many of them somebody was not woken in time."""
-    met, ticked, todo = {world.key() for world in worlds}, 0, worlds
+    met, ticked, todo = {snapshot.key() for snapshot in worlds}, 0, worlds
     while todo:
-        world = todo.pop()
-        holds(world)
-        after = list(world.steps())
-        if world.sleeps():
-            ticks = [tick for tick in world.after_a_look() if tick.key() != replace(world, ticks=1).key()]
-            assert ticks or all(caller.at == "ended" for caller in world.callers), (
-                world
+        snapshot = todo.pop()
+        holds(snapshot)
+        after = list(snapshot.steps())
+        if snapshot.sleeps():
+            ticks = [tick for tick in snapshot.after_a_look() if tick.key() != replace(snapshot, ticks=1).key()]
+            assert ticks or all(caller.at == "ended" for caller in snapshot.callers), (
+                snapshot
             )  # somebody sleeps for ever
             ticked += len(ticks)
             after += ticks
             if not after:
-                at_rest(world)
+                at_rest(snapshot)
         for next_one in after:
             key = next_one.key()
             if key not in met:
@@ -312,41 +314,43 @@ def explore(worlds: list[World]) -> tuple[int, int]:
     return len(met), ticked
 
 
-def holds(world: World) -> None:
+def holds(snapshot: PoolSnapshot) -> None:
     """What is true at every instant."""
-    users = [entry.user for entry in world.state.entries if entry.user is not None]
+    users = [entry.user for entry in snapshot.state.entries if entry.user is not None]
     assert len(users) == len(set(map(id, users)))
-    connections = [entry.connection for entry in world.state.entries if entry.connection is not None]
+    connections = [entry.connection for entry in snapshot.state.entries if entry.connection is not None]
     assert len(connections) == len(set(connections))
-    for caller in world.callers:
+    for caller in snapshot.callers:
         assert caller.entry is None or caller.entry.user is caller
-    assert len(world.openers) <= len(world.state.entries)
+    assert len(snapshot.openers) <= len(snapshot.state.entries)
 
 
-def at_rest(world: World) -> None:
+def at_rest(snapshot: PoolSnapshot) -> None:
     """What is true when nothing more happens."""
-    assert [caller.at for caller in world.callers] == ["ended"] * len(world.callers), world
-    assert all(caller.reply != NOTHING for caller in world.callers)
-    assert not world.state.waiting or world.state.waiting == [world.callers[0]]  # interrupted while it left
-    assert [entry.user for entry in world.state.entries] == [None] * len(world.state.entries)
-    assert not any(entry.opening and entry.opening.is_alive() for entry in world.state.entries)
+    assert [caller.at for caller in snapshot.callers] == ["ended"] * len(snapshot.callers), snapshot
+    assert all(caller.reply != NOTHING for caller in snapshot.callers)
+    assert not snapshot.state.waiting or snapshot.state.waiting == [
+        snapshot.callers[0]
+    ]  # interrupted while it left
+    assert [entry.user for entry in snapshot.state.entries] == [None] * len(snapshot.state.entries)
+    assert not any(entry.opening and entry.opening.is_alive() for entry in snapshot.state.entries)
 
 
-def world(
+def snapshot(
     callers: int, entries: int, *, interrupts: int = 0, failures: int = 0, hurried: bool = False, idle: int = 0
-) -> World:
+) -> PoolSnapshot:
     state = PoolState(entries)
     for entry in state.entries[:idle]:
         entry.connection = -1 - state.entries.index(entry)
     made = [Caller(number, 1.0 if hurried and number == 0 else 9.0) for number in range(callers)]
-    return World(state, made, interrupts=interrupts, failures=failures)
+    return PoolSnapshot(state, made, interrupts=interrupts, failures=failures)
 
 
 @pytest.mark.parametrize("hurried", [False, True])
 @pytest.mark.parametrize(("callers", "entries"), [(2, 1), (3, 1), (3, 2), (4, 1)])
 def test_nobody_is_forgotten(callers: int, entries: int, hurried: bool) -> None:
     """And nobody has to look by itself: each is woken when there is something to do."""
-    begin = [world(callers, entries, hurried=hurried, idle=idle) for idle in range(entries + 1)]
+    begin = [snapshot(callers, entries, hurried=hurried, idle=idle) for idle in range(entries + 1)]
     states, ticked = explore(begin)
     assert states > 20
     assert ticked == 0
@@ -354,7 +358,7 @@ def test_nobody_is_forgotten(callers: int, entries: int, hurried: bool) -> None:
 
 @pytest.mark.parametrize(("callers", "entries"), [(2, 1), (3, 1), (3, 2)])
 def test_connections_that_break_or_do_not_open(callers: int, entries: int) -> None:
-    begin = [world(callers, entries, failures=2, idle=idle) for idle in range(entries + 1)]
+    begin = [snapshot(callers, entries, failures=2, idle=idle) for idle in range(entries + 1)]
     _, ticked = explore(begin)
     assert ticked == 0
 
@@ -365,20 +369,20 @@ def test_a_caller_that_is_interrupted_anywhere(callers: int, entries: int, hurri
     """Even where it is interrupted again while it cleans up, every entry is free in the end, all others are
     answered, and one who was not woken looks by itself."""
     begin = [
-        world(callers, entries, interrupts=2, failures=entries == 1, hurried=hurried, idle=idle)
+        snapshot(callers, entries, interrupts=2, failures=entries == 1, hurried=hurried, idle=idle)
         for idle in range(entries + 1)
     ]
     explore(begin)
 
 
 def test_what_is_never_released_is_taken_back_after_its_users_deadline() -> None:
-    class Connection:
+    class StubConnection:
         ended = False
 
         def hang_up(self) -> None:
             self.ended = True
 
-    state, connection, lost, next_one = PoolState(1), Connection(), Caller(0, 5.0), Caller(1, 9.0)
+    state, connection, lost, next_one = PoolState(1), StubConnection(), Caller(0, 5.0), Caller(1, 9.0)
     (entry,) = state.entries
     entry.connection = connection
     assert state.claim(lost, 5.0)
@@ -388,7 +392,7 @@ def test_what_is_never_released_is_taken_back_after_its_users_deadline() -> None
     assert healed is state.entries[0]
     assert healed is not entry
     assert connection.ended
-    assert state.opened(healed, Connection())
+    assert state.set_connection(healed, StubConnection())
     assert state.claim(next_one, 9.0)
     entry.user = None  # the lost one comes to its end after all
     assert state.entries[0].user is next_one

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engines.redis.process_hammer import PROCESSES, Herd, herd
+from tests.engines.redis.process_hammer import PROCESSES, HammerProcesses, herd
 from tests.servers import RedisServer
 
 # Amounts that no refill touches while the test runs: how many units, and how many a call costs.
@@ -20,7 +20,7 @@ LIMITS = [
 
 
 @pytest.fixture(scope="module")
-def processes() -> Iterator[Herd]:
+def processes() -> Iterator[HammerProcesses]:
     with herd() as started:
         yield started
 
@@ -28,7 +28,7 @@ def processes() -> Iterator[Herd]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("text", "units", "cost"), LIMITS)
 def test_exactly_what_the_limit_allows(
-    text: str, units: int, cost: int, processes: Herd, server: RedisServer
+    text: str, units: int, cost: int, processes: HammerProcesses, server: RedisServer
 ) -> None:
     passed = processes.admitted(server.unix_url, text, calls=2 * units // cost // PROCESSES, cost=cost)
     assert passed * cost == units

@@ -18,12 +18,12 @@ from headgate.algorithms.sliding_log import SlidingLog, State, decide, refund, s
 from headgate.engines.redis.script_assembly import algorithm_script
 from headgate.engines.redis.sync_engine import RedisEngine
 from tests.servers import BASE_US, RedisServer
-from tests.servers.resp import Reply, ask
+from tests.servers.raw_redis_client import Reply, ask
 
 HEADER, WIDTH = 39, 7
 
 
-class Twins:
+class MirroredLogs:
     """One log in a server and one in Python, asked the same."""
 
     def __init__(self, server: RedisServer) -> None:
@@ -56,13 +56,13 @@ class Twins:
 
 
 @pytest.fixture
-def twins(driven_server: RedisServer) -> Iterator[Twins]:
-    both = Twins(driven_server)
+def twins(driven_server: RedisServer) -> Iterator[MirroredLogs]:
+    both = MirroredLogs(driven_server)
     yield both
     both.engine.close()
 
 
-def test_rings_that_grow_go_round_and_shrink_lose_nothing(twins: Twins) -> None:
+def test_rings_that_grow_go_round_and_shrink_lose_nothing(twins: MirroredLogs) -> None:
     rng = random.Random(1)
     limit = SlidingLog(400, 1)
     receipts: list[Receipt] = []
@@ -73,14 +73,14 @@ def test_rings_that_grow_go_round_and_shrink_lose_nothing(twins: Twins) -> None:
         cost = rng.choice((1, 1, 1, 2, 7, rng.randrange(60) if busy else 1))
         facts = twins.decide(limit, cost, rng.choice((None, None, 50_000)))
         if facts[ALLOWED] and cost:
-            receipts.append(Receipt.of(facts, cost))
+            receipts.append(Receipt.from_outcome(facts, cost))
         if rng.random() < 0.1 and receipts:
             receipt = rng.choice(receipts[-20:])
             twins.refund(limit, receipt, rng.randrange(1, receipt.cost + 1), cancel=rng.random() < 0.3)
         assert twins.bytes <= HEADER + 2 * 400 * WIDTH  # reservations keep what they push out
 
 
-def test_a_changed_limit_finds_the_same_units(twins: Twins) -> None:
+def test_a_changed_limit_finds_the_same_units(twins: MirroredLogs) -> None:
     rng = random.Random(2)
     limits = [SlidingLog(amount, per) for amount in (1, 5, 60, 300) for per in (0.5, 1, 2)]
     limit = limits[-1]
@@ -97,24 +97,24 @@ def test_a_changed_limit_finds_the_same_units(twins: Twins) -> None:
             kept_until_ms = twins.now_us // 1000 - -facts[RESET_AFTER_US] // 1000 + MAX_CLOCK_SWING_US // 1000
 
 
-def test_a_refund_moves_units_across_the_rings_end(twins: Twins) -> None:
+def test_a_refund_moves_units_across_the_rings_end(twins: MirroredLogs) -> None:
     limit = SlidingLog(10, 1)
     for _ in range(3):
         twins.now_us += SECOND // 4
         twins.decide(limit, 3)
     twins.now_us += SECOND // 2
-    receipts = [Receipt.of(twins.decide(limit, cost), cost) for cost in (2, 1)]
+    receipts = [Receipt.from_outcome(twins.decide(limit, cost), cost) for cost in (2, 1)]
     twins.now_us += 10
-    receipts.append(Receipt.of(twins.decide(limit, 1), 1))
+    receipts.append(Receipt.from_outcome(twins.decide(limit, 1), 1))
     assert [twins.refund(limit, receipt, 1) for receipt in (receipts[1], receipts[0], receipts[2])] == [True] * 3
     for _ in range(30):
         twins.now_us += SECOND // 20
         twins.decide(limit, 1)
 
 
-def test_it_lives_until_its_last_unit_leaves(twins: Twins) -> None:
+def test_it_lives_until_its_last_unit_leaves(twins: MirroredLogs) -> None:
     limit = SlidingLog(2, 1)
-    first, second = (Receipt.of(twins.decide(limit, 2, SECOND), 2) for _ in range(2))
+    first, second = (Receipt.from_outcome(twins.decide(limit, 2, SECOND), 2) for _ in range(2))
     assert twins.server.call("PTTL", *_keys(twins.server)) == 2100
     assert twins.refund(limit, second, 2, cancel=True)
     assert twins.server.call("PTTL", *_keys(twins.server)) == 1100
@@ -122,11 +122,11 @@ def test_it_lives_until_its_last_unit_leaves(twins: Twins) -> None:
     assert twins.server.call("PTTL", *_keys(twins.server)) == 100
 
 
-def test_a_log_that_was_emptied_keeps_its_stamp_while_the_clock_may_swing(twins: Twins) -> None:
+def test_a_log_that_was_emptied_keeps_its_stamp_while_the_clock_may_swing(twins: MirroredLogs) -> None:
     limit = SlidingLog(5, 1)
     twins.decide(limit, 5)
     twins.now_us += SECOND
-    assert twins.refund(limit, Receipt.of(twins.decide(limit, 1), 1), 1)
+    assert twins.refund(limit, Receipt.from_outcome(twins.decide(limit, 1), 1), 1)
     twins.now_us -= MAX_CLOCK_SWING_US
     assert twins.decide(limit, 0)[RESET_AFTER_US] == 0
     assert twins.decide(limit, 5)[RESET_AFTER_US] == SECOND + MAX_CLOCK_SWING_US
@@ -134,7 +134,7 @@ def test_a_log_that_was_emptied_keeps_its_stamp_while_the_clock_may_swing(twins:
     assert not twins.decide(limit, 1)[ALLOWED]
 
 
-def test_a_log_that_is_hardly_used_stays_small(twins: Twins) -> None:
+def test_a_log_that_is_hardly_used_stays_small(twins: MirroredLogs) -> None:
     limit = SlidingLog(100_000, 1)
     for _ in range(300):
         twins.now_us += SECOND // 10
@@ -148,7 +148,7 @@ def test_a_log_that_is_hardly_used_stays_small(twins: Twins) -> None:
     assert twins.bytes <= HEADER + 30 * WIDTH
 
 
-def test_a_full_ring_that_goes_round_is_written_in_place(twins: Twins) -> None:
+def test_a_full_ring_that_goes_round_is_written_in_place(twins: MirroredLogs) -> None:
     limit = SlidingLog(1000, 1)
     for _ in range(1500):
         twins.now_us += 1000

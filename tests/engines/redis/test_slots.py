@@ -12,10 +12,10 @@ from headgate.algorithms.slots import TICKET_US, Slots
 from headgate.engines.redis.protocol import parse_outcome
 from headgate.engines.redis.script_assembly import standalone_script
 from headgate.limiter import Limiter
-from tests.engines.slot_harness import BASE_US, SECOND, Room
+from tests.engines.slot_harness import BASE_US, SECOND, SlotHarness
 from tests.engines.slot_stories import Story, stories
 from tests.servers import RedisServer
-from tests.servers.resp import Reply, ask
+from tests.servers.raw_redis_client import Reply, ask
 
 KEY = "hg:{key}"
 SCRIPT = standalone_script("slots", "slots").text
@@ -78,41 +78,41 @@ class ServerKeeper:
 
 @pytest.mark.parametrize("tell", stories, ids=lambda tell: tell.__name__)
 def test_story(tell: Story, driven_server: RedisServer) -> None:
-    tell(Room(ServerKeeper(driven_server)))
+    tell(SlotHarness(ServerKeeper(driven_server)))
 
 
 def test_a_denied_newcomer_and_a_look_write_nothing(driven_server: RedisServer) -> None:
     keeper = ServerKeeper(driven_server)
-    room = Room(keeper)
-    first, _ = room.gets(), room.gets()
-    room.at(1)
-    room.waits()
+    harness = SlotHarness(keeper)
+    first, _ = harness.gets(), harness.gets()
+    harness.at(1)
+    harness.waits()
     before = keeper.writes()
     for second in (2, 5, 29, 29.9):
-        room.at(second)
-        room.denied()
-        assert room.free() == 0
-        assert not room.releases(first + 100)
-        assert room.renews(first + 100) is None
+        harness.at(second)
+        harness.denied()
+        assert harness.free() == 0
+        assert not harness.releases(first + 100)
+        assert harness.renews(first + 100) is None
     assert keeper.writes() == before
 
 
 def test_the_first_question_after_a_step_back_writes_it_down_once(driven_server: RedisServer) -> None:
     keeper = ServerKeeper(driven_server)
-    room = Room(keeper)
-    room.gets(), room.gets()
-    room.at(-3600)
+    harness = SlotHarness(keeper)
+    harness.gets(), harness.gets()
+    harness.at(-3600)
     before = keeper.writes()
-    room.denied(retry_after=30)
+    harness.denied(retry_after=30)
     after = keeper.writes()
     assert after > before
-    room.at(-3599)
-    room.denied(retry_after=29)
+    harness.at(-3599)
+    harness.denied(retry_after=29)
     assert keeper.writes() == after
 
 
 def test_a_key_lives_as_long_as_its_last_lease_or_ticket_or_fence(driven_server: RedisServer) -> None:
-    room = Room(ServerKeeper(driven_server))
+    harness = SlotHarness(ServerKeeper(driven_server))
     ends_at_ms = BASE_US // 1000
 
     def dies_after_ms() -> int:
@@ -121,32 +121,32 @@ def test_a_key_lives_as_long_as_its_last_lease_or_ticket_or_fence(driven_server:
         return ends - ends_at_ms
 
     day_ms = 86_400_000
-    fence = room.gets()
+    fence = harness.gets()
     assert dies_after_ms() == day_ms + 1  # a microsecond more than a day, because so is the next fence
-    room.gets()
-    room.waits()
+    harness.gets()
+    harness.waits()
     assert dies_after_ms() == day_ms + 1
-    room.limit = Slots(2, ttl=2 * 86_400)
-    room.at(0.05)
-    assert room.renews(fence) == 2 * 86_400 + 0.05
+    harness.limit = Slots(2, ttl=2 * 86_400)
+    harness.at(0.05)
+    assert harness.renews(fence) == 2 * 86_400 + 0.05
     assert dies_after_ms() == 2 * day_ms + 50 + 100  # a clock that swings may meet it again
-    assert room.releases(fence)
+    assert harness.releases(fence)
     assert dies_after_ms() == day_ms + 1
-    room.at(86_401)
+    harness.at(86_401)
     assert driven_server.call("EXISTS", KEY) == 0
 
 
 def test_everything_dead_is_removed_when_somebody_writes(driven_server: RedisServer) -> None:
-    room = Room(ServerKeeper(driven_server))
-    room.limit = Slots(1, ttl=60)
-    room.gets()
+    harness = SlotHarness(ServerKeeper(driven_server))
+    harness.limit = Slots(1, ttl=60)
+    harness.gets()
     for _ in range(50):
-        room.waits()
-    room.at(TICKET_US / SECOND)
-    last = room.waits()
+        harness.waits()
+    harness.at(TICKET_US / SECOND)
+    last = harness.waits()
     # Two for the ticket, one each for the lease, the sequence and the stamp.
     assert driven_server.call("ZCARD", KEY) == 5
-    assert room.waits(last) == last
+    assert harness.waits(last) == last
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """Threads that share the connections to a server: each gets its own answer, in time, and nothing is left open.
 
 Key n is charged with n units beforehand, so whoever hears another's answer can tell.
+
+The reason for its length: every story uses the same few threads and interrupts.
 """
 
 import os

@@ -16,7 +16,7 @@ from headgate.cli.terminal import draw, full_screen
 from tests.nginx.demo import shop
 from tests.nginx.demo.expectations import broken
 from tests.nginx.demo.page import WIDTH, head, live, results, rows
-from tests.nginx.demo.sale import SECONDS, Counts, Ending, Sale
+from tests.nginx.demo.sale import SECONDS, GatewaySale, SaleCounts, SaleResult
 from tests.servers import MissingComponent
 
 LEAST, MOST = 3.0, 600.0
@@ -55,8 +55,8 @@ def _play(seconds: float) -> int:
     )
     server = shop.kind().capitalize()
     _print([f"{server}, a backend and two nginx are starting; then comes a flash sale of {seconds:g} s."])
-    history: list[Counts] = []
-    with Sale(seconds) as sale:
+    history: list[SaleCounts] = []
+    with GatewaySale(seconds) as sale:
         ending = _watched(sale, history, ink) if is_live else _told(sale, ink)
         failures = broken(ending)
     if is_live:
@@ -67,10 +67,10 @@ def _play(seconds: float) -> int:
     return 1 if failures else 0
 
 
-def _watched(sale: Sale, history: list[Counts], ink: Style) -> Ending:
+def _watched(sale: GatewaySale, history: list[SaleCounts], ink: Style) -> SaleResult:
     """On a page of its own."""
 
-    def show(counts: Counts) -> None:
+    def show(counts: SaleCounts) -> None:
         history.append(counts)
         draw(sys.stdout, live(history, sale.seconds, ink), shutil.get_terminal_size().lines)
 
@@ -78,10 +78,10 @@ def _watched(sale: Sale, history: list[Counts], ink: Style) -> Ending:
         return sale.play(show, 1 / _FRAMES)
 
 
-def _told(sale: Sale, ink: Style) -> Ending:
+def _told(sale: GatewaySale, ink: Style) -> SaleResult:
     """Line by line."""
 
-    def show(counts: Counts) -> None:
+    def show(counts: SaleCounts) -> None:
         _print(rows(counts, ink, f"{counts.seconds:.0f} s"))
 
     _print(head(ink))

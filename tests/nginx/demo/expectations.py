@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 from tests.nginx.demo import shop
 from tests.nginx.demo.log_counts import BUYER_RULE, ITEM_RULE
-from tests.nginx.demo.sale import GATES, Ending
+from tests.nginx.demo.sale import GATES, SaleResult
 
 HOT = "phone"
 USED = 0.9  # of the phone's limit, while everybody wants one
 LATE = 0.5  # seconds: a request that was sent in time may be decided later on a busy machine
 
 
-def broken(ending: Ending) -> list[str]:
+def broken(ending: SaleResult) -> list[str]:
     """All that does not hold."""
     return [*_limits(ending), *_books(ending)]
 
 
-def _limits(ending: Ending) -> Iterator[str]:
+def _limits(ending: SaleResult) -> Iterator[str]:
     limits, both = shop.allowed(), ending.counts.both
     item, buyer = limits[ITEM_RULE], limits[BUYER_RULE]
     for name, sold in both.sold.items():
@@ -34,7 +34,7 @@ def _limits(ending: Ending) -> Iterator[str]:
         yield f"the bot bought {both.bot_sold}, and {buyer.text} at each nginx allows {most:.0f}"
 
 
-def _books(ending: Ending) -> Iterator[str]:
+def _books(ending: SaleResult) -> Iterator[str]:
     both, heard = ending.counts.both, ending.heard
     if both.sold != ending.counts.arrived:
         yield f"nginx let pass {dict(both.sold)}, and the backend saw {dict(ending.counts.arrived)}"

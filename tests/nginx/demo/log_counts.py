@@ -21,7 +21,7 @@ _line = re.compile(
 )
 
 
-class Tally:
+class LogCounts:
     """Counts that grow."""
 
     def __init__(self) -> None:
@@ -35,8 +35,8 @@ class Tally:
         for line in lines:
             self._count(line)
 
-    def __add__(self, other: Tally) -> Tally:
-        both = Tally()
+    def __add__(self, other: LogCounts) -> LogCounts:
+        both = LogCounts()
         for one in (self, other):
             both.asked += one.asked
             both.sold += one.sold

@@ -11,8 +11,8 @@ from textwrap import wrap
 
 from headgate.cli.style import Style
 from tests.nginx.demo import shop
-from tests.nginx.demo.log_counts import BUYER_RULE, ITEM_RULE, Tally
-from tests.nginx.demo.sale import BOT_PART, CALM, CALM_PART, GATES, RUSH, Counts, Ending, unasked
+from tests.nginx.demo.log_counts import BUYER_RULE, ITEM_RULE, LogCounts
+from tests.nginx.demo.sale import BOT_PART, CALM, CALM_PART, GATES, RUSH, SaleCounts, SaleResult, unasked
 
 WIDTH = 79
 _NAME = 15
@@ -31,7 +31,7 @@ def head(ink: Style) -> list[str]:
     return [ink(" " * _NAME + _cells(words), "dim") for words in _HEAD]
 
 
-def rows(counts: Counts, ink: Style, when: str = "") -> list[str]:
+def rows(counts: SaleCounts, ink: Style, when: str = "") -> list[str]:
     """A line for each nginx, and one for all: since the sale began."""
     names = [f"nginx {number}" for number in range(1, len(counts.gates) + 1)]
     all_of_it = (*_of(counts.both), unasked(counts), counts.questions, counts.arrived.total())
@@ -40,7 +40,7 @@ def rows(counts: Counts, ink: Style, when: str = "") -> list[str]:
     return [f"{'' if number else when:>4}  {line}" for number, line in enumerate(lines)]
 
 
-def live(history: Sequence[Counts], seconds: float, ink: Style) -> list[str]:
+def live(history: Sequence[SaleCounts], seconds: float, ink: Style) -> list[str]:
     """The whole page while it runs."""
     counts = history[-1]
     title, clock = f"headgate {ink.dot} a flash sale at two nginx", f"{counts.seconds:4.1f} s of {seconds:g}"
@@ -58,13 +58,13 @@ def live(history: Sequence[Counts], seconds: float, ink: Style) -> list[str]:
     ]
 
 
-def results(ending: Ending, failures: Sequence[str], ink: Style) -> list[str]:
+def results(ending: SaleResult, failures: Sequence[str], ink: Style) -> list[str]:
     """What there is to see at the end, and what to take home; or what does not hold."""
     told = [ink(f"This does not hold: {failure}.", "red") for failure in failures] or _lessons(ending)
     return [*_items(ending, ink), "", *_more(ending), "", *told]
 
 
-def _of(tally: Tally) -> tuple[int, ...]:
+def _of(tally: LogCounts) -> tuple[int, ...]:
     return tally.asked.total(), tally.sold.total(), tally.refused[BUYER_RULE], tally.refused[ITEM_RULE]
 
 
@@ -79,9 +79,9 @@ def _cells(words: Sequence[str], ink: Style | None = None) -> str:
     return "".join(cells)
 
 
-def _bars(history: Sequence[Counts], seconds: float, ink: Style) -> list[str]:
+def _bars(history: Sequence[SaleCounts], seconds: float, ink: Style) -> list[str]:
     """Requests, sales and questions, a second, on one square-root scale."""
-    history = [Counts(0.0, (), Counter(), 0), *history]
+    history = [SaleCounts(0.0, (), Counter(), 0), *history]
     series = (
         ("asked", [counts.both.asked.total() for counts in history], "cyan"),
         ("passed", [counts.arrived.total() for counts in history], "green"),
@@ -112,7 +112,7 @@ def _bar(times: Sequence[float], values: Sequence[int], seconds: float, ink: Sty
     return "".join(cells).rstrip()
 
 
-def _items(ending: Ending, ink: Style) -> list[str]:
+def _items(ending: SaleResult, ink: Style) -> list[str]:
     limits, both = shop.allowed(), ending.counts.both
     item, buyer = limits[ITEM_RULE], limits[BUYER_RULE]
     form = "{:<15}{:>8}{:>8}{:>18}   {}"
@@ -124,7 +124,7 @@ def _items(ending: Ending, ink: Style) -> list[str]:
     return [*lines, form.format("the bot", f"{both.bot_asked:,}", f"{both.bot_sold:,}", rate, words)]
 
 
-def _more(ending: Ending) -> list[str]:
+def _more(ending: SaleResult) -> list[str]:
     title = re.search(rb"<title>(.*?)</title>", ending.page.body)
     seen = "no page" if title is None else f'the page "{title[1].decode()}"'
     after = ending.page.headers.get("retry-after")
@@ -141,7 +141,7 @@ def _more(ending: Ending) -> list[str]:
     return [line for each in words for line in wrap(each, WIDTH)]
 
 
-def _lessons(ending: Ending) -> list[str]:
+def _lessons(ending: SaleResult) -> list[str]:
     """Three sentences to take home."""
     limits, counts = shop.allowed(), ending.counts
     both, item = counts.both, limits[ITEM_RULE]

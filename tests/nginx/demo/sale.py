@@ -24,11 +24,11 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from tests.nginx.demo import shop
-from tests.nginx.demo.log_counts import ITEM_RULE, Tally
+from tests.nginx.demo.log_counts import ITEM_RULE, LogCounts
 from tests.nginx.flood import asked_of
 from tests.servers import RedisServer
 from tests.servers.binaries import command
-from tests.servers.nginx import Reply
+from tests.servers.nginx import NginxReply
 from tests.servers.waiting import until
 
 SECONDS = 15
@@ -45,20 +45,20 @@ _TRIES = 500
 _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
 
 
-class Counts(NamedTuple):
+class SaleCounts(NamedTuple):
     """Where everything stands at one moment."""
 
     seconds: float
-    gates: tuple[Tally, ...]
+    gates: tuple[LogCounts, ...]
     arrived: Counter[str]  # at the backend, by item
     questions: int  # to Redis: all EVALSHA since the sale began, the heartbeats of both nginx among them
 
     @property
-    def both(self) -> Tally:
-        return sum(self.gates, Tally())
+    def both(self) -> LogCounts:
+        return sum(self.gates, LogCounts())
 
 
-class Heard(NamedTuple):
+class WrkReport(NamedTuple):
     """What wrk says of one nginx."""
 
     requests: int
@@ -67,15 +67,15 @@ class Heard(NamedTuple):
     p99_ms: float
 
 
-class Ending(NamedTuple):
+class SaleResult(NamedTuple):
     """How it went, when all is over and written down."""
 
     seconds: float
-    opened: Counts  # when the doors were open
-    counts: Counts
-    heard: list[Heard]
+    opened: SaleCounts  # when the doors were open
+    counts: SaleCounts
+    heard: list[WrkReport]
     visits: int
-    page: Reply  # what a refused buyer got
+    page: NginxReply  # what a refused buyer got
 
     def a_second(self, item: str) -> float:
         """What reached the backend of that item, from when the doors were open, in a second."""
@@ -83,7 +83,7 @@ class Ending(NamedTuple):
         return sold / (self.seconds - self.opened.seconds)
 
 
-def unasked(counts: Counts) -> int:
+def unasked(counts: SaleCounts) -> int:
     """Refusals at an item's limit that nginx made by itself: shed, or still in its memory.
 
     Redis passes each sale, so its other answers were refusals (or answers to heartbeats, two a second).
@@ -93,8 +93,8 @@ def unasked(counts: Counts) -> int:
     return max(0, both.refused[ITEM_RULE] - max(0, by_redis))
 
 
-class Sale:
-    """All servers, from start to end, and the buyers: `with Sale(4) as sale: ending = sale.play(show)`."""
+class GatewaySale:
+    """All servers, from start to end, and the buyers: `with GatewaySale(4) as sale: ending = sale.play(show)`."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self.seconds, self.doors = seconds, seconds * CALM_PART
@@ -109,7 +109,7 @@ class Sale:
             self.backend = shop.backend()
             stack.callback(self.backend.stop)
             self.backend.start()
-            self.gates = [shop.Gate(self.server.url, self.backend.url) for _ in range(GATES)]
+            self.gates = [shop.ShopNginx(self.server.url, self.backend.url) for _ in range(GATES)]
             for gate in self.gates:
                 stack.callback(gate.stop)
             for gate in self.gates:
@@ -129,7 +129,7 @@ class Sale:
         workers = [pid for one in nginx for pid in (one.pid, *one.worker_pids)]
         return [self.server.pid, *workers, *(wrk.pid for wrk in self._buyers)]
 
-    def play(self, show: Callable[[Counts], None], every: float = 1.0) -> Ending:
+    def play(self, show: Callable[[SaleCounts], None], every: float = 1.0) -> SaleResult:
         """The whole sale. Every so many seconds it is shown how it stands."""
         self._begin()
         opened = page = None
@@ -146,7 +146,7 @@ class Sale:
         self._await_logs(sum(each.requests for each in heard) + visits)
         assert opened is not None
         assert page is not None
-        return Ending(self.seconds, opened, self._look(), heard, visits, page)
+        return SaleResult(self.seconds, opened, self._look(), heard, visits, page)
 
     def _begin(self) -> None:
         """Buyers come, to both nginx."""
@@ -171,13 +171,13 @@ class Sale:
             self._stack.callback(_end, wrk)
             self._buyers.append(wrk)
 
-    def _look(self) -> Counts:
+    def _look(self) -> SaleCounts:
         """How it stands. Logs are written ten times a second, so they may be that much behind."""
-        tallies = tuple(gate.look() + Tally() for gate in self.gates)
+        tallies = tuple(gate.look() + LogCounts() for gate in self.gates)
         passed = min(self.seconds, max(0.0, time.time() - self._begun))
-        return Counts(passed, tallies, shop.arrived(self.backend), asked_of(self.server) - self._before)
+        return SaleCounts(passed, tallies, shop.arrived(self.backend), asked_of(self.server) - self._before)
 
-    def _visit(self) -> tuple[Reply, int]:
+    def _visit(self) -> tuple[NginxReply, int]:
         """Go there in person until refused, each time as somebody else: what that buyer sees, and the visits."""
         for number in range(1, _TRIES + 1):
             reply = self.gates[0].get("/buy/phone", {"Cookie": f"uid=visitor-{number}"}, "POST")
@@ -198,14 +198,14 @@ def _end(wrk: subprocess.Popen[str]) -> None:
         wrk.terminate()
 
 
-def _heard(text: str) -> Heard:
+def _heard(text: str) -> WrkReport:
     requests = re.search(r"(\d+) requests in ", text)
     p99 = re.search(r"99%\s+([\d.]+)(us|ms|s|m)\b", text)
     if requests is None or p99 is None:
         raise RuntimeError(f"wrk says nothing of requests or of their times:\n{text}")
     refused = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
     broken = re.search(r"Socket errors: (.*)", text)
-    return Heard(
+    return WrkReport(
         int(requests[1]),
         0 if refused is None else int(refused[1]),
         0 if broken is None else sum(map(int, re.findall(r"\d+", broken[1]))),

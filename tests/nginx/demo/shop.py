@@ -18,7 +18,7 @@ from typing import NamedTuple
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.cli import main
 from headgate.rules import load
-from tests.nginx.demo.log_counts import Tally
+from tests.nginx.demo.log_counts import LogCounts
 from tests.servers import Kind, Nginx
 
 BOOK = Path(__file__).with_name("shop.yaml")
@@ -41,7 +41,7 @@ location = /arrived { content_by_lua_block {
 """
 
 
-class Allowed(NamedTuple):
+class ShopLimit(NamedTuple):
     """A limit of the book."""
 
     text: str
@@ -53,13 +53,13 @@ class Allowed(NamedTuple):
         return self.burst + self.a_second * seconds
 
 
-def allowed() -> dict[str, Allowed]:
+def allowed() -> dict[str, ShopLimit]:
     """The limits by rule, as the book says them."""
     found = {}
     for rule in load.read(BOOK).rules:
         (limit,) = rule.limit.otherwise
         assert isinstance(limit, TokenBucket)
-        found[rule.name] = Allowed(limit.text, limit.amount * 1_000_000 / limit.period_us, limit.burst)
+        found[rule.name] = ShopLimit(limit.text, limit.amount * 1_000_000 / limit.period_us, limit.burst)
     return found
 
 
@@ -86,16 +86,16 @@ def push(engine: str) -> None:
     _headgate("rules", "push", str(BOOK), "--engine", engine, "--author", "demo")
 
 
-class Gate(Nginx):
+class ShopNginx(Nginx):
     """One nginx at the shop's door, by the printed configuration."""
 
     def __init__(self, engine: str, backend: str) -> None:
         super().__init__("")
-        self.tally = Tally()
+        self.tally = LogCounts()
         self._words = ("--engine", engine + PATIENCE, "--listen", str(self.port), "--backend", backend)
         self._read = 0  # bytes of the log
 
-    def look(self) -> Tally:
+    def look(self) -> LogCounts:
         """Count what the log says by now."""
         with (self.folder / "access.log").open("rb") as log:
             log.seek(self._read)

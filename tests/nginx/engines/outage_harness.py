@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
-from tests.nginx.gateway_harness import Gateway
+from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import Cluster, Proxy, RedisServer, Sentinels
 from tests.servers.waiting import until
 
@@ -42,21 +42,21 @@ def url_of(server: RedisServer | Proxy | Cluster | Sentinels, fallback: str, dea
 @contextmanager
 def gateway(
     asked: RedisServer | Proxy | Cluster | Sentinels, *rules: dict[str, Any], **more: Any
-) -> Iterator[Gateway]:
+) -> Iterator[NginxGateway]:
     """A gate all of whose workers have the book."""
     said: dict[str, Any] = {"options": PLAIN} | more
     url = url_of(asked, said.pop("fallback", "local"), said.pop("deadline", DEADLINE), said.pop("url", ""))
-    with Gateway({"rules": list(rules)}, url, **said) as gate:
+    with NginxGateway({"rules": list(rules)}, url, **said) as gate:
         if said.get("workers", 1) > 1:
             time.sleep(0.5)  # every worker looks for it twice a second
         yield gate
 
 
-def statuses(gate: Gateway, count: int, target: str = "/", **headers: str) -> list[int]:
+def statuses(gate: NginxGateway, count: int, target: str = "/", **headers: str) -> list[int]:
     return [gate.get(target, headers).status for _ in range(count)]
 
 
-def await_back(gate: Gateway, times: int = 1, target: str = "/", **headers: str) -> float:
+def await_back(gate: NginxGateway, times: int = 1, target: str = "/", **headers: str) -> float:
     """Ask until the log says so often that Redis answers again; the seconds that took."""
     began = time.monotonic()
 
@@ -68,17 +68,17 @@ def await_back(gate: Gateway, times: int = 1, target: str = "/", **headers: str)
     return time.monotonic() - began
 
 
-class Seen(NamedTuple):
+class TimedReply(NamedTuple):
     at: float
     status: int
     seconds: float
 
 
-class Load:
+class OutageLoad:
     """Clients that ask one after the other, each on a connection of its own that it keeps."""
 
-    def __init__(self, gate: Gateway, clients: int, pause: float = 0.005) -> None:
-        self.seen: list[Seen] = []
+    def __init__(self, gate: NginxGateway, clients: int, pause: float = 0.005) -> None:
+        self.seen: list[TimedReply] = []
         self._gate, self._pause = gate, pause
         self._end = threading.Event()
         self._threads = [threading.Thread(target=self._ask) for _ in range(clients)]
@@ -100,5 +100,5 @@ class Load:
             connection.request("GET", "/")
             reply = connection.getresponse()
             reply.read()
-            self.seen.append(Seen(at, reply.status, time.monotonic() - at))
+            self.seen.append(TimedReply(at, reply.status, time.monotonic() - at))
         connection.close()

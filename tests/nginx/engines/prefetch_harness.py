@@ -36,14 +36,14 @@ HOLD_US = 200_000
 LATE = 2.0  # seconds that a busy machine may be late
 
 
-class Rule(NamedTuple):
+class PrefetchRule(NamedTuple):
     limit: str
     hold_us: int = HOLD_US
     units: int | None = None
     terms: Mapping[str, Any] = {}
 
 
-class Told(NamedTuple):
+class PrefetchFloodResult(NamedTuple):
     """What came of a flood, all workers of an nginx together. Units, but for calls, refused and troubles."""
 
     calls: int = 0
@@ -55,10 +55,10 @@ class Told(NamedTuple):
     late: int = 0  # handed out after the end of the window that they were charged to
 
 
-class Kiosk(Nginx):
+class PrefetchNginx(Nginx):
     """An nginx of two workers with a lease engine."""
 
-    def __init__(self, redis: str, rules: Mapping[str, Rule], room: str = "2m") -> None:
+    def __init__(self, redis: str, rules: Mapping[str, PrefetchRule], room: str = "2m") -> None:
         super().__init__(SERVER, workers=2)
         self.rules = rules
         said = self.folder / "said.json"
@@ -85,20 +85,20 @@ class Kiosk(Nginx):
     def take(self, rule: str, **said: Any) -> Any:
         return self.do("take", rule=rule, key="ada", **said)
 
-    def told(self) -> Told:
+    def told(self) -> PrefetchFloodResult:
         found = self.do("told")
-        return Told(**{name: round(value) for name, value in (found or {}).items()})
+        return PrefetchFloodResult(**{name: round(value) for name, value in (found or {}).items()})
 
 
-class Crowd:
+class PrefetchFlood:
     """Callers of one or several nginx, all at once; both workers of each are among those who answer."""
 
-    def __init__(self, kiosks: list[Kiosk], rule: str, each: int = 6, **said: Any) -> None:
+    def __init__(self, kiosks: list[PrefetchNginx], rule: str, each: int = 6, **said: Any) -> None:
         asked = {"rule": rule, "key": "ada", "seconds": 1.0, "pause": 0.002, **said}
         self._kiosks = kiosks
         self._pool = ThreadPoolExecutor(each * len(kiosks))
         self._calls: list[Future[Any]] = [
-            self._pool.submit(kiosk.do, "flood", **asked) for kiosk in kiosks for _ in range(each)
+            self._pool.submit(nginx.do, "flood", **asked) for nginx in kiosks for _ in range(each)
         ]
 
     def __enter__(self) -> Self:
@@ -117,18 +117,18 @@ class Crowd:
             found.update({int(mark): units for mark, units in marks.items()})
         return found
 
-    def end(self) -> Told:
+    def end(self) -> PrefetchFloodResult:
         self.marks()
-        each = [kiosk.told() for kiosk in self._kiosks]
-        return Told(*map(sum, zip(*each, strict=True)))
+        each = [nginx.told() for nginx in self._kiosks]
+        return PrefetchFloodResult(*map(sum, zip(*each, strict=True)))
 
 
 @contextlib.contextmanager
 def kiosks(
-    server: RedisServer, rules: Mapping[str, Rule], count: int = 2, room: str = "2m"
-) -> Iterator[list[Kiosk]]:
+    server: RedisServer, rules: Mapping[str, PrefetchRule], count: int = 2, room: str = "2m"
+) -> Iterator[list[PrefetchNginx]]:
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(Kiosk(server.url, rules, room)) for _ in range(count)]
+        yield [stack.enter_context(PrefetchNginx(server.url, rules, room)) for _ in range(count)]
 
 
 def gone(server: RedisServer, rule: str, limit: str, key: str = "ada") -> int:

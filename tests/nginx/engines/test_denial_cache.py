@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.nginx.engines.redis.redis_harness import Engine, Gate
+from tests.nginx.engines.redis.redis_harness import NginxRedisEngine, RedisDriverNginx
 from tests.nginx.flood import asked_of
 from tests.servers import RedisServer
 
@@ -37,18 +37,18 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="module")
-def gate() -> Iterator[Gate]:
-    with Gate(LINES) as running:
+def gate() -> Iterator[RedisDriverNginx]:
+    with RedisDriverNginx(LINES) as running:
         yield running
 
 
-class Room:
+class NginxDenialCacheHarness:
     """An engine with a memo, and how often Redis was asked since the last look."""
 
-    def __init__(self, gate: Gate, server: RedisServer, limits: dict[str, str], **terms: Any) -> None:
+    def __init__(self, gate: RedisDriverNginx, server: RedisServer, limits: dict[str, str], **terms: Any) -> None:
         server.flush()
         self.server = server
-        self.engine = Engine(gate, server.url, limits, terms, {})
+        self.engine = NginxRedisEngine(gate, server.url, limits, terms, {})
         for name in limits:
             self.engine.decide((name, "warm", 1))  # scripts are loaded
         self.kept("forget")
@@ -74,141 +74,147 @@ class Room:
         return self._asked - before
 
 
-def test_a_refusal_is_repeated_and_aged(gate: Gate, server: RedisServer) -> None:
-    room = Room(gate, server, {"sale": "2/minute"})
-    assert [room.take("a")[0] for _ in range(2)] == [1, 1]
-    first = room.take("a")
-    assert (first[0], room.asked) == (0, 3)
+def test_a_refusal_is_repeated_and_aged(gate: RedisDriverNginx, server: RedisServer) -> None:
+    harness = NginxDenialCacheHarness(gate, server, {"sale": "2/minute"})
+    assert [harness.take("a")[0] for _ in range(2)] == [1, 1]
+    first = harness.take("a")
+    assert (first[0], harness.asked) == (0, 3)
     time.sleep(0.1)
-    again = [room.take("a") for _ in range(20)]
-    assert room.asked == 0
+    again = [harness.take("a") for _ in range(20)]
+    assert harness.asked == 0
     for facts in again:
         assert facts[:2] == [0, 0]
         by = first[2] - facts[2]
         assert 100_000 <= by < 900_000
         assert first[3] - facts[3] == by
         assert facts[5] - first[5] == by
-    assert room.take("b")[0] == 1  # another key
-    assert room.asked == 1
+    assert harness.take("b")[0] == 1  # another key
+    assert harness.asked == 1
 
 
-def test_less_than_what_was_refused_is_asked(gate: Gate, server: RedisServer) -> None:
-    room = Room(gate, server, {"sale": "5/minute"})
-    assert room.take("a", 3)[0] == 1
-    assert room.take("a", 3)[0] == 0
-    assert room.asked == 2
-    assert [room.take("a", cost)[0] for cost in (3, 4, 5)] == [0, 0, 0]
-    assert room.asked == 0
-    assert room.take("a", 2)[0] == 1
-    assert room.asked == 1
+def test_less_than_what_was_refused_is_asked(gate: RedisDriverNginx, server: RedisServer) -> None:
+    harness = NginxDenialCacheHarness(gate, server, {"sale": "5/minute"})
+    assert harness.take("a", 3)[0] == 1
+    assert harness.take("a", 3)[0] == 0
+    assert harness.asked == 2
+    assert [harness.take("a", cost)[0] for cost in (3, 4, 5)] == [0, 0, 0]
+    assert harness.asked == 0
+    assert harness.take("a", 2)[0] == 1
+    assert harness.asked == 1
 
 
-def test_it_ends_with_its_retry_after(gate: Gate, server: RedisServer) -> None:
-    room = Room(gate, server, {"sale": "5/s burst 1"})
-    room.take("a")
-    wait_us = room.take("a")[2]
+def test_it_ends_with_its_retry_after(gate: RedisDriverNginx, server: RedisServer) -> None:
+    harness = NginxDenialCacheHarness(gate, server, {"sale": "5/s burst 1"})
+    harness.take("a")
+    wait_us = harness.take("a")[2]
     assert 0 < wait_us <= 200_000
     time.sleep(wait_us / 1_000_000 + 0.002)
-    assert room.take("a")[0] == 1
+    assert harness.take("a")[0] == 1
 
 
-def test_it_ends_after_a_second_at_the_latest(gate: Gate, server: RedisServer) -> None:
-    room = Room(gate, server, {"sale": "1/day"})
-    room.take("a")
-    assert room.take("a")[0] == 0
-    assert room.take("a", 2)[2] > 0  # never, which memory does not know
-    assert room.asked == 2
+def test_it_ends_after_a_second_at_the_latest(gate: RedisDriverNginx, server: RedisServer) -> None:
+    harness = NginxDenialCacheHarness(gate, server, {"sale": "1/day"})
+    harness.take("a")
+    assert harness.take("a")[0] == 0
+    assert harness.take("a", 2)[2] > 0  # never, which memory does not know
+    assert harness.asked == 2
     time.sleep(1.05)
-    assert room.take("a")[0] == 0
-    assert room.asked == 1
+    assert harness.take("a")[0] == 0
+    assert harness.asked == 1
 
 
-def test_what_never_fits_is_repeated_as_never(gate: Gate, server: RedisServer) -> None:
-    room = Room(gate, server, {"sale": "5/minute"})
-    assert [room.take("a", 6)[:3:2] for _ in range(3)] == [[0, -1]] * 3
-    assert room.asked == 1
+def test_what_never_fits_is_repeated_as_never(gate: RedisDriverNginx, server: RedisServer) -> None:
+    harness = NginxDenialCacheHarness(gate, server, {"sale": "5/minute"})
+    assert [harness.take("a", 6)[:3:2] for _ in range(3)] == [[0, -1]] * 3
+    assert harness.asked == 1
 
 
-def test_own_refunds_end_it(gate: Gate, server: RedisServer) -> None:
-    room = Room(gate, server, {"sale": "1/minute fixed"})
-    taken = room.take("a")
-    assert [room.take("a")[0] for _ in range(3)] == [0, 0, 0]
-    assert room.asked == 2
-    room.engine.about("refund", ("sale", "a", 1), facts=taken)
-    assert room.take("a")[0] == 1
-    assert room.take("a")[0] == 0
-    assert room.asked == 3
-    assert room.take("a")[0] == 0  # and a refusal after it is remembered again
-    assert room.asked == 0
+def test_own_refunds_end_it(gate: RedisDriverNginx, server: RedisServer) -> None:
+    harness = NginxDenialCacheHarness(gate, server, {"sale": "1/minute fixed"})
+    taken = harness.take("a")
+    assert [harness.take("a")[0] for _ in range(3)] == [0, 0, 0]
+    assert harness.asked == 2
+    harness.engine.about("refund", ("sale", "a", 1), facts=taken)
+    assert harness.take("a")[0] == 1
+    assert harness.take("a")[0] == 0
+    assert harness.asked == 3
+    assert harness.take("a")[0] == 0  # and a refusal after it is remembered again
+    assert harness.asked == 0
 
 
-def test_one_refusal_refuses_all_and_the_others_are_not_told(gate: Gate, server: RedisServer) -> None:
-    room = Room(gate, server, {"sale": "1/minute", "all": "10/minute"})
+def test_one_refusal_refuses_all_and_the_others_are_not_told(gate: RedisDriverNginx, server: RedisServer) -> None:
+    harness = NginxDenialCacheHarness(gate, server, {"sale": "1/minute", "all": "10/minute"})
     both = ("all", "x", 1), ("sale", "a", 1)
-    assert [facts[0] for facts in room.decide(*both)] == [1, 1]
-    assert [facts[0] for facts in room.decide(*both)] == [1, 0]
-    assert room.asked == 2
+    assert [facts[0] for facts in harness.decide(*both)] == [1, 1]
+    assert [facts[0] for facts in harness.decide(*both)] == [1, 0]
+    assert harness.asked == 2
     for _ in range(5):
-        other, facts = room.decide(*both)
+        other, facts = harness.decide(*both)
         assert other is None
         assert facts[0] == 0
-    assert room.asked == 0
-    assert room.take("x", name="all")[:2] == [1, 8]  # nothing was charged, by memory or otherwise
-    first, other = room.decide(("sale", "a", 1), ("all", "y", 1))
+    assert harness.asked == 0
+    assert harness.take("x", name="all")[:2] == [1, 8]  # nothing was charged, by memory or otherwise
+    first, other = harness.decide(("sale", "a", 1), ("all", "y", 1))
     assert first[0] == 0
     assert other is None
 
 
-def test_what_was_rolled_back_is_not_remembered(gate: Gate, server: RedisServer) -> None:
-    room = Room(gate, server, {"sale": "1/minute", "all": "10/minute"})
-    room.take("a")
-    room.decide(("all", "x", 1), ("sale", "a", 1))
-    assert room.take("x", name="all")[0] == 1
+def test_what_was_rolled_back_is_not_remembered(gate: RedisDriverNginx, server: RedisServer) -> None:
+    harness = NginxDenialCacheHarness(gate, server, {"sale": "1/minute", "all": "10/minute"})
+    harness.take("a")
+    harness.decide(("all", "x", 1), ("sale", "a", 1))
+    assert harness.take("x", name="all")[0] == 1
 
 
-def test_a_question_that_commits_nothing_is_asked(gate: Gate, server: RedisServer) -> None:
-    room = Room(gate, server, {"sale": "1/minute"})
-    room.take("a")
-    room.take("a")
-    assert room.asked == 2
+def test_a_question_that_commits_nothing_is_asked(gate: RedisDriverNginx, server: RedisServer) -> None:
+    harness = NginxDenialCacheHarness(gate, server, {"sale": "1/minute"})
+    harness.take("a")
+    harness.take("a")
+    assert harness.asked == 2
     for _ in range(3):
-        assert room.decide(("sale", "a", 1), commit=0)[0][0] == 0
-    assert room.asked == 3
+        assert harness.decide(("sale", "a", 1), commit=0)[0][0] == 0
+    assert harness.asked == 3
 
 
-def test_with_something_aside_all_is_asked(gate: Gate, server: RedisServer) -> None:
-    room = Room(gate, server, {"sale": "1/minute", "beside": "100/minute"}, beside={"aside": True})
+def test_with_something_aside_all_is_asked(gate: RedisDriverNginx, server: RedisServer) -> None:
+    harness = NginxDenialCacheHarness(
+        gate, server, {"sale": "1/minute", "beside": "100/minute"}, beside={"aside": True}
+    )
     for _ in range(2):
-        room.take("a")
-    assert room.asked == 2
-    lefts = [room.decide(("sale", "a", 1), ("beside", "x", 1))[1][1] for _ in range(3)]
+        harness.take("a")
+    assert harness.asked == 2
+    lefts = [harness.decide(("sale", "a", 1), ("beside", "x", 1))[1][1] for _ in range(3)]
     assert lefts == [99, 98, 97]
-    assert room.asked == 3
+    assert harness.asked == 3
 
 
-def test_a_lockout_counts_every_refusal_and_is_repeated(gate: Gate, server: RedisServer) -> None:
+def test_a_lockout_counts_every_refusal_and_is_repeated(gate: RedisDriverNginx, server: RedisServer) -> None:
     terms = {"lockout": LOCKOUT}
-    room = Room(gate, server, {"sale": "1/minute", "other": "1/minute"}, sale=terms, other=terms)
-    room.take("a")
-    verdicts = [room.take("a")[0] for _ in range(4)]
+    harness = NginxDenialCacheHarness(
+        gate, server, {"sale": "1/minute", "other": "1/minute"}, sale=terms, other=terms
+    )
+    harness.take("a")
+    verdicts = [harness.take("a")[0] for _ in range(4)]
     assert verdicts[0] == 0
     assert verdicts[-1] == -3
-    room.asked  # noqa: B018
+    harness.asked  # noqa: B018
     for _ in range(5):
-        assert room.take("a")[0] == -3
-    assert room.asked == 0
-    room.take("b", name="other")
-    counted = [room.decide(("other", "b", 1), ("sale", "a", 1))[0][0] for _ in range(4)]
+        assert harness.take("a")[0] == -3
+    assert harness.asked == 0
+    harness.take("b", name="other")
+    counted = [harness.decide(("other", "b", 1), ("sale", "a", 1))[0][0] for _ in range(4)]
     assert counted[-1] == -3  # its refusals were counted beside one that is locked out
 
 
-def test_a_key_that_passes_costs_nothing_and_a_full_dict_is_no_trouble(gate: Gate, server: RedisServer) -> None:
-    room = Room(gate, server, {"sale": "1/minute"})
-    room.take("quiet")
-    assert room.kept() == []
-    room.take("quiet")
-    assert len(room.kept()) == 1
+def test_a_key_that_passes_costs_nothing_and_a_full_dict_is_no_trouble(
+    gate: RedisDriverNginx, server: RedisServer
+) -> None:
+    harness = NginxDenialCacheHarness(gate, server, {"sale": "1/minute"})
+    harness.take("quiet")
+    assert harness.kept() == []
+    harness.take("quiet")
+    assert len(harness.kept()) == 1
     long = "k" * 180
     for number in range(6000):  # in a dict of a megabyte
-        room.take(f"{long}{number % 3000}")
-    assert room.take(f"{long}0")[0] == 0
+        harness.take(f"{long}{number % 3000}")
+    assert harness.take(f"{long}0")[0] == 0

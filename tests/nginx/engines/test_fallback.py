@@ -20,13 +20,13 @@ from tests.nginx.engines.outage_harness import (
     GONE,
     PLAIN,
     PLENTY,
-    Load,
+    OutageLoad,
     await_back,
     gateway,
     rule,
     statuses,
 )
-from tests.nginx.gateway_harness import Gateway
+from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import Proxy, RedisServer
 from tests.servers.waiting import until
 
@@ -44,11 +44,13 @@ PROBES = 6  # in two seconds: after 0.1 s, 0.2 s, 0.4 s, and every half second, 
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped", "silent", "cut"])
-def test_under_load_nobody_gets_an_error_and_only_those_under_way_and_probes_wait(server: RedisServer, how: str) -> None:
+def test_under_load_nobody_gets_an_error_and_only_those_under_way_and_probes_wait(
+    server: RedisServer, how: str
+) -> None:
     clients, workers = 6, 2
     with Proxy(server) as link, gateway(link, rule(limit="1000000/hour"), workers=workers) as gate:
         assert set(statuses(gate, 10)) == {200}
-        with Load(gate, clients) as load:
+        with OutageLoad(gate, clients) as load:
             time.sleep(0.5)
             gone_at = time.monotonic()
             {"killed": server.kill, "stopped": server.pause, "silent": link.swallow, "cut": link.refuse}[how]()
@@ -73,7 +75,7 @@ def test_under_load_nobody_gets_an_error_and_only_those_under_way_and_probes_wai
 
 def test_all_workers_say_once_that_redis_is_gone_and_once_that_it_is_back(server: RedisServer) -> None:
     patient = {"deadline": 1, "workers": 2}
-    with gateway(server, rule(limit="1000000/hour"), **patient) as gate, Load(gate, 8):
+    with gateway(server, rule(limit="1000000/hour"), **patient) as gate, OutageLoad(gate, 8):
         time.sleep(0.5)
         for outage in (1, 2):
             server.pause()
@@ -224,21 +226,21 @@ def test_the_beginning_and_the_end_of_an_outage_admit_twice_the_limit_at_most(se
         assert Counter(statuses(gate, 60))[200] == limit
 
 
-class Step(NamedTuple):
+class FallbackStep(NamedTuple):
     what: str
     times: int
 
 
 @given(
     steps=st.lists(
-        st.builds(Step, st.sampled_from(["ask", "ask", "pause", "resume"]), st.integers(1, 9)),
+        st.builds(FallbackStep, st.sampled_from(["ask", "ask", "pause", "resume"]), st.integers(1, 9)),
         min_size=4,
         max_size=12,
     )
 )
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 def test_whatever_comes_and_goes_redis_and_shares_admit_the_limit_each(
-    walked: "Walked", steps: list[Step]
+    walked: "FallbackWalker", steps: list[FallbackStep]
 ) -> None:
     walked.begin()
     for step in steps:
@@ -246,20 +248,20 @@ def test_whatever_comes_and_goes_redis_and_shares_admit_the_limit_each(
     walked.end()
 
 
-class Walked:
+class FallbackWalker:
     """A gate in front of a Redis that is stopped now and then; each walk has a key of its own."""
 
     LIMIT = 10
     DEADLINE = 0.05
 
-    def __init__(self, server: RedisServer, gate: Gateway) -> None:
+    def __init__(self, server: RedisServer, gate: NginxGateway) -> None:
         self.server, self.gate = server, gate
         self.key, self.admitted, self.asked, self.lost = 0, 0, 0, 0
 
     def begin(self) -> None:
         self.key, self.admitted, self.asked, self.lost = self.key + 1, 0, 0, 0
 
-    def step(self, step: Step) -> None:
+    def step(self, step: FallbackStep) -> None:
         if step.what == "pause" and self.server.awake:
             self.server.pause()
         elif step.what == "resume" and not self.server.awake:
@@ -286,9 +288,11 @@ class Walked:
 
 
 @pytest.fixture
-def walked(server: RedisServer) -> Iterator[Walked]:
+def walked(server: RedisServer) -> Iterator[FallbackWalker]:
     with gateway(
-        server, rule(limit=f"{Walked.LIMIT}/day fixed", key="header.user", missing="deny"), deadline=Walked.DEADLINE
+        server,
+        rule(limit=f"{FallbackWalker.LIMIT}/day fixed", key="header.user", missing="deny"),
+        deadline=FallbackWalker.DEADLINE,
     ) as gate:
         gate.get("/", {"user": "0"})
-        yield Walked(server, gate)
+        yield FallbackWalker(server, gate)

@@ -27,11 +27,11 @@ from headgate.errors import InvalidRule
 from headgate.limit_syntax import parse
 from tests.engines.layers.test_limit_share import LIMITS
 from tests.nginx.lua_twins import entry, twins
-from tests.nginx.rules.luajit_process import Lua
+from tests.nginx.rules.luajit_process import LuajitProcess
 
 
 @pytest.fixture(scope="module")
-def lua() -> Iterator[Lua]:
+def lua() -> Iterator[LuajitProcess]:
     running = twins()
     yield running
     running.close()
@@ -145,7 +145,7 @@ def told(limit: Limit | None) -> dict[str, Any] | bool:
 @example(Smooth(0.016384), 3, 0)  # the next double below a power of two
 @example(Smooth(5), 9007, 0)
 @example(Smooth(5), 9008, 0)  # no period is so long
-def test_a_share_is_pythons(lua: Lua, limit: Limit, count: int, rank: int) -> None:
+def test_a_share_is_pythons(lua: LuajitProcess, limit: Limit, count: int, rank: int) -> None:
     rank = min(rank, count - 1)
     assert doubles(lua.ask("share", limit=entry(limit), count=count, rank=rank)) == told(share(limit, count, rank))
 
@@ -159,13 +159,15 @@ def test_a_share_is_pythons(lua: Lua, limit: Limit, count: int, rank: int) -> No
 @example(SlidingWindow(1, 60 * YEAR / 1_000_000), 2)
 @example(SlidingLog(1, 60 * YEAR / 1_000_000), 2)
 @example(SlidingWindow(3, 1, 10), 4)
-def test_the_share_of_a_member_without_a_rank_is_pythons(lua: Lua, limit: Limit, count: int) -> None:
+def test_the_share_of_a_member_without_a_rank_is_pythons(lua: LuajitProcess, limit: Limit, count: int) -> None:
     assert doubles(lua.ask("share", limit=entry(limit), count=count, rank=None)) == told(share(limit, count, None))
 
 
 @settings(max_examples=500, deadline=None)
 @given(slow_buckets(), st.integers(2, 40), st.integers(0, 50))
-def test_a_share_that_can_hardly_be_written_is_pythons(lua: Lua, limit: Limit, count: int, rank: int) -> None:
+def test_a_share_that_can_hardly_be_written_is_pythons(
+    lua: LuajitProcess, limit: Limit, count: int, rank: int
+) -> None:
     rank %= count
     assert doubles(lua.ask("share", limit=entry(limit), count=count, rank=rank)) == told(share(limit, count, rank))
 
@@ -174,7 +176,7 @@ def test_a_share_that_can_hardly_be_written_is_pythons(lua: Lua, limit: Limit, c
 @given(LIMITS | edges() | few_units(), st.integers(0, 3) | COUNTS, st.none() | st.integers(0, 50))
 @example(LeakyBucket(1, 900, 50), 37, 3)
 @example(TokenBucket(1, 10 * 365 * 86400, 10), 20, 19)
-def test_an_even_share_is_pythons(lua: Lua, limit: Limit, count: int, rank: int | None) -> None:
+def test_an_even_share_is_pythons(lua: LuajitProcess, limit: Limit, count: int, rank: int | None) -> None:
     assert doubles(lua.ask("even", limit=entry(limit), count=count, rank=rank)) == entry(
         even_share(limit, count, rank)
     )
@@ -183,12 +185,12 @@ def test_an_even_share_is_pythons(lua: Lua, limit: Limit, count: int, rank: int 
 @settings(max_examples=1000, deadline=None)
 @given(LIMITS | edges())
 @example(TokenBucket(90_001, 10_000_000_023 / 1_000_000, 27_628_826_087))  # one grain more than whole seconds
-def test_what_a_limit_gives_is_what_a_bundle_says(lua: Lua, limit: Limit) -> None:
+def test_what_a_limit_gives_is_what_a_bundle_says(lua: LuajitProcess, limit: Limit) -> None:
     answer = lua.ask("complete", limit=entry(limit))
     assert {"text": limit.text, **answer} == entry(limit)
 
 
-def test_shares_by_hand(lua: Lua) -> None:
+def test_shares_by_hand(lua: LuajitProcess) -> None:
     limit = entry(parse("100/s burst 10"))
     shares = [lua.ask("share", limit=limit, count=3, rank=rank) for rank in range(3)]
     assert [each["text"] for each in shares] == ["1/30ms burst 4", "1/30ms burst 3", "1/30ms burst 3"]
@@ -205,13 +207,13 @@ def test_shares_by_hand(lua: Lua) -> None:
 @example(EXACT - 1, EXACT - 1, EXACT - 2, EXACT)
 @example(EXACT, EXACT - 2, EXACT - 1, EXACT - 1)
 @example(3 * 2**26, 2**26 + 1, 3 * 2**26 + 1, 2**26 + 1)
-def test_products_are_compared_exactly(lua: Lua, a: int, b: int, c: int, d: int) -> None:
+def test_products_are_compared_exactly(lua: LuajitProcess, a: int, b: int, c: int, d: int) -> None:
     assert lua.ask("at_most", factors=[a, b, c, d]) == (a * b <= c * d)
 
 
 @settings(max_examples=1000, deadline=None)
 @given(st.floats(1e-9, 1e6), st.integers(2, 9007), st.integers(-2, 2))
-def test_products_of_doubles_are_compared_exactly(lua: Lua, rate: float, count: int, off: int) -> None:
+def test_products_of_doubles_are_compared_exactly(lua: LuajitProcess, rate: float, count: int, off: int) -> None:
     """A whole, and a part that is that whole divided, give or take the last bit."""
     part = rate / count * (1 + off * 2.0**-52)
     assert lua.ask("at_most", factors=[part, count, rate, 1]) == (Fraction(part) * count <= Fraction(rate))
@@ -219,7 +221,7 @@ def test_products_of_doubles_are_compared_exactly(lua: Lua, rate: float, count: 
 
 @settings(max_examples=1000, deadline=None)
 @given(large(EXACT), large(EXACT), large(EXACT), st.integers(-1, 1))
-def test_products_that_are_nearly_the_same(lua: Lua, a: int, b: int, c: int, off: int) -> None:
+def test_products_that_are_nearly_the_same(lua: LuajitProcess, a: int, b: int, c: int, off: int) -> None:
     d = a * b // c + off
     assume(0 <= d <= EXACT)
     assert lua.ask("at_most", factors=[a, b, c, d]) == (a * b <= c * d)

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.nginx import flood as floods
-from tests.nginx.engines.redis.redis_harness import Engine, Gate
+from tests.nginx.engines.redis.redis_harness import NginxRedisEngine, RedisDriverNginx
 from tests.nginx.flood import Flood, flood, same_chance, tenth_of
-from tests.nginx.gateway_harness import Gateway
+from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import RedisServer
 
 RATE, SECONDS = 200, 6
@@ -44,13 +44,13 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="module")
-def gate() -> Iterator[Gate]:
-    with Gate(LINES) as running:
+def gate() -> Iterator[RedisDriverNginx]:
+    with RedisDriverNginx(LINES) as running:
         yield running
 
 
 @contextmanager
-def gateways(server: RedisServer, count: int, *rules: dict[str, str]) -> Iterator[list[Gateway]]:
+def gateways(server: RedisServer, count: int, *rules: dict[str, str]) -> Iterator[list[NginxGateway]]:
     """So many gateways that follow a book of these rules."""
     server.flush()
     book = {"name": "sale", "rules": list(rules)}
@@ -58,7 +58,7 @@ def gateways(server: RedisServer, count: int, *rules: dict[str, str]) -> Iterato
     with ExitStack() as stack:
         running = [
             stack.enter_context(
-                Gateway(None if place else book, url, http=floods.HTTP, server=floods.SERVER, workers=2)
+                NginxGateway(None if place else book, url, http=floods.HTTP, server=floods.SERVER, workers=2)
             )
             for place in range(count)
         ]
@@ -123,7 +123,7 @@ def test_leased_rules_ask_at_most_three_times_for_a_unit(
 
 
 def test_whoever_is_shed_is_refused_with_nothing_left_and_another_time_to_come_back(
-    gate: Gate, server: RedisServer
+    gate: RedisDriverNginx, server: RedisServer
 ) -> None:
     facts = _shed(_flooded(gate, server, "100/s"), 50)
     waits = {each[2] for each in facts}
@@ -135,7 +135,7 @@ def test_whoever_is_shed_is_refused_with_nothing_left_and_another_time_to_come_b
     assert abs(facts[-1][5] / 1_000_000 - time.time()) < 5
 
 
-def test_a_shed_charge_refuses_all_and_asks_nobody(gate: Gate, server: RedisServer) -> None:
+def test_a_shed_charge_refuses_all_and_asks_nobody(gate: RedisDriverNginx, server: RedisServer) -> None:
     engine = _flooded(gate, server, "100/s", other="1000/day")
     left = engine.take("other", "x")[1]
     shed = 0
@@ -153,15 +153,17 @@ def test_a_shed_charge_refuses_all_and_asks_nobody(gate: Gate, server: RedisServ
 @pytest.mark.parametrize(
     "terms", [{"lockout": [1000, 1_000_000, 1_000_000]}, {"overrides": True}, {"aside": True}]
 )
-def test_rules_that_must_be_asked_are_not_shed(gate: Gate, server: RedisServer, terms: dict[str, Any]) -> None:
+def test_rules_that_must_be_asked_are_not_shed(
+    gate: RedisDriverNginx, server: RedisServer, terms: dict[str, Any]
+) -> None:
     engine = _flooded(gate, server, "100/s", terms=terms)
     assert _shed(engine, 0) == []
     assert not any("hot" in name for name in engine.do("ask", words=[]))
 
 
-def test_keys_that_are_not_refused_cost_nothing(gate: Gate, server: RedisServer) -> None:
+def test_keys_that_are_not_refused_cost_nothing(gate: RedisDriverNginx, server: RedisServer) -> None:
     server.flush()
-    engine = Engine(gate, server.url, {"sale": "2/minute", "other": "100/minute"}, {}, {})
+    engine = NginxRedisEngine(gate, server.url, {"sale": "2/minute", "other": "100/minute"}, {}, {})
     for number in range(100):
         engine.take("sale", f"quiet{number}")
     assert not any("quiet" in name for name in engine.do("ask", words=[]))
@@ -173,19 +175,19 @@ def test_keys_that_are_not_refused_cost_nothing(gate: Gate, server: RedisServer)
 
 
 def _flooded(
-    gate: Gate, server: RedisServer, text: str, *, terms: dict[str, Any] | None = None, **others: str
-) -> Engine:
+    gate: RedisDriverNginx, server: RedisServer, text: str, *, terms: dict[str, Any] | None = None, **others: str
+) -> NginxRedisEngine:
     """An engine on whose rule `sale` the key "hot" is flooded."""
     server.flush()
     time.sleep(2.1)  # what others knew of the key is gone
-    engine = Engine(gate, server.url, {"sale": text, **others}, {"sale": terms or {}}, {})
+    engine = NginxRedisEngine(gate, server.url, {"sale": text, **others}, {"sale": terms or {}}, {})
     for _ in range(8):
         engine.do("decide_many", charges=engine.charges(("sale", "hot", 1)), commit=1, times=200)
         time.sleep(0.02)
     return engine
 
 
-def _shed(engine: Engine, wanted: int) -> list[Any]:
+def _shed(engine: NginxRedisEngine, wanted: int) -> list[Any]:
     """The facts of so many requests that were shed; of any among some hundred, if none is wanted."""
     found = []
     for _ in range(20 * wanted or 200):

@@ -13,7 +13,7 @@ import pytest
 from headgate import Limiter
 from headgate.engines.layers.fallback import FallbackEngine
 from headgate.engines.redis.sync_engine import RedisEngine
-from tests.nginx.gateway_harness import Gateway, push
+from tests.nginx.gateway_harness import NginxGateway, push
 from tests.servers import RedisServer
 from tests.servers.waiting import until
 
@@ -32,10 +32,10 @@ def rule(limit: str) -> dict[str, Any]:
 @contextmanager
 def gateway(
     server: RedisServer, limit: str | None = "10/day fixed", options: str = "", **more: Any
-) -> Iterator[Gateway]:
+) -> Iterator[NginxGateway]:
     book = None if limit is None else {"rules": [rule(limit)]}
     url = f"{server.url}?fallback=local&deadline=500ms{options}"
-    with Gateway(book, url, options="denial_cache = false, shed = false", server=PLACE, **more) as gate:
+    with NginxGateway(book, url, options="denial_cache = false, shed = false", server=PLACE, **more) as gate:
         yield gate
 
 
@@ -52,14 +52,14 @@ def ids(server: RedisServer) -> list[str]:
     return sorted((name.decode()[1:] for name in found if isinstance(name, bytes)), key=int)
 
 
-def place(gate: Gateway) -> tuple[int, int]:
+def place(gate: NginxGateway) -> tuple[int, int]:
     """What the gate goes by: of the beats that counted most, the latest; written out here once more."""
     beats = [tuple(map(int, beat.split())) for beat in gate.get("/heard").body.decode().split(",") if beat.strip()]
     count, rank = max(beats, key=lambda beat: beat[0], default=(0, 0))
     return count, rank
 
 
-def id_of(gate: Gateway) -> str:
+def id_of(gate: NginxGateway) -> str:
     return gate.get("/id").body.decode()
 
 
@@ -67,7 +67,7 @@ def await_members(server: RedisServer, count: int, seconds: float = 10) -> None:
     until(lambda: None if len(ids(server)) == count else f"{len(ids(server))} members", seconds)
 
 
-def await_place(gate: Gateway, count: int, rank: int | None = None, seconds: float = 10) -> None:
+def await_place(gate: NginxGateway, count: int, rank: int | None = None, seconds: float = 10) -> None:
     def missing() -> str | None:
         found = place(gate)
         fine = found[0] == count and (rank is None or found[1] == rank)
@@ -89,7 +89,7 @@ def await_python(engine: FallbackEngine, count: int) -> None:
     until(lambda: None if engine.members.count == count else f"Python has heard of {engine.members.count}", 10)
 
 
-def admitted(gate: Gateway, count: int) -> int:
+def admitted(gate: NginxGateway, count: int) -> int:
     found = Counter(gate.get("/").status for _ in range(count))
     assert set(found) <= {200, 429}
     return found[200]
@@ -178,7 +178,7 @@ def test_a_count_that_falls_is_believed_after_five_beats(server: RedisServer, be
     with gateway(server) as gate:
         engine = RedisEngine(server.url)
         for other in ("1", "2"):
-            engine.beat(other)
+            engine.heartbeat(other)
         engine.close()
         await_place(gate, 3, 2)
         server.call("DEL", KEY)
@@ -206,7 +206,7 @@ def test_a_count_that_rises_is_believed_at_once(server: RedisServer) -> None:
 def test_when_redis_is_gone_the_place_stays_and_the_log_says_so_once(server: RedisServer) -> None:
     with gateway(server) as gate:
         engine = RedisEngine(server.url)
-        engine.beat("1")
+        engine.heartbeat("1")
         await_place(gate, 2, 1)
         engine.close()
         server.kill()

@@ -15,17 +15,26 @@ import pytest
 
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.limit_syntax import parse
-from tests.nginx.engines.prefetch_harness import HOLD_US, Crowd, Kiosk, Rule, gone, kiosks, questions, settled
-from tests.nginx.gateway_harness import Gateway
+from tests.nginx.engines.prefetch_harness import (
+    HOLD_US,
+    PrefetchFlood,
+    PrefetchNginx,
+    PrefetchRule,
+    gone,
+    kiosks,
+    questions,
+    settled,
+)
+from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import Proxy, RedisServer
 
 SLOW = {
-    "bucket": Rule("20000/year burst 20000"),
-    "fixed": Rule("20000/year fixed"),
-    "sliding": Rule("20000/year sliding"),
-    "log": Rule("20000/year log"),
+    "bucket": PrefetchRule("20000/year burst 20000"),
+    "fixed": PrefetchRule("20000/year fixed"),
+    "sliding": PrefetchRule("20000/year sliding"),
+    "log": PrefetchRule("20000/year log"),
 }
-CELLS = {"cells": Rule("20000/10s sliding")}  # of a second each
+CELLS = {"cells": PrefetchRule("20000/10s sliding")}  # of a second each
 
 
 @pytest.mark.parametrize("rule", SLOW)
@@ -33,7 +42,7 @@ def test_what_is_gone_is_what_was_admitted(redis_server: RedisServer, rule: str)
     """Two nginx, four workers, one key; far fewer questions than calls; and nothing is lost or made on the way."""
     with kiosks(redis_server, SLOW) as both:
         before = questions(redis_server)
-        with Crowd(both, rule) as crowd:
+        with PrefetchFlood(both, rule) as crowd:
             told = crowd.end()
         asked = questions(redis_server) - before
         assert told.troubles == told.refused == 0
@@ -47,7 +56,9 @@ def test_what_is_gone_is_what_was_admitted(redis_server: RedisServer, rule: str)
 def test_who_gives_back(redis_server: RedisServer, rule: str) -> None:
     """Every third call gives its unit back, half of them when the stock that it came from has ended."""
     with kiosks(redis_server, SLOW | CELLS) as both:
-        with Crowd(both, rule, each=24, seconds=1.5, refund_every=3, refund_after=HOLD_US / 1e6 * 1.2) as crowd:
+        with PrefetchFlood(
+            both, rule, each=24, seconds=1.5, refund_every=3, refund_after=HOLD_US / 1e6 * 1.2
+        ) as crowd:
             told = crowd.end()
         assert told.returned > 40
         assert told.admitted + told.returned == told.calls
@@ -58,7 +69,7 @@ def test_who_gives_back(redis_server: RedisServer, rule: str) -> None:
 
 def test_calls_of_all_sizes(redis_server: RedisServer) -> None:
     with kiosks(redis_server, SLOW) as both:
-        with Crowd(both, "bucket", costs=[1, 1, 5, 2, 1, 3000, 3]) as crowd:
+        with PrefetchFlood(both, "bucket", costs=[1, 1, 5, 2, 1, 3000, 3]) as crowd:
             told = crowd.end()
         found = settled(redis_server, "bucket", SLOW["bucket"].limit, told.admitted)
         assert told.admitted <= 20_000
@@ -69,9 +80,9 @@ def test_calls_of_all_sizes(redis_server: RedisServer) -> None:
 
 BURST, RATE = 3000, 200
 EDGE = {
-    "edge": Rule(f"{RATE}/s burst {BURST}"),
-    "window": Rule("1500/s fixed"),
-    "wide": Rule("30000/s fixed"),
+    "edge": PrefetchRule(f"{RATE}/s burst {BURST}"),
+    "window": PrefetchRule("1500/s fixed"),
+    "wide": PrefetchRule("30000/s fixed"),
 }
 
 
@@ -79,7 +90,7 @@ def test_at_most_n_times_u_more(redis_server: RedisServer) -> None:
     """More is asked for than there is. All that can pass does, and hardly more: N * U is what may."""
     with kiosks(redis_server, EDGE) as both:
         began = time.monotonic()
-        with Crowd(both, "edge", seconds=2.5) as crowd:
+        with PrefetchFlood(both, "edge", seconds=2.5) as crowd:
             told = crowd.end()
         span = time.monotonic() - began
         assert told.leased > BURST / 3
@@ -91,18 +102,18 @@ def test_at_most_n_times_u_more(redis_server: RedisServer) -> None:
 def test_at_most_u_are_kept_from_others(redis_server: RedisServer, callers: int) -> None:
     """On a slow link: what was charged and not admitted, on its way out and back included, at any moment."""
     units = 300
-    rules = {"slow": Rule("500000/year burst 500000", hold_us=1_000_000, units=units)}
+    rules = {"slow": PrefetchRule("500000/year burst 500000", hold_us=1_000_000, units=units)}
     engine = RedisEngine(redis_server.url)
     meter = engine.meter(parse(rules["slow"].limit), "slow")
     with Proxy(redis_server) as link:
         link.delay(20)
-        with Kiosk(link.url, rules) as kiosk:
+        with PrefetchNginx(link.url, rules) as nginx:
             held = []
-            with Crowd([kiosk], "slow", each=callers, seconds=2.5, pause=0.0015 * callers) as crowd:
+            with PrefetchFlood([nginx], "slow", each=callers, seconds=2.5, pause=0.0015 * callers) as crowd:
                 ends = time.monotonic() + 2.4
                 while time.monotonic() < ends:
                     charged = 500_000 - meter.decide("ada", 0)[1]
-                    held.append(charged - kiosk.do("admitted")["units"])
+                    held.append(charged - nginx.do("admitted")["units"])
                 told = crowd.end()
     engine.close()
     assert told.leased > units
@@ -110,7 +121,7 @@ def test_at_most_u_are_kept_from_others(redis_server: RedisServer, callers: int)
 
 
 def test_not_one_more_in_a_fixed_window(redis_server: RedisServer) -> None:
-    with kiosks(redis_server, EDGE) as both, Crowd(both, "window", seconds=3.2) as crowd:
+    with kiosks(redis_server, EDGE) as both, PrefetchFlood(both, "window", seconds=3.2) as crowd:
         windows = crowd.marks()
         told = crowd.end()
     assert told.leased > 500
@@ -122,7 +133,7 @@ def test_not_one_more_in_a_fixed_window(redis_server: RedisServer) -> None:
 
 def test_a_stock_ends_with_its_window(redis_server: RedisServer) -> None:
     """Windows end while there is something in stock."""
-    with kiosks(redis_server, EDGE) as both, Crowd(both, "wide", seconds=3.2) as crowd:
+    with kiosks(redis_server, EDGE) as both, PrefetchFlood(both, "wide", seconds=3.2) as crowd:
         assert len(crowd.marks()) >= 3
         told = crowd.end()
     assert told.leased > told.calls / 2
@@ -130,15 +141,15 @@ def test_a_stock_ends_with_its_window(redis_server: RedisServer) -> None:
     assert told.late == 0
 
 
-HELD = {"slow": Rule("20000/year burst 20000", hold_us=30_000_000)}
+HELD = {"slow": PrefetchRule("20000/year burst 20000", hold_us=30_000_000)}
 
 
 def test_a_cold_key_asks_itself(redis_server: RedisServer) -> None:
-    with kiosks(redis_server, SLOW, count=1) as (kiosk,):
-        assert kiosk.take("bucket")["facts"][:2] == [1, 19_999]
+    with kiosks(redis_server, SLOW, count=1) as (nginx,):
+        assert nginx.take("bucket")["facts"][:2] == [1, 19_999]
         before = questions(redis_server)
         for _ in range(6):
-            assert not kiosk.take("bucket")["leased"]
+            assert not nginx.take("bucket")["leased"]
             time.sleep(HOLD_US / 1e6 / 2)
         assert questions(redis_server) - before == 6
 
@@ -146,8 +157,8 @@ def test_a_cold_key_asks_itself(redis_server: RedisServer) -> None:
 def test_facts_tell_what_is_left(redis_server: RedisServer) -> None:
     """Call for call, as if each had been asked of Redis. A stock knows nothing of what was asked of Redis after it
     was ordered, nor of another stock that it meets."""
-    with kiosks(redis_server, HELD, count=1) as (kiosk,):
-        found = [kiosk.take("slow") for _ in range(60)]
+    with kiosks(redis_server, HELD, count=1) as (nginx,):
+        found = [nginx.take("slow") for _ in range(60)]
         stocks = [one["stock"] for one in found if one["leased"]]
         assert len(stocks) > 30
         assert Counter(stocks).most_common(1)[0][1] > 10
@@ -167,13 +178,13 @@ def test_facts_tell_what_is_left(redis_server: RedisServer) -> None:
 
 
 def test_a_unit_goes_back_into_its_stock(redis_server: RedisServer) -> None:
-    with kiosks(redis_server, HELD, count=1) as (kiosk,):
+    with kiosks(redis_server, HELD, count=1) as (nginx,):
         for _ in range(8):
-            kiosk.take("slow")
+            nginx.take("slow")
         time.sleep(0.5)  # an order that is on its way has come
         charged = gone(redis_server, "slow", HELD["slow"].limit)
         before = questions(redis_server)
-        told = [kiosk.take("slow", refund=True) for _ in range(20)]
+        told = [nginx.take("slow", refund=True) for _ in range(20)]
         assert all(one["leased"] for one in told)
         assert {one["facts"][1] for one in told} == {told[0]["facts"][1]}
         assert all(one["after"][1] == one["facts"][1] + 1 for one in told)
@@ -183,84 +194,84 @@ def test_a_unit_goes_back_into_its_stock(redis_server: RedisServer) -> None:
 
 def test_a_unit_that_comes_back_while_its_stock_ends(redis_server: RedisServer) -> None:
     """Whoever ends the stock gives it back with the rest: it does not go back twice."""
-    with kiosks(redis_server, HELD, count=1) as (kiosk,):
+    with kiosks(redis_server, HELD, count=1) as (nginx,):
         for _ in range(8):
-            kiosk.take("slow")
+            nginx.take("slow")
         time.sleep(0.5)
-        left = kiosk.do("take_and_meet_an_end", rule="slow", key="ada")["left"]
+        left = nginx.do("take_and_meet_an_end", rule="slow", key="ada")["left"]
         assert left > 1
         assert settled(redis_server, "slow", HELD["slow"].limit, 8) == 8
 
 
 def test_a_call_that_wants_more_than_is_left(redis_server: RedisServer) -> None:
     """It ends the stock; what is left goes back, and the call is asked for by itself."""
-    with kiosks(redis_server, HELD, count=1) as (kiosk,):
+    with kiosks(redis_server, HELD, count=1) as (nginx,):
         for _ in range(8):
-            kiosk.take("slow")
+            nginx.take("slow")
         time.sleep(0.5)
         assert gone(redis_server, "slow", HELD["slow"].limit) > 8
-        assert not kiosk.take("slow", cost=1000)["leased"]
+        assert not nginx.take("slow", cost=1000)["leased"]
         assert settled(redis_server, "slow", HELD["slow"].limit, 1008) == 1008
 
 
 NEVER = {
-    "leaky": Rule("100000/s queue 100000"),
-    "smooth": Rule("100000/s smooth"),
-    "locked": Rule("100000/s", terms={"lockout": [5, 60_000_000, 60_000_000]}),
-    "overrides": Rule("100000/s", terms={"overrides": True}),
-    "aside": Rule("100000/s", terms={"aside": True}),
-    "large": Rule("100000/s", units=2),
+    "leaky": PrefetchRule("100000/s queue 100000"),
+    "smooth": PrefetchRule("100000/s smooth"),
+    "locked": PrefetchRule("100000/s", terms={"lockout": [5, 60_000_000, 60_000_000]}),
+    "overrides": PrefetchRule("100000/s", terms={"overrides": True}),
+    "aside": PrefetchRule("100000/s", terms={"aside": True}),
+    "large": PrefetchRule("100000/s", units=2),
 }
 
 
 @pytest.mark.parametrize("rule", NEVER)
 def test_what_is_never_leased(redis_server: RedisServer, rule: str) -> None:
     cost = 3 if rule == "large" else 1
-    with kiosks(redis_server, NEVER, count=1) as (kiosk,):
-        kiosk.take(rule, cost=cost)
+    with kiosks(redis_server, NEVER, count=1) as (nginx,):
+        nginx.take(rule, cost=cost)
         before = questions(redis_server)
-        assert not any(kiosk.take(rule, cost=cost)["leased"] for _ in range(30))
+        assert not any(nginx.take(rule, cost=cost)["leased"] for _ in range(30))
         assert questions(redis_server) - before == 30
 
 
 def test_peeks_ask(redis_server: RedisServer) -> None:
-    with kiosks(redis_server, HELD, count=1) as (kiosk,):
+    with kiosks(redis_server, HELD, count=1) as (nginx,):
         for _ in range(8):
-            kiosk.take("slow")
+            nginx.take("slow")
         before = questions(redis_server)
-        assert not any(kiosk.take("slow", commit=0)["leased"] for _ in range(5))
+        assert not any(nginx.take("slow", commit=0)["leased"] for _ in range(5))
         assert questions(redis_server) - before == 5
 
 
 def test_a_reload(redis_server: RedisServer) -> None:
     """Workers that end give back what they ordered; nobody is refused, and nothing is lost."""
-    with kiosks(redis_server, HELD, count=1) as (kiosk,):
+    with kiosks(redis_server, HELD, count=1) as (nginx,):
         for _ in range(3):
-            with Crowd([kiosk], "slow", seconds=10, pause=0.004) as crowd:
+            with PrefetchFlood([nginx], "slow", seconds=10, pause=0.004) as crowd:
                 time.sleep(0.3)
-                kiosk.reload()
+                nginx.reload()
                 crowd.marks()
-        told = kiosk.told()
+        told = nginx.told()
         assert told.leased > 50
         # Once more, so that the last workers end as well.
-        kiosk.reload()
+        nginx.reload()
         assert settled(redis_server, "slow", HELD["slow"].limit, told.admitted) == told.admitted
 
 
 def test_a_worker_is_killed(redis_server: RedisServer) -> None:
     """Whatever it was about: nobody gets a unit that was not charged, and the others go on."""
-    with kiosks(redis_server, SLOW, count=1) as (kiosk,):
+    with kiosks(redis_server, SLOW, count=1) as (nginx,):
         for _ in range(3):
-            with Crowd([kiosk], "bucket", seconds=0.6, deadline=0.5) as crowd:
+            with PrefetchFlood([nginx], "bucket", seconds=0.6, deadline=0.5) as crowd:
                 time.sleep(0.3)
-                os.kill(kiosk.worker_pids[0], signal.SIGKILL)
+                os.kill(nginx.worker_pids[0], signal.SIGKILL)
                 with contextlib.suppress(http.client.HTTPException, ConnectionError):
                     crowd.marks()
         time.sleep(2.5)  # a flag that was left is gone by then
-        killed = kiosk.told()
+        killed = nginx.told()
         before = gone(redis_server, "bucket", SLOW["bucket"].limit)
         assert 500 < killed.admitted <= before
-        with Crowd([kiosk], "bucket") as crowd:
+        with PrefetchFlood([nginx], "bucket") as crowd:
             told = crowd.end()
         assert told.leased > told.calls / 2
         assert (
@@ -270,29 +281,29 @@ def test_a_worker_is_killed(redis_server: RedisServer) -> None:
 
 def test_a_full_dict_leases_nothing(redis_server: RedisServer) -> None:
     """And throws nothing out."""
-    with kiosks(redis_server, SLOW, count=1, room="32k") as (kiosk,):
-        count = kiosk.do("fill")["count"]
-        with Crowd([kiosk], "bucket") as crowd:
+    with kiosks(redis_server, SLOW, count=1, room="32k") as (nginx,):
+        count = nginx.do("fill")["count"]
+        with PrefetchFlood([nginx], "bucket") as crowd:
             told = crowd.end()
-        assert kiosk.do("filled", count=count)["count"] == count > 20
+        assert nginx.do("filled", count=count)["count"] == count > 20
         assert told.admitted == told.calls
         assert settled(redis_server, "bucket", SLOW["bucket"].limit, told.admitted) == told.admitted
 
 
 def test_redis_is_gone(redis_server: RedisServer) -> None:
     """What is in stock is handed out; then there is no answer, as without a lease, and after it all is well."""
-    with RedisServer() as server, kiosks(server, HELD, count=1) as (kiosk,):
+    with RedisServer() as server, kiosks(server, HELD, count=1) as (nginx,):
         for _ in range(6):
-            kiosk.take("slow")
+            nginx.take("slow")
         server.pause()
         found = []
-        while "facts" in (one := kiosk.take("slow", deadline=0.2)):
+        while "facts" in (one := nginx.take("slow", deadline=0.2)):
             found.append(one["leased"])
             assert len(found) < 100
         assert all(found)
         assert found
         server.resume()
-        assert kiosk.take("slow")["facts"][0] == 1
+        assert nginx.take("slow")["facts"][0] == 1
 
 
 def test_another_rule_refuses(redis_server: RedisServer) -> None:
@@ -301,7 +312,7 @@ def test_another_rule_refuses(redis_server: RedisServer) -> None:
         {"name": "hot", "key": "address", "limit": SLOW["bucket"].limit, "prefetch": "200ms"},
         {"name": "strict", "key": "address", "limit": "25/day"},
     ]
-    with Gateway({"name": "two", "rules": rules}, redis=f"{redis_server.url}?deadline=5s", workers=2) as gate:
+    with NginxGateway({"name": "two", "rules": rules}, redis=f"{redis_server.url}?deadline=5s", workers=2) as gate:
         statuses = Counter(gate.get("/").status for _ in range(150))
         assert statuses == {200: 25, 429: 125}
         assert gate.get("/").status == 429

@@ -16,7 +16,7 @@ from headgate.engines.memory.engine import MemoryEngine
 from headgate.limit_syntax import parse
 from tests.engines.layers.test_limit_share import LIMITS
 from tests.nginx.lua_twins import entry
-from tests.nginx.rules.luajit_process import Lua
+from tests.nginx.rules.luajit_process import LuajitProcess
 
 DRIVER = Path(__file__).with_name("prefetched_units.lua")
 MOST = 2**40
@@ -25,14 +25,14 @@ LARGE = st.sampled_from(["99991/year burst 1000000", "7/s burst 1000000007", "10
 
 
 @pytest.fixture(scope="module")
-def lua() -> Iterator[Lua]:
-    running = Lua(DRIVER)
+def lua() -> Iterator[LuajitProcess]:
+    running = LuajitProcess(DRIVER)
     yield running
     running.close()
 
 
 @given(limit=LIMITS, units=st.none() | st.integers(1, 2**50))
-def test_how_much_is_held_at_most(lua: Lua, limit: Limit, units: int | None) -> None:
+def test_how_much_is_held_at_most(lua: LuajitProcess, limit: Limit, units: int | None) -> None:
     told = {} if units is None else {"units": units}
     assert lua.ask("bound", limit=entry(limit), **told) == min(MOST, max_prefetch(limit, units))
 
@@ -43,7 +43,9 @@ def test_how_much_is_held_at_most(lua: Lua, limit: Limit, units: int | None) -> 
     extra=st.integers(1, MOST),
     data=st.data(),
 )
-def test_a_receipt_is_pythons(lua: Lua, limit: Limit, before: int, extra: int, data: st.DataObject) -> None:
+def test_a_receipt_is_pythons(
+    lua: LuajitProcess, limit: Limit, before: int, extra: int, data: st.DataObject
+) -> None:
     """Where a product is rounded, it is a microsecond or two less: to the safe side."""
     assume(max_prefetch(limit) > 0)
     extra = min(extra, max_prefetch(limit))
@@ -64,7 +66,7 @@ def test_a_receipt_is_pythons(lua: Lua, limit: Limit, before: int, extra: int, d
         assert 0 <= less_us <= 2 if rounded else less_us == 0
 
 
-def test_no_unit_outlasts_its_water(lua: Lua) -> None:
+def test_no_unit_outlasts_its_water(lua: LuajitProcess) -> None:
     """A rate whose parts of a microsecond are finer than doubles: never more than Python tells."""
     limit = parse("99991/year burst 1000000")
     meter = MemoryEngine(ManualClock()).meter(limit, "limit")

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.nginx.engines.outage_harness import GONE, Load, await_back, gateway, rule, statuses
-from tests.nginx.gateway_harness import Gateway
+from tests.nginx.engines.outage_harness import GONE, OutageLoad, await_back, gateway, rule, statuses
+from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import Proxy, RedisServer
 from tests.servers.waiting import until
 
@@ -25,13 +25,13 @@ def server() -> Iterator[RedisServer]:
         yield running
 
 
-def remaining(gate: Gateway) -> int:
+def remaining(gate: NginxGateway) -> int:
     """What is left after one more call."""
     [left] = re.findall(r";r=(\d+)", gate.get("/").headers["ratelimit"])
     return int(left)
 
 
-def cut_off(link: Proxy, gate: Gateway) -> None:
+def cut_off(link: Proxy, gate: NginxGateway) -> None:
     """Nothing reaches Redis any more, and the breaker is open."""
     link.refuse()
     link.cut()
@@ -41,7 +41,7 @@ def cut_off(link: Proxy, gate: Gateway) -> None:
 def test_what_all_workers_admitted_alone_is_charged_to_redis_once(server: RedisServer) -> None:
     with Proxy(server) as link, gateway(link, rule(limit=f"{LIMIT}/day fixed"), workers=WORKERS) as gate:
         assert remaining(gate) == LIMIT - 1
-        with Load(gate, 6) as load:
+        with OutageLoad(gate, 6) as load:
             time.sleep(0.3)
             link.refuse()
             link.cut()
@@ -96,8 +96,8 @@ def test_what_a_share_gave_back_is_not_charged(server: RedisServer) -> None:
 
 
 def test_while_accounts_are_settled_a_call_must_pass_its_share_too(server: RedisServer) -> None:
-    """The share is used up, and Redis came back empty: nothing passes in the second in which others may still decide
-    alone, nor after it."""
+    """The share is used up, and Redis came back empty: nothing passes while others may still decide alone, nor
+    after that."""
     with Proxy(server) as link, gateway(link, rule(limit="5/day fixed")) as gate:
         assert statuses(gate, 1) == [200]
         cut_off(link, gate)

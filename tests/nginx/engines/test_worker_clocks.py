@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.nginx.engines.outage_harness import gateway
-from tests.nginx.gateway_harness import Gateway
+from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import RedisServer
 from tests.servers.binaries import command
 from tests.servers.redis_server import free_port
@@ -54,7 +54,7 @@ location = /seen {{ content_by_lua_block {{
 """
 
 
-class Flooded(NamedTuple):
+class BinnedFlood(NamedTuple):
     elapsed_s: float
     arrived: Counter[int]  # by bin
     passed: Counter[int]
@@ -78,15 +78,15 @@ class Flooded(NamedTuple):
 
 
 @contextmanager
-def on_shared_dict(workers: int) -> Iterator[Gateway]:
+def on_shared_dict(workers: int) -> Iterator[NginxGateway]:
     port = free_port()
-    with Gateway({"rules": [RULE]}, **counting(port), workers=workers) as gate:
+    with NginxGateway({"rules": [RULE]}, **counting(port), workers=workers) as gate:
         await_workers(gate, port, workers)
         yield gate
 
 
 @contextmanager
-def on_shares(workers: int) -> Iterator[Gateway]:
+def on_shares(workers: int) -> Iterator[NginxGateway]:
     """Redis is gone, and fallback=local decides."""
     port = free_port()
     with RedisServer() as server, gateway(server, RULE, **counting(port), workers=workers) as gate:
@@ -101,7 +101,7 @@ def counting(port: int) -> dict[str, Any]:
     return {"server": server, "http": "lua_shared_dict seen 8m;", "log": False}
 
 
-def await_workers(gate: Gateway, port: int, workers: int) -> None:
+def await_workers(gate: NginxGateway, port: int, workers: int) -> None:
     """Wait until every worker follows the rulebook. Their connections are spread evenly over the second port."""
     gate.port = port
     following = set()
@@ -119,7 +119,7 @@ def await_workers(gate: Gateway, port: int, workers: int) -> None:
 PLACES = {"shared dict": on_shared_dict, "fallback=local": on_shares}
 
 
-def flood(gate: Gateway) -> Flooded:
+def flood(gate: NginxGateway) -> BinnedFlood:
     """Floods until enough was offered to judge it."""
     wrk = [str(command("wrk", "wrk")), "-t1", "-c64", "-d3s", f"{gate.url}/counted"]
     began = time.time()
@@ -131,12 +131,12 @@ def flood(gate: Gateway) -> Flooded:
     pytest.fail("the machine had no time to offer enough: nothing was shown")
 
 
-def seen(gate: Gateway, began: float) -> Flooded:
+def seen(gate: NginxGateway, began: float) -> BinnedFlood:
     counts: dict[str, Counter[int]] = {"arrived": Counter(), "passed": Counter(), "worker": Counter()}
     for line in gate.get("/seen").body.decode().splitlines():
         kind, number, count = line.split()
         counts[kind][int(number)] = int(count)
-    return Flooded(time.time() - began, counts["arrived"], counts["passed"], counts["worker"])
+    return BinnedFlood(time.time() - began, counts["arrived"], counts["passed"], counts["worker"])
 
 
 @pytest.mark.slow

@@ -11,15 +11,15 @@ from headgate.algorithms.decision import Verdict
 from headgate.algorithms.limit import SECOND, Limit
 from headgate.http.headers import headers
 from headgate.limit_syntax import parse
-from tests.http.test_headers import FORMS, LIMITS, START_US, Told, passed, refused
+from tests.http.test_headers import FORMS, LIMITS, START_US, StubDecision, passed, refused
 from tests.nginx.lua_twins import entry, twins
-from tests.nginx.rules.luajit_process import Lua
+from tests.nginx.rules.luajit_process import LuajitProcess
 
 NEVER, LOCKED_OUT = -1, -3
 
 
 @pytest.fixture(scope="module")
-def lua() -> Iterator[Lua]:
+def lua() -> Iterator[LuajitProcess]:
     running = twins()
     yield running
     running.close()
@@ -34,8 +34,10 @@ def told(verdict: Verdict, locked: bool = False) -> dict[str, Any]:
     return said if verdict.rule is None else said | {"rule": verdict.rule}
 
 
-def fields(lua: Lua, decision: Told, form: str, locked: Sequence[bool] = ()) -> list[tuple[str, str]]:
-    wait_us = decision.facts[2]
+def fields(
+    lua: LuajitProcess, decision: StubDecision, form: str, locked: Sequence[bool] = ()
+) -> list[tuple[str, str]]:
+    wait_us = decision.outcome[2]
     verdicts = [told(verdict, at < len(locked) and locked[at]) for at, verdict in enumerate(decision.verdicts)]
     wait = {} if wait_us is None else {"wait": wait_us}
     answer = lua.ask("headers", form=form, verdicts=verdicts, allowed=decision.allowed, **wait)
@@ -67,51 +69,51 @@ def verdicts(draw: st.DrawFn) -> Verdict:
 @example([refused("10/minute", 0, 5.2, 60, "login", cost=2), passed("10/s", 9, 0.1, "daily")], "draft-11", [])
 @example([refused("10/minute", 10, None, 0, "login", cost=11), refused("10/s", 0, 3, 1, "x")], "legacy", [])
 @example([refused("20 slots", 0, 12.5, 30, "room")], "draft-11", [True])
-def test_the_fields_are_pythons(lua: Lua, said: list[Verdict], form: str, locked: list[bool]) -> None:
-    decision = Told(*said)
+def test_the_fields_are_pythons(lua: LuajitProcess, said: list[Verdict], form: str, locked: list[bool]) -> None:
+    decision = StubDecision(*said)
     assert fields(lua, decision, form, locked) == headers(decision, form)  # type: ignore[arg-type]
 
 
 @settings(max_examples=1000, deadline=None)
 @given(verdicts(), st.sampled_from(FORMS), st.booleans())
 @example(refused("20 slots", 0, 12.5, 30, "room"), "draft-11", True)
-def test_those_of_one_verdict_are_the_same(lua: Lua, said: Verdict, form: str, locked: bool) -> None:
+def test_those_of_one_verdict_are_the_same(lua: LuajitProcess, said: Verdict, form: str, locked: bool) -> None:
     answer = lua.ask("headers_of_one", form=form, verdict=told(said, locked))
-    assert [tuple(field) for field in answer] == headers(Told(said), form)  # type: ignore[arg-type]
+    assert [tuple(field) for field in answer] == headers(StubDecision(said), form)  # type: ignore[arg-type]
 
 
 @settings(deadline=None)
 @given(st.lists(verdicts(), max_size=3), st.sampled_from(FORMS))
-def test_a_call_that_was_refused_without_a_count(lua: Lua, said: list[Verdict], form: str) -> None:
+def test_a_call_that_was_refused_without_a_count(lua: LuajitProcess, said: list[Verdict], form: str) -> None:
     """A rule that refuses because the key is missing: no wait can help, whatever the others say."""
-    decision = Told(*said)
-    decision.facts = (False, 0, None, 0, 0, 0, 0)
+    decision = StubDecision(*said)
+    decision.outcome = (False, 0, None, 0, 0, 0, 0)
     assert fields(lua, decision, form) == headers(decision, form)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_wait_of_minus_one_is_never(lua: Lua, form: str) -> None:
+def test_a_wait_of_minus_one_is_never(lua: LuajitProcess, form: str) -> None:
     verdict = refused("10/minute", 10, None, 0, "login", cost=11)
     answer = lua.ask("headers", form=form, verdicts=[told(verdict)], allowed=False, wait=NEVER)
-    assert [tuple(field) for field in answer] == headers(Told(verdict), form)  # type: ignore[arg-type]
+    assert [tuple(field) for field in answer] == headers(StubDecision(verdict), form)  # type: ignore[arg-type]
 
 
-def test_what_is_kept_on_a_limit_is_told_of_its_rule_only(lua: Lua) -> None:
+def test_what_is_kept_on_a_limit_is_told_of_its_rule_only(lua: LuajitProcess) -> None:
     """Two rules share a limit, and one has it twice: in any order, again and again."""
     for names in (["a"], ["b", "a"], ["a", "a"], ["a", "b", "a"], ["a"], [None, None]):
-        decision = Told(*(passed("7/s burst 10", 3, 1, name) for name in names))
+        decision = StubDecision(*(passed("7/s burst 10", 3, 1, name) for name in names))
         for form in FORMS:
             assert fields(lua, decision, form) == headers(decision, form)  # type: ignore[arg-type]
 
 
-def test_an_unknown_form_is_named(lua: Lua) -> None:
+def test_an_unknown_form_is_named(lua: LuajitProcess) -> None:
     answer = lua.ask("headers", form="draft-99", verdicts=[], allowed=True)
     assert answer["error"] == (
         '"draft-99" is not a form of headers. Known are draft-11, legacy, envoy, spring and off.'
     )
 
 
-def test_what_depends_on_the_limit_alone_is_worked_out_once(lua: Lua) -> None:
+def test_what_depends_on_the_limit_alone_is_worked_out_once(lua: LuajitProcess) -> None:
     first, second = told(passed("10/minute", 5, 30, "login")), told(passed("10/minute", 4, 36, "login"))
     other = told(passed("10/minute", 4, 36, "other"))
     assert lua.ask("kept", one=first, other=second) is True

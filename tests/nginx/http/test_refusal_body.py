@@ -13,33 +13,35 @@ from headgate.errors import InvalidRulebook
 from headgate.rules.load import from_mapping
 from headgate.rules.serialization import document
 from tests.nginx.lua_twins import twins
-from tests.nginx.rules.luajit_process import Lua
+from tests.nginx.rules.luajit_process import LuajitProcess
 
 JSON, BROWSER, CURL = "application/json", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", "*/*"
 PROBLEM = "application/problem+json"
 
 
 @pytest.fixture(scope="module")
-def lua() -> Iterator[Lua]:
+def lua() -> Iterator[LuajitProcess]:
     running = twins()
     yield running
     running.close()
 
 
-def answer(lua: Lua, refuse: dict[str, Any] | None, accept: str | None = None, violated: Any = ("login",)) -> Any:
+def answer(
+    lua: LuajitProcess, refuse: dict[str, Any] | None, accept: str | None = None, violated: Any = ("login",)
+) -> Any:
     said = {"rule": "login", "violated": violated}
     said |= {} if refuse is None else {"refuse": refuse}
     return lua.ask("refusal", **said, **({} if accept is None else {"accept": accept}))
 
 
 @pytest.mark.parametrize("accept", [None, BROWSER, CURL, ""])
-def test_a_rule_that_says_nothing_leaves_the_page_to_nginx(lua: Lua, accept: str | None) -> None:
+def test_a_rule_that_says_nothing_leaves_the_page_to_nginx(lua: LuajitProcess, accept: str | None) -> None:
     assert answer(lua, None, accept) == {"status": 429}
     assert answer(lua, {"status": 503}, accept) == {"status": 503}
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_who_wants_json_gets_a_problem(lua: Lua, status: int) -> None:
+def test_who_wants_json_gets_a_problem(lua: LuajitProcess, status: int) -> None:
     found = answer(lua, {"status": status}, JSON, ["login", 'say "hé"\\\n'])
     assert (found["status"], found["type"]) == (status, PROBLEM)
     body = json.loads(found["body"].encode("latin-1").decode())
@@ -76,12 +78,12 @@ def test_who_wants_json_gets_a_problem(lua: Lua, status: int) -> None:
         (BROWSER, False),
     ],
 )
-def test_who_would_rather_have_json(lua: Lua, accept: str, wants: bool) -> None:
+def test_who_would_rather_have_json(lua: LuajitProcess, accept: str, wants: bool) -> None:
     assert ("body" in answer(lua, None, accept)) is wants
 
 
 @pytest.mark.parametrize("accept", [None, JSON, BROWSER])
-def test_a_body_of_its_own_is_answered_to_everybody(lua: Lua, accept: str | None) -> None:
+def test_a_body_of_its_own_is_answered_to_everybody(lua: LuajitProcess, accept: str | None) -> None:
     own = {"status": 403, "body": "<b>Später</b>", "type": "text/html"}
     assert answer(lua, own, accept) == own | {"body": "<b>Später</b>".encode().decode("latin-1")}
     plain = {"status": 429, "body": "Later."}
@@ -90,18 +92,18 @@ def test_a_body_of_its_own_is_answered_to_everybody(lua: Lua, accept: str | None
 
 
 @pytest.mark.parametrize("accept", [None, JSON])
-def test_a_redirect(lua: Lua, accept: str | None) -> None:
+def test_a_redirect(lua: LuajitProcess, accept: str | None) -> None:
     assert answer(lua, {"redirect": "/slow"}, accept) == {"status": 302, "location": "/slow"}
     far = {"status": 307, "redirect": "HTTPS://example.com/queue?from=a#b"}
     assert answer(lua, far, accept) == {"status": 307, "location": far["redirect"]}
 
 
 @pytest.mark.parametrize("status", [200, 204, 304, 444])
-def test_nothing_is_said_where_nothing_is_wrong_or_nobody_listens(lua: Lua, status: int) -> None:
+def test_nothing_is_said_where_nothing_is_wrong_or_nobody_listens(lua: LuajitProcess, status: int) -> None:
     assert answer(lua, {"status": status}, JSON) == {"status": status}
 
 
-def test_what_cannot_be_answered_is_named(lua: Lua) -> None:
+def test_what_cannot_be_answered_is_named(lua: LuajitProcess) -> None:
     for status in (199, 600, 429.5, "429"):
         assert answer(lua, {"status": status})["error"] == (
             f'rule "login": refuse has a status of {status}. It is a whole number from 200 to 599.'
@@ -138,7 +140,9 @@ def loaded(address: str) -> dict[str, Any] | None:
 
 @settings(max_examples=500, deadline=None)
 @given(REDIRECTS | REDIRECTS.map(lambda rest: "/" + rest) | REDIRECTS.map(lambda rest: "https://a" + rest))
-def test_an_address_is_taken_if_the_loader_takes_it_and_it_cannot_end_a_header(lua: Lua, address: str) -> None:
+def test_an_address_is_taken_if_the_loader_takes_it_and_it_cannot_end_a_header(
+    lua: LuajitProcess, address: str
+) -> None:
     """By itself: a bundle may come from a loader that was less strict."""
     written = loaded(address)
     found = answer(lua, {"redirect": address})
@@ -165,13 +169,13 @@ LOCKED_OUT = [-3, 0, 9, 5, 0, 0, 0]
         ([REFUSES, DELAYS], "REJECTED_DRY_RUN"),
     ],
 )
-def test_what_would_have_been_is_a_dry_run(lua: Lua, asides: Any, expected: str) -> None:
+def test_what_would_have_been_is_a_dry_run(lua: LuajitProcess, asides: Any, expected: str) -> None:
     said = {} if asides is None else {"asides": asides}
     assert lua.ask("word", allowed=True, delayed=False, **said) == expected
 
 
 @pytest.mark.parametrize("delayed", [False, True])
 @pytest.mark.parametrize("asides", [[], [PASSED], [DELAYS], [REFUSES]])
-def test_what_happened_comes_first(lua: Lua, delayed: bool, asides: Any) -> None:
+def test_what_happened_comes_first(lua: LuajitProcess, delayed: bool, asides: Any) -> None:
     assert lua.ask("word", allowed=False, delayed=delayed, asides=asides) == "REJECTED"
     assert lua.ask("word", allowed=True, delayed=True, asides=asides) == "DELAYED"

@@ -19,7 +19,7 @@ from headgate.rules import load
 from headgate.rules.attributes import request
 from headgate.rules.match import Matcher
 from tests.nginx import gateway_harness
-from tests.nginx.gateway_harness import Gateway
+from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import RedisServer
 from tests.servers.redis_server import free_port
 
@@ -85,10 +85,10 @@ location = /bad { internal; content_by_lua_block { ngx.say("bad") } }
 """
 
 
-class Tried:
+class HostileRequestNginx:
     """The nginx of all stories."""
 
-    def __init__(self, gate: Gateway, second: int) -> None:
+    def __init__(self, gate: NginxGateway, second: int) -> None:
         self.gate, self.second = gate, second
         self.stories = 0
 
@@ -110,19 +110,19 @@ class Tried:
 
 
 @pytest.fixture(scope="module", params=["redis", "shared"])
-def tried(request: pytest.FixtureRequest) -> Iterator[Tried]:
+def tried(request: pytest.FixtureRequest) -> Iterator[HostileRequestNginx]:
     ports = {"second": free_port(), "behind": free_port(), "socket": free_port()}
     server = SERVER % {"gate": GATE, "one": ONE, **ports}
-    with RedisServer() as redis, Echo(ports["socket"]):
+    with RedisServer() as redis, UpgradeEcho(ports["socket"]):
         http = HTTP % {"server": gateway_harness.SERVER + server, **ports}
-        with Gateway(BOOK, redis.url if request.param == "redis" else None, server=server, http=http) as gate:
-            yield Tried(gate, ports["second"])
+        with NginxGateway(BOOK, redis.url if request.param == "redis" else None, server=server, http=http) as gate:
+            yield HostileRequestNginx(gate, ports["second"])
             assert "undecided" not in gate.log
             assert "[alert]" not in gate.log
             assert "lua entry thread aborted" not in gate.log
 
 
-class Echo:
+class UpgradeEcho:
     """Takes an upgrade, and says back what it hears."""
 
     def __init__(self, port: int) -> None:
@@ -166,7 +166,7 @@ def plain(target: bytes = b"/", *headers: bytes, method: bytes = b"GET", body: b
     ],
 )  # fmt: skip
 def test_whatever_nginx_does_with_it_a_request_is_charged_once(
-    tried: Tried, target: str, status: int, body: bytes
+    tried: HostileRequestNginx, target: str, status: int, body: bytes
 ) -> None:
     source = tried.story()
     for turn in (1, 2, 3):
@@ -216,7 +216,7 @@ TRICKS: dict[str, tuple[bytes, bytes]] = {
 
 
 @pytest.mark.parametrize("trick", TRICKS)
-def test_whatever_a_client_sends_is_charged_to_its_address_once(tried: Tried, trick: str) -> None:
+def test_whatever_a_client_sends_is_charged_to_its_address_once(tried: HostileRequestNginx, trick: str) -> None:
     raw, answer = TRICKS[trick]
     source = tried.story()
     for turn in (1, 2):
@@ -225,7 +225,7 @@ def test_whatever_a_client_sends_is_charged_to_its_address_once(tried: Tried, tr
 
 
 @pytest.mark.parametrize("target", [b"/", b"/old/x", b"/accel", b"/unlogged/x", b"/418"])
-def test_each_of_many_requests_sent_at_once_is_charged(tried: Tried, target: bytes) -> None:
+def test_each_of_many_requests_sent_at_once_is_charged(tried: HostileRequestNginx, target: bytes) -> None:
     source = tried.story()
     one = b"GET %b HTTP/1.1\r\nHost: h\r\n\r\n" % target
     answers = tried.send(one * 99 + plain(target), source)
@@ -243,7 +243,7 @@ def _fields(**fields: str) -> bytes:
     return b"".join(b"\0%c%b%c%b" % (len(name), name, len(value), value) for name, value in words)
 
 
-def test_each_stream_of_a_connection_is_charged(tried: Tried) -> None:
+def test_each_stream_of_a_connection_is_charged(tried: HostileRequestNginx) -> None:
     source = tried.story()
     targets = ["/", "/old/x", "/unlogged/x", "/both", "/twice", "/418"] * 5
     asked = [
@@ -261,7 +261,7 @@ def test_each_stream_of_a_connection_is_charged(tried: Tried) -> None:
     assert tried.used(source) == len(targets)
 
 
-def test_an_upgraded_connection_is_one_request(tried: Tried) -> None:
+def test_an_upgraded_connection_is_one_request(tried: HostileRequestNginx) -> None:
     source = tried.story()
     with socket.create_connection(("127.0.0.1", tried.gate.port), 10, source_address=(source, 0)) as link:
         link.sendall(b"GET /socket HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n")
@@ -283,9 +283,9 @@ def test_the_body_of_a_refused_request_is_no_request(refuse: dict[str, Any], sta
     sized = start + b"Content-Length: %d\r\n\r\n" % len(inner) + inner
     chunked = start + CHUNKED + b"\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(inner), inner)
     head = b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n"
-    with Gateway({"rules": [posts]}) as gate:
+    with NginxGateway({"rules": [posts]}) as gate:
         assert gate.get("/", method="POST").status == 200
-        answers = Tried(gate, 0).send(sized + chunked + head + plain(), "127.0.0.1")
+        answers = HostileRequestNginx(gate, 0).send(sized + chunked + head + plain(), "127.0.0.1")
         assert answers.count(b"HTTP/1.1 ") == 4
         assert [line.split()[0] for line in gate.lines(5)] == ["200", status, status, status, "200"]
 
@@ -317,9 +317,9 @@ RANDOM = {
 
 
 @pytest.fixture(scope="module")
-def counted() -> Iterator[tuple[Gateway, RedisServer]]:
+def counted() -> Iterator[tuple[NginxGateway, RedisServer]]:
     http = "client_header_buffer_size 64k; server_name gate.example;"
-    with RedisServer() as server, Gateway(RANDOM, server.url, server=http) as gate:
+    with RedisServer() as server, NginxGateway(RANDOM, server.url, server=http) as gate:
         yield gate, server
         assert "undecided" not in gate.log
 
@@ -350,7 +350,7 @@ def _any_request(chance: random.Random) -> tuple[bytes, bytes, list[tuple[bytes,
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_keys_are_pythons(counted: tuple[Gateway, RedisServer], seed: int) -> None:
+def test_the_keys_are_pythons(counted: tuple[NginxGateway, RedisServer], seed: int) -> None:
     gate, server = counted
     chance, matcher, heard = random.Random(seed), Matcher(load.from_mapping(RANDOM)), 0
     for turn in range(200):
@@ -359,7 +359,7 @@ def test_the_keys_are_pythons(counted: tuple[Gateway, RedisServer], seed: int) -
         version = b"1.1" if any(name.lower() == b"host" for name, _ in headers) else b"1.0"
         raw = b"%b %b HTTP/%b\r\n" % (method, target, version)
         raw += b"".join(b"%b:%b\r\n" % pair for pair in headers) + b"Connection: close\r\n\r\n"
-        status = Tried(gate, 0).send(raw, source).split()[1]
+        status = HostileRequestNginx(gate, 0).send(raw, source).split()[1]
         found: set[bytes] = set(server.call("KEYS", "hg2:??:*:{*"))  # type: ignore[arg-type]
         wanted = set()
         if status != b"400":  # such a request reaches nobody

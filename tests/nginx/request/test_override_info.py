@@ -6,7 +6,7 @@ import pytest
 
 from headgate.enforcement.rule_limiter import RuleLimiter
 from headgate.http.headers import headers
-from tests.nginx.gateway_harness import Gateway
+from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import RedisServer
 
 ADA = {"X-User": "ada"}
@@ -26,7 +26,7 @@ def patient(server: RedisServer) -> str:
 
 
 def test_who_has_more_is_told_so_until_refused_and_after(redis_server: RedisServer) -> None:
-    with Gateway(book("2/day"), patient(redis_server), workers=2) as gate:
+    with NginxGateway(book("2/day"), patient(redis_server), workers=2) as gate:
         with RuleLimiter("pushed", redis_server.url) as limiter:
             limiter.overrides("rule-0").set("header.x-user=ada", "4/day")
         replies = [gate.get("/", headers=ADA) for _ in range(20)]  # the memo answers most, at both workers
@@ -40,7 +40,7 @@ def test_who_has_more_is_told_so_until_refused_and_after(redis_server: RedisServ
 
 def test_another_override_is_told_at_once_and_none_after_it(redis_server: RedisServer) -> None:
     with (
-        Gateway(book("20/day"), patient(redis_server)) as gate,
+        NginxGateway(book("20/day"), patient(redis_server)) as gate,
         RuleLimiter("pushed", redis_server.url) as limiter,
     ):
         own = limiter.overrides("rule-0")
@@ -68,7 +68,7 @@ PAIRS = [
 def test_fields_are_pythons_whatever_the_algorithm(form: Any, redis_server: RedisServer) -> None:
     rules = book(*(rule for rule, _ in PAIRS), headers=form)
     with (
-        Gateway(rules, patient(redis_server)) as gate,
+        NginxGateway(rules, patient(redis_server)) as gate,
         RuleLimiter("pushed", redis_server.url) as limiter,
     ):
         for place, (_, limit) in enumerate(PAIRS):
@@ -104,5 +104,5 @@ location = /silent { content_by_lua_block {
 
 
 def test_who_got_no_answer_asks_again_a_second_later() -> None:
-    with Gateway(book("2/day"), server=SILENT) as gate:
+    with NginxGateway(book("2/day"), server=SILENT) as gate:
         assert gate.get("/silent").body.decode() == "1 2 true\n2 3 true\n"

@@ -56,7 +56,7 @@ _name = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _value = re.compile(rb"[^\x00\r\n]*")
 
 
-class Gate:
+class MatchNginx:
     """A real nginx that says which rules of a book a request meets."""
 
     def __init__(self) -> None:
@@ -87,8 +87,8 @@ class Gate:
 
 
 @pytest.fixture(scope="module")
-def gate() -> Iterator[Gate]:
-    running = Gate()
+def gate() -> Iterator[MatchNginx]:
+    running = MatchNginx()
     yield running
     running.nginx.stop()
 
@@ -139,7 +139,7 @@ SENT = [param for param in ALL if "cost" not in param.values[0] and sendable(par
 
 
 @pytest.mark.parametrize("line", SENT)
-def test_what_nginx_sees_is_what_python_sees(gate: Gate, line: dict[str, Any]) -> None:
+def test_what_nginx_sees_is_what_python_sees(gate: MatchNginx, line: dict[str, Any]) -> None:
     book, expected = of(line)
     gate.use(book)
     status, found = gate.ask(written(line["request"]), line["request"]["address"])
@@ -147,7 +147,7 @@ def test_what_nginx_sees_is_what_python_sees(gate: Gate, line: dict[str, Any]) -
         assert (status, found) == (200, expected)
 
 
-def test_nearly_all_vectors_are_heard(gate: Gate) -> None:
+def test_nearly_all_vectors_are_heard(gate: MatchNginx) -> None:
     heard = sum(
         gate.ask(written(p.values[0]["request"]), p.values[0]["request"]["address"])[0] == 200 for p in SENT
     )

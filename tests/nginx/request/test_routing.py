@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.nginx.gateway_harness import Gateway
+from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import Nginx
 from tests.servers.redis_server import free_port
 
@@ -30,12 +30,12 @@ server { listen 127.0.0.1:%(second)d http2; server_name api.test; %(gate)s
 """
 
 
-class Hosts:
+class VirtualHosts:
     """One nginx with a server for api.test beside others, a port of api.test alone, and one that speaks HTTP/2."""
 
     def __init__(self) -> None:
         self.ports = {"port": free_port(), "only": free_port(), "second": free_port()}
-        self.gate = Gateway(HOSTS, http=SERVERS % {"gate": GATE, **self.ports})
+        self.gate = NginxGateway(HOSTS, http=SERVERS % {"gate": GATE, **self.ports})
         self._sources = 0
 
     def source(self) -> str:
@@ -50,8 +50,8 @@ class Hosts:
 
 
 @pytest.fixture(scope="module")
-def hosts() -> Iterator[Hosts]:
-    running = Hosts()
+def hosts() -> Iterator[VirtualHosts]:
+    running = VirtualHosts()
     with running.gate:
         yield running
 
@@ -90,7 +90,7 @@ BY_OTHER = {
 
 
 @pytest.mark.parametrize("spelling", BY_API)
-def test_what_the_server_of_a_host_serves_meets_the_rule_for_that_host(hosts: Hosts, spelling: str) -> None:
+def test_what_the_server_of_a_host_serves_meets_the_rule_for_that_host(hosts: VirtualHosts, spelling: str) -> None:
     source = hosts.source()
     assert b"by api.test\n" in hosts.exchange("port", BY_API[spelling], source)
     assert b"HTTP/1.1 429 " in hosts.exchange("port", BY_API[spelling], source)
@@ -98,20 +98,20 @@ def test_what_the_server_of_a_host_serves_meets_the_rule_for_that_host(hosts: Ho
 
 
 @pytest.mark.parametrize("spelling", BY_OTHER)
-def test_what_another_server_serves_does_not(hosts: Hosts, spelling: str) -> None:
+def test_what_another_server_serves_does_not(hosts: VirtualHosts, spelling: str) -> None:
     source = hosts.source()
     for _ in range(3):
         assert b"by other.test\n" in hosts.exchange("port", BY_OTHER[spelling], source)
 
 
-def test_a_request_without_a_host_is_for_the_server_that_gets_it(hosts: Hosts) -> None:
+def test_a_request_without_a_host_is_for_the_server_that_gets_it(hosts: VirtualHosts) -> None:
     source = hosts.source()
     assert b"by api.test\n" in hosts.exchange("only", spelled("/", version="1.0"), source)
     assert b" 429 " in hosts.exchange("only", spelled("/", version="1.0"), source)
 
 
 @pytest.mark.parametrize("fields", [("Host: api.test", "Host: other.test"), ("Host:",), ("Host: a/b",), ()])
-def test_what_nginx_cannot_route_passes_nowhere(hosts: Hosts, fields: tuple[str, ...]) -> None:
+def test_what_nginx_cannot_route_passes_nowhere(hosts: VirtualHosts, fields: tuple[str, ...]) -> None:
     assert b" 400 " in hosts.exchange("port", spelled("/", *fields), hosts.source())
 
 
@@ -124,12 +124,12 @@ def test_what_nginx_cannot_route_passes_nowhere(hosts: Hosts, fields: tuple[str,
         [(":authority", "api.test"), ("x-forwarded-host", "other.test")],
     ],
 )
-def test_the_authority_of_http_2_is_the_host(hosts: Hosts, fields: list[tuple[str, str]]) -> None:
+def test_the_authority_of_http_2_is_the_host(hosts: VirtualHosts, fields: list[tuple[str, str]]) -> None:
     source = hosts.source()
     assert [_second(hosts, fields, source) for _ in range(2)] == ["200", "429"]
 
 
-def _second(hosts: Hosts, fields: list[tuple[str, str]], source: str) -> str:
+def _second(hosts: VirtualHosts, fields: list[tuple[str, str]], source: str) -> str:
     """The status of a request over HTTP/2 whose fields are literals."""
     pairs = [(":method", "GET"), (":scheme", "http"), (":path", "/"), *fields]
     block = b"".join(b"\0%c%b%c%b" % (len(n), n.encode(), len(v), v.encode()) for n, v in pairs)
@@ -157,7 +157,7 @@ def test_a_variable_that_stands_for_a_well_known_attribute_is_made_normal() -> N
         {"X-Host": "api.test", "X-Address": "192.0.2.7", "X-Method": "GET", "X-Path": "/a/b"},
         {"X-Host": "API.Test.:80", "X-Address": "::ffff:192.0.2.7", "X-Method": "get", "X-Path": "//a/c/../b/"},
     ]
-    with Gateway({"rules": rules}, options=f"attributes = {{ {named} }}") as gate:
+    with NginxGateway({"rules": rules}, options=f"attributes = {{ {named} }}") as gate:
         assert [gate.get("/", headers).status for headers in spellings] == [200, 429]
 
 
@@ -177,13 +177,13 @@ SPELLED_PATHS = [
 
 
 @pytest.fixture(scope="module", params=["on", "off"])
-def slashes(request: pytest.FixtureRequest) -> Iterator[Gateway]:
-    with Gateway(PATHS, server=f"merge_slashes {request.param}; {LOCATIONS}") as gate:
+def slashes(request: pytest.FixtureRequest) -> Iterator[NginxGateway]:
+    with NginxGateway(PATHS, server=f"merge_slashes {request.param}; {LOCATIONS}") as gate:
         yield gate
 
 
 @pytest.mark.parametrize("target", SPELLED_PATHS)
-def test_what_a_location_serves_meets_the_rule_for_its_path(slashes: Gateway, target: str) -> None:
+def test_what_a_location_serves_meets_the_rule_for_its_path(slashes: NginxGateway, target: str) -> None:
     place = SPELLED_PATHS.index(target)
     source = f"127.9.{place // 250}.{place % 250 + 1}"
     raw = spelled(target, "Host: h")
@@ -238,13 +238,13 @@ def test_any_target_has_the_path_that_nginx_makes_of_it(merged: str) -> None:
 
 def test_a_rewrite_changes_nothing_unless_the_path_is_said_to_be_what_was_rewritten() -> None:
     lines = "rewrite ^/old/(.*)$ /api/$1;" + LOCATIONS
-    with Gateway(PATHS, server=lines) as gate:
+    with NginxGateway(PATHS, server=lines) as gate:
         assert [gate.get("/old/x").status for _ in range(3)] == [200, 200, 200]
-    with Gateway(PATHS, server=lines, options='attributes = { path = "$uri" }') as gate:
+    with NginxGateway(PATHS, server=lines, options='attributes = { path = "$uri" }') as gate:
         assert [gate.get(target).status for target in ("/old/x", "/api/x", "/old//x/")] == [200, 429, 429]
 
 
-def _exchange(gate: Gateway, raw: bytes, source: str) -> bytes:
+def _exchange(gate: NginxGateway, raw: bytes, source: str) -> bytes:
     with socket.create_connection(("127.0.0.1", gate.port), 20, source_address=(source, 0)) as link:
         link.sendall(raw)
         return b"".join(iter(lambda: link.recv(65536), b""))

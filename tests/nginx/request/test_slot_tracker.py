@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.nginx.gateway_harness import Gateway
+from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import RedisServer
 from tests.servers.waiting import until
 
@@ -29,7 +29,7 @@ def where(request: pytest.FixtureRequest, redis_server: RedisServer) -> str | No
     return redis_server.url if request.param == "redis" else None
 
 
-def sleeping(gate: Gateway, seconds: float) -> list[threading.Thread]:
+def sleeping(gate: NginxGateway, seconds: float) -> list[threading.Thread]:
     """Two requests that hold both slots."""
 
     def sleep() -> None:
@@ -43,7 +43,7 @@ def sleeping(gate: Gateway, seconds: float) -> list[threading.Thread]:
     return threads
 
 
-def asking(gate: Gateway, target: str) -> list[socket.socket]:
+def asking(gate: NginxGateway, target: str) -> list[socket.socket]:
     """Two connections whose requests hold both slots."""
     links = []
     for _ in range(2):
@@ -55,12 +55,12 @@ def asking(gate: Gateway, target: str) -> list[socket.socket]:
     return links
 
 
-def free(gate: Gateway) -> None:
+def free(gate: NginxGateway) -> None:
     until(lambda: None if gate.get("/w/ok").status == 200 else "no slot is free", 2)
 
 
 def test_two_at_once_and_no_third(where: str | None) -> None:
-    with Gateway(BOOK, where, server=PAGES) as gate:
+    with NginxGateway(BOOK, where, server=PAGES) as gate:
         threads = sleeping(gate, 1.5)
         reply = gate.get("/w/ok")
         assert reply.status == 429
@@ -72,14 +72,14 @@ def test_two_at_once_and_no_third(where: str | None) -> None:
 
 @pytest.mark.parametrize("target", ["/w/ok", "/w/fail", "/w/gone", "/w/moved"])
 def test_however_it_ends(where: str | None, target: str) -> None:
-    with Gateway(BOOK, where, server=PAGES) as gate:
+    with NginxGateway(BOOK, where, server=PAGES) as gate:
         for _ in range(6):
             gate.get(target)
             free(gate)
 
 
 def test_a_client_that_goes_away(where: str | None) -> None:
-    with Gateway(BOOK, where, server=PAGES) as gate:
+    with NginxGateway(BOOK, where, server=PAGES) as gate:
         links = asking(gate, "/w/sleep?s=1.5")
         for link in links:
             link.close()
@@ -89,7 +89,7 @@ def test_a_client_that_goes_away(where: str | None) -> None:
 
 def test_a_long_request_keeps_its_slot(where: str | None) -> None:
     """Longer than the ttl of 3 s: it is renewed."""
-    with Gateway(BOOK, where, server=PAGES) as gate:
+    with NginxGateway(BOOK, where, server=PAGES) as gate:
         threads = sleeping(gate, 5)
         for _ in range(9):
             assert gate.get("/w/ok").status == 429
@@ -100,7 +100,7 @@ def test_a_long_request_keeps_its_slot(where: str | None) -> None:
 
 
 def test_a_worker_that_is_killed_gives_its_slots_back_by_their_ttl(where: str | None) -> None:
-    with Gateway(BOOK, where, server=PAGES) as gate:
+    with NginxGateway(BOOK, where, server=PAGES) as gate:
         links = asking(gate, "/w/sleep?s=30")
         for pid in gate.worker_pids:
             os.kill(pid, signal.SIGKILL)
@@ -115,7 +115,7 @@ def test_a_worker_that_is_killed_gives_its_slots_back_by_their_ttl(where: str | 
 def test_requests_that_end_unseen(where: str | None) -> None:
     """A configuration without our log phase: it is told, and no slot is renewed for ever."""
     unseen = PAGES.replace("{ content_by_lua_block", "{ log_by_lua_block { local nothing } content_by_lua_block")
-    with Gateway(BOOK, where, server=unseen) as gate:
+    with NginxGateway(BOOK, where, server=unseen) as gate:
         links = asking(gate, "/w/sleep?s=1")
         time.sleep(1)
         for link in links:
@@ -129,7 +129,7 @@ def test_requests_that_end_unseen(where: str | None) -> None:
 
 def test_a_slot_that_another_rule_refuses_goes_back(where: str | None) -> None:
     few = {"name": "few", "when": {"path": "/w/**"}, "key": "argument.u", "missing": "skip", "limit": "1/hour"}
-    with Gateway({"rules": [*BOOK["rules"], few]}, where, server=PAGES) as gate:
+    with NginxGateway({"rules": [*BOOK["rules"], few]}, where, server=PAGES) as gate:
         found = [gate.get("/w/ok?u=1").status for _ in range(5)]
         assert found == [200] + [429] * 4
         free(gate)

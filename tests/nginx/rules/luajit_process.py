@@ -13,7 +13,7 @@ from tests.repo_rules.repository import ROOT
 DRIVER = Path(__file__).with_name("match_driver.lua")
 
 
-class Lua:
+class LuajitProcess:
     """A luajit that runs a driver."""
 
     def __init__(self, driver: Path = DRIVER) -> None:

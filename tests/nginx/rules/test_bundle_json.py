@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.nginx.lua_twins import twins
-from tests.nginx.rules.luajit_process import Lua
+from tests.nginx.rules.luajit_process import LuajitProcess
 from tests.repo_rules.repository import ROOT
 
 TEXTS = st.text(st.characters(codec="utf-8")) | st.text('"\\/bfnrtu0041\n\t\x00\x1f\x7f', max_size=30)
@@ -24,7 +24,7 @@ VALUES = st.recursive(
 
 
 @pytest.fixture(scope="module")
-def lua() -> Iterator[Lua]:
+def lua() -> Iterator[LuajitProcess]:
     running = twins()
     yield running
     running.close()
@@ -40,13 +40,13 @@ def restored(value: Any) -> Any:
 
 
 @given(value=VALUES, plain=st.booleans())
-def test_what_python_writes_is_read(lua: Lua, value: Any, plain: bool) -> None:
+def test_what_python_writes_is_read(lua: LuajitProcess, value: Any, plain: bool) -> None:
     found = restored(lua.ask("read", text=json.dumps(value, ensure_ascii=plain)))
     assert found == [value]
 
 
 @given(text=TEXTS)
-def test_what_is_quoted_is_read_as_it_was(lua: Lua, text: str) -> None:
+def test_what_is_quoted_is_read_as_it_was(lua: LuajitProcess, text: str) -> None:
     quoted = restored(lua.ask("quoted", text=text))
     assert json.loads(quoted) == text
     assert restored(lua.ask("read", text=quoted)) == [text]
@@ -67,17 +67,17 @@ def test_what_is_quoted_is_read_as_it_was(lua: Lua, text: str) -> None:
         ("[" * 101 + "]" * 101, 101),
     ],
 )
-def test_a_text_that_is_not_json_is_refused_with_its_place(lua: Lua, text: str, at: int) -> None:
+def test_a_text_that_is_not_json_is_refused_with_its_place(lua: LuajitProcess, text: str, at: int) -> None:
     why = lua.ask("read", text=text)["error"]
     assert why.startswith("This is not JSON: ")
     assert why.endswith(f" at character {at}.")
 
 
-def test_a_null_in_a_mapping_is_absent(lua: Lua) -> None:
+def test_a_null_in_a_mapping_is_absent(lua: LuajitProcess) -> None:
     assert lua.ask("read", text='{"a": null, "b": {"c": null, "d": 1}}') == [{"b": {"d": 1}}]
 
 
-def test_a_null_in_a_list_is_refused(lua: Lua) -> None:
+def test_a_null_in_a_list_is_refused(lua: LuajitProcess) -> None:
     assert lua.ask("read", text='{"a": [1, null]}') == {
         "error": "This is not a bundle's JSON: a list contains null."
     }

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.nginx.gateway_harness import Gateway, push
+from tests.nginx.gateway_harness import NginxGateway, push
 from tests.servers import Cluster, RedisServer
 from tests.servers.waiting import until
 
@@ -18,18 +18,18 @@ BOOK = {"rules": [ADDRESS]}
 LARGER = {"rules": [{**ADDRESS, "limit": "7/minute"}]}
 
 
-def policy(gate: Gateway) -> str:
+def policy(gate: NginxGateway) -> str:
     return gate.get("/").headers.get("ratelimit-policy", "none")
 
 
-def follows(gate: Gateway, wanted: str) -> None:
+def follows(gate: NginxGateway, wanted: str) -> None:
     until(lambda: None if (found := policy(gate)) == wanted else f"the policy is {found}", 5)
 
 
 SMALL, LARGE = '"per-address";q=2;w=60', '"per-address";q=7;w=60'
 
 
-def unlimited(gate: Gateway) -> list[str]:
+def unlimited(gate: NginxGateway) -> list[str]:
     """The lines of the log that say it, once there is one."""
 
     def lines() -> list[str]:
@@ -41,7 +41,7 @@ def unlimited(gate: Gateway) -> list[str]:
 
 
 def test_without_a_book_nothing_is_limited_and_that_is_told_once() -> None:
-    with RedisServer() as server, Gateway(None, server.url, workers=3) as gate:
+    with RedisServer() as server, NginxGateway(None, server.url, workers=3) as gate:
         assert [policy(gate) for _ in range(3)] == ["none"] * 3
         (line,) = unlimited(gate)
         assert "[warn]" in line
@@ -53,7 +53,7 @@ def test_without_a_book_nothing_is_limited_and_that_is_told_once() -> None:
 
 def test_where_redis_was_never_there_nothing_is_limited_and_that_is_told_once() -> None:
     with RedisServer() as server:
-        gate = Gateway(None, f"{server.url}?fallback=local", workers=2)
+        gate = NginxGateway(None, f"{server.url}?fallback=local", workers=2)
     with gate:
         assert policy(gate) == "none"
         (line,) = unlimited(gate)
@@ -66,26 +66,26 @@ def test_where_redis_was_never_there_nothing_is_limited_and_that_is_told_once() 
 def test_the_log_names_the_url_of_a_cluster(cluster: Cluster) -> None:
     """One of its nodes was named as if it were all of Redis."""
     node = next(node for node in cluster.masters() if node is not cluster.master_of("hg2:rules"))
-    with Gateway(None, node.url) as gate:
+    with NginxGateway(None, node.url) as gate:
         (line,) = unlimited(gate)
         assert f"Write redis+cluster://127.0.0.1:{node.port} as the engine's URL." in line
 
 
-def test_where_the_only_edition_is_broken_nothing_is_limited_and_that_is_told_once() -> None:
+def test_where_the_only_version_is_broken_nothing_is_limited_and_that_is_told_once() -> None:
     with RedisServer() as server:
         push(BOOK, server.url)
         server.call("HSET", "hg2:rules", "1", "{half a")
-        with Gateway(None, server.url) as gate:
+        with NginxGateway(None, server.url) as gate:
             (line,) = unlimited(gate)
             assert "[warn]" in line
             assert "version 1 of the rulebook cannot be followed" in gate.log
 
 
-def test_a_broken_edition_is_told_once_and_the_last_one_stays() -> None:
-    with RedisServer() as server, Gateway(BOOK, server.url) as gate:
+def test_a_broken_version_is_told_once_and_the_last_one_stays() -> None:
+    with RedisServer() as server, NginxGateway(BOOK, server.url) as gate:
         assert policy(gate) == SMALL
-        edition = json.loads(server.call("HGET", "hg2:rules", "1"))  # type: ignore[arg-type]
-        broken = json.dumps({**edition, "version": 2, "document": '{"rules": [{"name": "x", "limit": "9/s"}]}'})
+        version = json.loads(server.call("HGET", "hg2:rules", "1"))  # type: ignore[arg-type]
+        broken = json.dumps({**version, "version": 2, "document": '{"rules": [{"name": "x", "limit": "9/s"}]}'})
         server.call("HSET", "hg2:rules", "2", broken, "version", "2")
         time.sleep(1.2)
         assert policy(gate) == SMALL
@@ -100,7 +100,7 @@ def test_a_broken_edition_is_told_once_and_the_last_one_stays() -> None:
 
 
 def test_a_server_that_lost_its_memory_changes_nothing() -> None:
-    with RedisServer() as server, Gateway(BOOK, server.url) as gate:
+    with RedisServer() as server, NginxGateway(BOOK, server.url) as gate:
         assert policy(gate) == SMALL
         server.call("FLUSHALL")
         time.sleep(1)
@@ -109,7 +109,7 @@ def test_a_server_that_lost_its_memory_changes_nothing() -> None:
 
 def test_the_last_good_bundle_is_kept_on_disk() -> None:
     with RedisServer() as server:
-        gate = Gateway(BOOK, f"{server.url}?fallback=local")
+        gate = NginxGateway(BOOK, f"{server.url}?fallback=local")
         kept = gate.folder / "kept.json"
         gate.configure(http=gate.said("http").replace("init {", f'init {{ keep = "{kept}",'))
         with gate:
@@ -122,7 +122,7 @@ def test_the_last_good_bundle_is_kept_on_disk() -> None:
 
 
 def test_a_file_is_watched(tmp_path: Path) -> None:
-    with Gateway(BOOK) as gate:
+    with NginxGateway(BOOK) as gate:
         assert policy(gate) == SMALL
         gate.follow(LARGER)
         follows(gate, LARGE)
@@ -136,7 +136,7 @@ def test_a_file_is_watched(tmp_path: Path) -> None:
 
 
 def test_new_workers_know_the_bundle_at_once() -> None:
-    with RedisServer() as server, Gateway(BOOK, f"{server.url}?fallback=local", workers=2) as gate:
+    with RedisServer() as server, NginxGateway(BOOK, f"{server.url}?fallback=local", workers=2) as gate:
         assert policy(gate) == SMALL
         server.stop()
         gate.reload()
@@ -150,7 +150,7 @@ def test_new_workers_know_the_bundle_at_once() -> None:
 
 def test_a_worker_that_takes_the_place_of_another_knows_the_bundle() -> None:
     """The master began before the book was known, and Redis is gone now."""
-    with RedisServer() as server, Gateway(BOOK, f"{server.url}?fallback=local") as gate:
+    with RedisServer() as server, NginxGateway(BOOK, f"{server.url}?fallback=local") as gate:
         assert policy(gate) == SMALL
         server.stop()
         for pid in gate.worker_pids:
@@ -162,12 +162,12 @@ def test_the_first_request_waits_for_the_book() -> None:
     with RedisServer() as server:
         push(BOOK, server.url)
         for _ in range(5):
-            with Gateway(None, server.url) as gate:
+            with NginxGateway(None, server.url) as gate:
                 assert policy(gate) == SMALL
 
 
 def test_nginx_does_not_start_without_anything_to_follow() -> None:
-    gate = Gateway(BOOK)
+    gate = NginxGateway(BOOK)
     gate.bundle.write_text('{"rules": [], "limits": 7')
     with pytest.raises(RuntimeError, match=r"bundle\.json cannot be followed: This is not JSON"):
         gate.start()
@@ -175,7 +175,7 @@ def test_nginx_does_not_start_without_anything_to_follow() -> None:
 
 
 def test_overrides_without_redis_are_told_once() -> None:
-    with Gateway({"rules": [{**ADDRESS, "overrides": True}]}) as gate:
+    with NginxGateway({"rules": [{**ADDRESS, "overrides": True}]}) as gate:
         assert policy(gate) == SMALL
         assert gate.log.count("they are not used by per-address") == 1
 
@@ -184,7 +184,7 @@ TYPOS: dict[str, Any] = {"rules": [ADDRESS, {"name": "nobody", "key": "ip", "mis
 MORE_TYPOS = {"rules": [{**ADDRESS, "limit": "7/minute"}, TYPOS["rules"][1] | {"when": {"pth": "/login"}}]}
 
 
-def warned(gate: Gateway, count: int) -> list[str]:
+def warned(gate: NginxGateway, count: int) -> list[str]:
     """The lines of the log that warn of attributes, once there are so many."""
 
     def lines() -> list[str]:
@@ -198,7 +198,7 @@ def warned(gate: Gateway, count: int) -> list[str]:
 
 @pytest.mark.parametrize("pushed", [True, False])
 def test_attributes_that_look_misspelled_are_logged_once_for_all_workers(pushed: bool) -> None:
-    with RedisServer() as server, Gateway(TYPOS, server.url if pushed else None, workers=3) as gate:
+    with RedisServer() as server, NginxGateway(TYPOS, server.url if pushed else None, workers=3) as gate:
         follows(gate, SMALL)
         (line,) = warned(gate, 1)
         assert "[warn]" in line

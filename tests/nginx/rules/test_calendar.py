@@ -14,7 +14,7 @@ from headgate.algorithms.limit import SECOND, Limit
 from headgate.calendar import resolve, time_zone
 from headgate.limit_syntax import parse
 from tests.nginx.lua_twins import entry, twins
-from tests.nginx.rules.luajit_process import Lua
+from tests.nginx.rules.luajit_process import LuajitProcess
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 YEARS = 2003, 2056  # what is asked lies between 2005 and 2050; windows of years around that must be known
@@ -45,7 +45,7 @@ UNITS = ["day", "week", "month", "year"]
 
 
 @pytest.fixture(scope="module")
-def lua() -> Iterator[Lua]:
+def lua() -> Iterator[LuajitProcess]:
     running = twins()
     yield running
     running.close()
@@ -76,7 +76,7 @@ def offsets(zone: str) -> list[list[int]]:
     return found
 
 
-def asked(lua: Lua, limit: Limit, zone: str, times: list[int]) -> Any:
+def asked(lua: LuajitProcess, limit: Limit, zone: str, times: list[int]) -> Any:
     return lua.ask("calendar", limit=entry(limit), zones={zone: offsets(zone)}, times=times)
 
 
@@ -105,7 +105,7 @@ def instants(draw: st.DrawFn) -> tuple[str, int]:
 @example(("Pacific/Apia", second(2011, 12, 30, 10) * SECOND), "day")
 @example(("UTC", second(2000, 2, 29) * SECOND), "month")
 @example(("UTC", second(2100, 2, 28) * SECOND), "month")
-def test_the_words_are_pythons(lua: Lua, instant: tuple[str, int], unit: str) -> None:
+def test_the_words_are_pythons(lua: LuajitProcess, instant: tuple[str, int], unit: str) -> None:
     zone, now_us = instant
     limit = FixedWindow(1000, unit, zone)
     assert asked(lua, limit, zone, [now_us])["words"] == [words(limit, now_us)]
@@ -115,7 +115,7 @@ def test_the_words_are_pythons(lua: Lua, instant: tuple[str, int], unit: str) ->
 @given(
     instants(), st.sampled_from(UNITS), st.lists(st.integers(-40, 400).map(lambda hours: hours * 3600), max_size=8)
 )
-def test_one_limit_over_time(lua: Lua, instant: tuple[str, int], unit: str, steps: list[int]) -> None:
+def test_one_limit_over_time(lua: LuajitProcess, instant: tuple[str, int], unit: str, steps: list[int]) -> None:
     """Forth and back: what is kept on the limit is never taken for another window's."""
     zone, start_us = instant
     limit = FixedWindow(7, unit, zone)
@@ -124,7 +124,7 @@ def test_one_limit_over_time(lua: Lua, instant: tuple[str, int], unit: str, step
     assert answer["words"] == [words(limit, now_us) for now_us in times]
 
 
-def test_within_a_window_nothing_is_worked_out_again(lua: Lua) -> None:
+def test_within_a_window_nothing_is_worked_out_again(lua: LuajitProcess) -> None:
     limit = parse("1000/day fixed in Asia/Shanghai")
     midnight_us = second(2026, 3, 3, 16) * SECOND
     day_us = 86400 * SECOND
@@ -136,13 +136,13 @@ def test_within_a_window_nothing_is_worked_out_again(lua: Lua) -> None:
 
 
 @pytest.mark.parametrize("text", ["1000/day fixed", "10/s", "10/minute queue 5", "5/s smooth"])
-def test_without_a_calendar_the_numbers_are_the_bundles(lua: Lua, text: str) -> None:
+def test_without_a_calendar_the_numbers_are_the_bundles(lua: LuajitProcess, text: str) -> None:
     limit = parse(text)
     answer = lua.ask("calendar", limit=entry(limit), zones={}, times=[second(2026, 1, 1) * SECOND])
     assert answer["words"] == [entry(limit)["numbers"]]
 
 
-def test_a_zone_that_the_bundle_leaves_out_is_named(lua: Lua) -> None:
+def test_a_zone_that_the_bundle_leaves_out_is_named(lua: LuajitProcess) -> None:
     limit = parse("1000/month fixed in Europe/Berlin")
     answer = lua.ask("calendar", limit=entry(limit), zones={}, times=[second(2026, 1, 1) * SECOND])
     assert answer["words"][0]["error"] == (

@@ -11,7 +11,7 @@ from headgate.rules.keys import Dimension
 from headgate.rules.match import Matcher
 from headgate.rules.matching.compile_rule import bucket_of
 from headgate.rules.rule import Choice, Modes, Rule, Rulebook
-from tests.nginx.rules.luajit_process import Lua
+from tests.nginx.rules.luajit_process import LuajitProcess
 from tests.nginx.rules.test_match_vectors import matched, told
 
 INNER = All((Test("path", ("/{x}/*",)), Test("x", ("a",))))
@@ -32,13 +32,13 @@ NESTED = All((INNER, Test("path", ("/*/{x}",))))  # the test sees what was captu
         (Test("user", ('"\\/\x7f\x00\n',)), {"user": '"\\/\x7f\x00\n'}),
     ],
 )
-def test_a_condition(lua: Lua, when: Condition, call: dict[str, str]) -> None:
+def test_a_condition(lua: LuajitProcess, when: Condition, call: dict[str, str]) -> None:
     book = Rulebook(rules=(Rule(name="r", limit=Choice(()), when=when),))
     assert matched(lua, book, None, attributes=call) == [told(match) for match in Matcher(book).match(call)]
 
 
 @given(st.permutations(["a*", "*b", "*c*", "a*c", "*ab", "b*"]), st.text("abc", max_size=5))
-def test_of_cases_the_first_that_holds_is_taken(lua: Lua, cases: list[str], plan: str) -> None:
+def test_of_cases_the_first_that_holds_is_taken(lua: LuajitProcess, cases: list[str], plan: str) -> None:
     rates = {case: f"{place}/s" for place, case in enumerate(cases, 1)}
     said = {"by": "plan", "cases": rates, "otherwise": "99/s"}
     try:
@@ -50,7 +50,7 @@ def test_of_cases_the_first_that_holds_is_taken(lua: Lua, cases: list[str], plan
 
 
 @given(st.text(min_size=1, max_size=3, alphabet="abcdefgh0123456789"), st.sampled_from([0, 1]))
-def test_a_key_is_on_the_same_side_of_every_border(lua: Lua, plan: str, above: int) -> None:
+def test_a_key_is_on_the_same_side_of_every_border(lua: LuajitProcess, plan: str, above: int) -> None:
     place = bucket_of("r", f"path=/{plan}")
     key, mode = (Dimension("path"),), Modes(place + above, 0)
     book = Rulebook(rules=(Rule(name="r", limit=Choice(()), key=key, mode=mode),))
@@ -66,6 +66,6 @@ def test_a_key_is_on_the_same_side_of_every_border(lua: Lua, plan: str, above: i
         *("fe80::1%" + letter * times for letter in ("a", "\u00e9", "\udcff", "\U0001f600") for times in (56, 57)),
     ],
 )  # fmt: skip
-def test_an_address(lua: Lua, address: str) -> None:
+def test_an_address(lua: LuajitProcess, address: str) -> None:
     answer = lua.ask("key", key=["address/32/128"], algorithm="slots", name="r", attributes={"address": address})
     assert answer["key"] == f"address={canonical(address) or ''}"

@@ -22,13 +22,13 @@ from headgate.rules.keys import Dimension, key_builder
 from headgate.rules.match import Match, Matcher
 from headgate.rules.rule import Choice, Rule, Rulebook
 from headgate.rules.serialization import document
-from tests.nginx.rules.luajit_process import Lua, raw
+from tests.nginx.rules.luajit_process import LuajitProcess, raw
 from tests.rules.match_vectors import lines
 from tests.rules.random_rulebooks import CALLS, books
 
 
 @pytest.mark.parametrize("line", lines("keys.jsonl"))
-def test_keys(lua: Lua, line: dict[str, Any]) -> None:
+def test_keys(lua: LuajitProcess, line: dict[str, Any]) -> None:
     answer = lua.ask("key", key=line["key"], algorithm=line["algorithm"], name=line["name"], **known(line))
     if line["expect"] is None:
         assert line["missing"] == "skip"
@@ -40,7 +40,7 @@ def test_keys(lua: Lua, line: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("line", lines("match.jsonl"))
-def test_matches(lua: Lua, line: dict[str, Any]) -> None:
+def test_matches(lua: LuajitProcess, line: dict[str, Any]) -> None:
     found = matched(lua, load.from_mapping(line["rules"]), line.get("cost"), **known(line))
     expected = [{**one, "key": raw(one["key"]).decode("latin-1")} for one in line["expect"]]
     assert [{**one, "denied": one["denied"] is not None} for one in found] == [
@@ -49,12 +49,12 @@ def test_matches(lua: Lua, line: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("size", ["", "x", "-1", "1.5", "9007199254740993", "9" * 40])
-def test_a_cost_that_cannot_be_is_refused_in_the_same_words(lua: Lua, size: str) -> None:
+def test_a_cost_that_cannot_be_is_refused_in_the_same_words(lua: LuajitProcess, size: str) -> None:
     book = load.from_mapping({"rules": [{"name": "upload", "cost": "size", "missing": "deny", "limit": "1/s"}]})
     [expected] = Matcher(book).match({"size": size})
-    assert expected.denied
+    assert expected.denial_reason
     [found] = matched(lua, book, None, attributes={"size": size})
-    assert found["denied"] == expected.denied
+    assert found["denied"] == expected.denial_reason
 
 
 BYTES = st.text(st.sampled_from("ab/.%|?&=+;: \t@#[]_AZ2f5\x00\x7f\x80\xa9\xbf\xc3\xed\xa0\xff"), max_size=12).map(
@@ -71,7 +71,7 @@ DIMENSIONS = ("method", "path", "host", "header.x-plan", "argument.a", "cookie.a
 @settings(max_examples=300)
 @given(BYTES, TARGETS, HEADERS)
 def test_any_request_has_the_same_key(
-    lua: Lua, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]]
+    lua: LuajitProcess, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]]
 ) -> None:
     key = key_builder([Dimension(name) for name in DIMENSIONS], blank=True)(request(method, target, headers)) or ""
     came = {"method": method, "target": target, "headers": headers}
@@ -82,7 +82,9 @@ def test_any_request_has_the_same_key(
 
 @settings(max_examples=300)
 @given(books(), st.lists(CALLS, min_size=1, max_size=5), st.sampled_from([None, 0, 1, 7]))
-def test_any_book_means_the_same(lua: Lua, book: Rulebook, calls: list[dict[str, str]], cost: int | None) -> None:
+def test_any_book_means_the_same(
+    lua: LuajitProcess, book: Rulebook, calls: list[dict[str, str]], cost: int | None
+) -> None:
     book = Rulebook(rules=tuple(map(written, book.rules)))
     matcher = Matcher(book)
     for call in calls:
@@ -100,7 +102,7 @@ ADDRESSES = st.one_of(
 
 @settings(max_examples=500)
 @given(ADDRESSES, st.integers(1, 32), st.integers(1, 128))
-def test_any_address_has_the_same_network(lua: Lua, address: str, v4: int, v6: int) -> None:
+def test_any_address_has_the_same_network(lua: LuajitProcess, address: str, v4: int, v6: int) -> None:
     dimension = Dimension("address", v4, v6)
     expected = key_builder([dimension], blank=True)({"address": canonical(address) or ""})
     answer = lua.ask(
@@ -111,7 +113,7 @@ def test_any_address_has_the_same_network(lua: Lua, address: str, v4: int, v6: i
 
 @settings(max_examples=300)
 @given(st.ip_addresses(), st.integers(0, 128), st.ip_addresses() | st.none())
-def test_any_address_is_in_the_same_networks(lua: Lua, around: Any, length: int, other: Any) -> None:
+def test_any_address_is_in_the_same_networks(lua: LuajitProcess, around: Any, length: int, other: Any) -> None:
     found = network_around(around, length)
     rule = {"name": "r", "limit": "1/s", "when": {"address": found}}
     book, address = load.from_mapping({"rules": [rule]}), {"address": str(other or around)}
@@ -119,11 +121,11 @@ def test_any_address_is_in_the_same_networks(lua: Lua, around: Any, length: int,
 
 
 @given(st.binary(min_size=1, max_size=4))
-def test_a_character_is_what_python_decodes(lua: Lua, text: bytes) -> None:
+def test_a_character_is_what_python_decodes(lua: LuajitProcess, text: bytes) -> None:
     assert lua.ask("character", text=text) == character(text)
 
 
-def test_every_beginning_of_a_character(lua: Lua) -> None:
+def test_every_beginning_of_a_character(lua: LuajitProcess) -> None:
     for first in range(0x80, 0x100):
         for second in (0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0):
             for rest in (b"", b"\x80", b"\xbf\x80", b"\x80\xc0"):
@@ -132,7 +134,7 @@ def test_every_beginning_of_a_character(lua: Lua) -> None:
 
 
 @given(st.binary() | st.integers(50, 130).map(bytes))
-def test_checksums(lua: Lua, text: bytes) -> None:
+def test_checksums(lua: LuajitProcess, text: bytes) -> None:
     assert lua.ask("sha256", text=text) == sha256(text).hexdigest()
     assert lua.ask("crc32", text=text) == crc32(text)
 
@@ -148,10 +150,10 @@ def known(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_case_orders(book: Rulebook) -> dict[str, Any]:
-    return {**document(book), "terms": {rule.name: {"cases": case_orders(rule)} for rule in book.rules}}
+    return {**document(book), "charge_options": {rule.name: {"cases": case_orders(rule)} for rule in book.rules}}
 
 
-def matched(lua: Lua, book: Rulebook, cost: int | None, **call: Any) -> Any:
+def matched(lua: LuajitProcess, book: Rulebook, cost: int | None, **call: Any) -> Any:
     return lua.ask("match", book=json.dumps(with_case_orders(book)), cost=cost, **call)
 
 
@@ -183,8 +185,8 @@ def by_text(choice: Choice[Any]) -> Choice[Any]:
     cases: dict[str, Any] = {}
     for test, value in choice.cases:
         by = next(iter(cases.values()))[0].attribute if cases else test.attribute
-        if isinstance(test.wanted, tuple) and test.attribute == by:
-            cases.setdefault(test.wanted[0], (replace(test, wanted=test.wanted[:1]), value))
+        if isinstance(test.expected, tuple) and test.attribute == by:
+            cases.setdefault(test.expected[0], (replace(test, expected=test.expected[:1]), value))
     return Choice(choice.otherwise, tuple(cases.values()))
 
 

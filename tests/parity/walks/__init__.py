@@ -21,14 +21,13 @@ from headgate.algorithms import algorithm
 from headgate.algorithms.decision import ALLOWED, Outcome, Receipt
 from headgate.algorithms.limit import DAY, HORIZON_US, HOUR, Limit
 from headgate.calendar import resolve
-from headgate.engines.memory.engine import pace_of
 
 START_US = 1_700_000_000_000_000
 FIRST_US = 1_000_000_000_000_000  # 2001
 LAST_US = 7_000_000_000_000_000  # 2191: doubles hold whole microseconds until 2255
 
 
-class Step(NamedTuple):
+class WalkStep(NamedTuple):
     """One question under one limit, and its answer."""
 
     verb: str  # decide, refund, retune, or forget
@@ -61,21 +60,21 @@ class Walker:
         self.receipts: list[Receipt] = []
         self.forgets_at_once = name == "smooth"
 
-    def steps(self, count: int, *, retunes: bool = False, changes: float = 0.04) -> Iterator[Step]:
+    def steps(self, count: int, *, retunes: bool = False, changes: float = 0.04) -> Iterator[WalkStep]:
         """So many steps; before each of them the limit is changed with this chance."""
         for _ in range(count):
             yield from self._change(retunes) if self.rng.random() < changes else ()
             yield from self._move()
             yield self._refund() if self.receipts and self.rng.random() < 0.2 else self._decide()
 
-    def _change(self, retunes: bool) -> Iterator[Step]:
+    def _change(self, retunes: bool) -> Iterator[WalkStep]:
         self.limit = self.rng.choice(self.limits)
         if retunes and self.model.retune is not None and self.rng.random() < 0.5:
             yield from self._forget()
             self._keep(self.model.retune(self._at_now(), self._seen(), self.now_us))
             yield self._step("retune")
 
-    def _move(self) -> Iterator[Step]:
+    def _move(self) -> Iterator[WalkStep]:
         chance = self.rng.random()
         if chance < 0.1:
             gap_us = self.kinds.gaps(self.rng, self.limit)
@@ -89,12 +88,12 @@ class Walker:
         if self.forgets_at_once or self.kept_under != self.limit or self.rng.random() < 0.2:
             yield from self._forget()
 
-    def _forget(self) -> Iterator[Step]:
+    def _forget(self) -> Iterator[WalkStep]:
         if self.state is not None and self.dead_at_us <= self.now_us:
             self.state = None
             yield self._step("forget")
 
-    def _decide(self) -> Step:
+    def _decide(self) -> WalkStep:
         cost = self.kinds.costs(self.rng, self.limit)
         patience_us = self.rng.choice((None, None, None, 0, self.rng.randrange(10**7), HORIZON_US, 10**14))
         before = self._seen()
@@ -104,10 +103,10 @@ class Walker:
         if facts[ALLOWED] and cost:
             # A receipt may be of a charge that was given back in part before.
             returned = self.rng.choice((0, 0, self.rng.randrange(cost + 1)))
-            self.receipts.append(Receipt.of(facts, cost, returned))
+            self.receipts.append(Receipt.from_outcome(facts, cost, returned))
         return self._step("decide", cost, patience_us, facts=facts)
 
-    def _refund(self) -> Step:
+    def _refund(self) -> WalkStep:
         receipt = self.rng.choice((self.receipts[-1], self.rng.choice(self.receipts)))
         units = self.rng.choice((receipt.cost, self.rng.randrange(1, receipt.cost + 2)))
         cancel = self.rng.random() < 0.5
@@ -119,10 +118,10 @@ class Walker:
 
     def _seen(self) -> Any:
         """The state, as one of the limit that asks."""
-        written, own = pace_of(self.kept_under), pace_of(self.limit)
-        if self.state is None or self.model.carried is None or written == own:
+        written, own = self.kept_under.pace, self.limit.pace
+        if self.state is None or self.model.convert_pace is None or written == own:
             return self.state
-        return self.model.carried(self.limit, self.state, written)
+        return self.model.convert_pace(self.limit, self.state, written)
 
     def _keep(self, state: Any) -> None:
         limit = self._at_now()
@@ -132,7 +131,7 @@ class Walker:
 
     def _pace(self) -> tuple[str, ...]:
         """The pace that the state was written at, where one is kept with it."""
-        return () if self.model.carried is None else (str(pace_of(self.kept_under)),)
+        return () if self.model.convert_pace is None else (str(self.kept_under.pace),)
 
     def _at_now(self) -> Limit:
         return resolve(self.limit, self.now_us)
@@ -146,8 +145,8 @@ class Walker:
         cancel: bool = False,
         facts: Outcome = (False, 0, 0, 0, 0, 0, 0),
         given: bool = False,
-    ) -> Step:
+    ) -> WalkStep:
         limit, now_us = self._at_now(), self.now_us
         state = "-" if self.state is None else self.pack(self.state, *self._pace())
         alive = self.state is not None and self.dead_at_us > now_us
-        return Step(verb, limit, now_us, cost, patience_us, receipt, cancel, facts, given, state, alive)
+        return WalkStep(verb, limit, now_us, cost, patience_us, receipt, cancel, facts, given, state, alive)

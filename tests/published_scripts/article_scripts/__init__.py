@@ -11,10 +11,10 @@ from tests.published_scripts.article_scripts import (
     spring_gateway,
     zset_window,
 )
-from tests.published_scripts.recorded_defects import Entry
+from tests.published_scripts.recorded_defects import RecordedDefect
 from tests.servers import RedisServer
 
-Show = Callable[[Entry, RedisServer], None]
+Show = Callable[[RecordedDefect, RedisServer], None]
 
 
 def _shown_in(module: ModuleType) -> dict[str, Show]:

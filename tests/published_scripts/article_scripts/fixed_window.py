@@ -4,12 +4,12 @@ import pytest
 
 from headgate import InvalidRule, Limiter
 from headgate.algorithms import fixed_window as story
-from tests.published_scripts.recorded_defects import Entry
+from tests.published_scripts.recorded_defects import RecordedDefect
 from tests.published_scripts.timeline import KEY, asked, kept, passes
 from tests.servers import RedisServer
 
 
-def fw1_boundary_double(entry: Entry, server: RedisServer) -> None:
+def fw1_boundary_double(entry: RecordedDefect, server: RedisServer) -> None:
     """Any fixed window doubles at its edge, and ours says so; sliding ones do not."""
     assert sum(passes("5/s fixed", entry, server)) == 10
     assert "2 * amount" in str(story.__doc__)
@@ -17,22 +17,22 @@ def fw1_boundary_double(entry: Entry, server: RedisServer) -> None:
         assert passes(limit, entry, server) == [1, 1, 1, 1, 1, 0] + [0] * 6, limit
 
 
-def fw2_boundary_double(entry: Entry, server: RedisServer) -> None:
+def fw2_boundary_double(entry: RecordedDefect, server: RedisServer) -> None:
     """The same."""
     fw1_boundary_double(entry, server)
 
 
-def fw1_client_clock_skew(entry: Entry, server: RedisServer) -> None:
+def fw1_client_clock_skew(entry: RecordedDefect, server: RedisServer) -> None:
     """Whatever the clients' clocks say, there is one window, the server's: five pass of fifteen."""
     assert passes("5/s fixed", entry, server) == [1] * 5 + [0] * 10
 
 
-def fw2_client_clock_skew(entry: Entry, server: RedisServer) -> None:
+def fw2_client_clock_skew(entry: RecordedDefect, server: RedisServer) -> None:
     """The same."""
     fw1_client_clock_skew(entry, server)
 
 
-def fw1_limit0_leaks_key(entry: Entry, server: RedisServer) -> None:
+def fw1_limit0_leaks_key(entry: RecordedDefect, server: RedisServer) -> None:
     """A limit of 0 is refused with a sentence; and what any limit refuses leaves no key."""
     with pytest.raises(InvalidRule, match="at least 1"):
         Limiter("0/s fixed", server.url)
@@ -43,7 +43,7 @@ def fw1_limit0_leaks_key(entry: Entry, server: RedisServer) -> None:
     assert kept(server) == {}
 
 
-def fw1_preexisting_counter_never_expires(entry: Entry, server: RedisServer) -> None:
+def fw1_preexisting_counter_never_expires(entry: RecordedDefect, server: RedisServer) -> None:
     """A count without a life (restored from somewhere) ends with its window all the same."""
     first, *steps = entry.steps
     assert asked("5/s fixed", [first._replace(cost=3)], server) == [1]
@@ -57,12 +57,12 @@ def fw1_preexisting_counter_never_expires(entry: Entry, server: RedisServer) -> 
     assert asked("5/s fixed", [later], server) == [1]
 
 
-def fw2_ttl_refreshed_on_each_pass(entry: Entry, server: RedisServer) -> None:
+def fw2_ttl_refreshed_on_each_pass(entry: RecordedDefect, server: RedisServer) -> None:
     """A window ends by the clock, whatever flows: one call each 1.9 s always passes at five in two seconds."""
     assert passes("5/2s fixed", entry, server) == [1] * 12
 
 
-def fw1_counts_rejected(entry: Entry, server: RedisServer) -> None:
+def fw1_counts_rejected(entry: RecordedDefect, server: RedisServer) -> None:
     """A refused call is not counted: its key stays byte for byte what it was."""
     *five, _, _, _ = entry.steps
     assert asked("5/s fixed", five, server) == [1] * 5

@@ -3,31 +3,31 @@
 import pytest
 
 from headgate import CorruptState, Limiter
-from tests.published_scripts.recorded_defects import Entry
+from tests.published_scripts.recorded_defects import RecordedDefect
 from tests.published_scripts.timeline import KEY, asked, kept, passes
 from tests.servers import RedisServer
 
 SECOND = 1_000_000
 
 
-def zs_as_printed_fails(entry: Entry, server: RedisServer) -> None:
+def zs_as_printed_fails(entry: RecordedDefect, server: RedisServer) -> None:
     """Ours runs as it is shipped."""
     (step,) = entry.steps
     assert asked("5/s log", [step._replace(cost=1)], server) == [1]
 
 
-def zs_same_timestamp_overwrite(entry: Entry, server: RedisServer) -> None:
+def zs_same_timestamp_overwrite(entry: RecordedDefect, server: RedisServer) -> None:
     """Units of one instant are all counted: five of a hundred pass."""
     assert sum(asked("5/s log", entry.steps * 25, server)) == 5
 
 
-def zs_fast_clock_wipes_window(entry: Entry, server: RedisServer) -> None:
+def zs_fast_clock_wipes_window(entry: RecordedDefect, server: RedisServer) -> None:
     """A client whose clock is ahead wipes nothing: the server's clock decides. Five pass within the second."""
     honest = [step._replace(at_us=step.at_us - 2 * SECOND) if step.op else step for step in entry.steps]
     assert asked("5/s log", honest, server) == [1] * 5 + [0] * 9
 
 
-def zs_score_precision(entry: Entry, server: RedisServer) -> None:
+def zs_score_precision(entry: RecordedDefect, server: RedisServer) -> None:
     """Instants are whole microseconds, kept exactly: a unit leaves one period later and not a tick earlier."""
     start = entry.steps[0].at_us
     one = entry.steps[0]._replace(cost=1)
@@ -38,12 +38,12 @@ def zs_score_precision(entry: Entry, server: RedisServer) -> None:
         assert asked("4/s log", [early, due], server) == [0, 1]
 
 
-def zs_boundary_note(entry: Entry, server: RedisServer) -> None:
+def zs_boundary_note(entry: RecordedDefect, server: RedisServer) -> None:
     """Semantics, and ours too: a unit that is exactly one period old has left."""
     assert passes("1/s log", entry, server) == [1, 0, 1]
 
 
-def zs_single_request_never_expires(entry: Entry, server: RedisServer) -> None:
+def zs_single_request_never_expires(entry: RecordedDefect, server: RedisServer) -> None:
     """A caller that was seen once leaves a key that dies with its window."""
     call, year = entry.steps
     assert asked("5/s log", [call], server) == [1]
@@ -52,7 +52,7 @@ def zs_single_request_never_expires(entry: Entry, server: RedisServer) -> None:
     assert kept(server) == {}
 
 
-def zs_pcall_hides_wrongtype(entry: Entry, server: RedisServer) -> None:
+def zs_pcall_hides_wrongtype(entry: RecordedDefect, server: RedisServer) -> None:
     """A key that holds something else is told as just that, and is left as it is."""
     with Limiter("5/s log", server.url) as limiter:
         assert limiter.take(KEY)

@@ -43,7 +43,7 @@ def test_a_damaged_one_counts_as_none_and_is_told(tmp_path: Path, caplog: pytest
         keep.path.write_bytes(damaged)
         assert keep.read() is None
         assert [record.getMessage() for record in caplog.records] == [
-            f"headgate: the rulebook kept in {keep.path} is of no use: its digest does not match."
+            f"headgate: the rulebook cached in {keep.path} cannot be used: its digest does not match."
         ]
     keep.path.unlink()
     keep.path.mkdir()
@@ -56,8 +56,8 @@ def test_a_disk_that_takes_nothing_is_told_once(tmp_path: Path, caplog: pytest.L
     with caplog.at_level(logging.INFO):
         keep.write(PAPER)
         keep.write(PAPER)
-    assert [record.getMessage()[:54] for record in caplog.records] == [
-        "headgate: the rulebook could not be kept in " + str(keep.path)[:10]
+    assert [record.getMessage()[:56] for record in caplog.records] == [
+        "headgate: the rulebook could not be cached in " + str(keep.path)[:10]
     ]
     (tmp_path / "file").unlink()
     keep.write(PAPER)

@@ -15,7 +15,7 @@ from headgate.rules.distribution.source import SETTLE_US, FileSource, PushedSour
 from headgate.rules.distribution.version import MAX_BYTES, RulebookVersion
 
 
-class Busy(ManualClock):
+class BusyClock(ManualClock):
     """A clock on which something happens while somebody sleeps; it stands still, because files have another."""
 
     def __init__(self, *happens: Callable[[], object]) -> None:
@@ -90,13 +90,13 @@ def test_a_link_that_is_turned_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_being_written_is_read_when_it_holds_still(book: Path) -> None:
-    clock = Busy(lambda: book.write_text("rules: [a"), lambda: book.write_text("rules: [a, b]"))
+    clock = BusyClock(lambda: book.write_text("rules: [a"), lambda: book.write_text("rules: [a, b]"))
     assert FileSource(book, clock=clock).read().text == "rules: [a, b]"
     assert clock.slept == [SETTLE_US] * 3
 
 
 def test_a_file_that_is_replaced_while_it_settles_is_read_anew(book: Path) -> None:
-    assert FileSource(book, clock=Busy(lambda: renamed(book))).read().text == "rules: {}"
+    assert FileSource(book, clock=BusyClock(lambda: renamed(book))).read().text == "rules: {}"
 
 
 def test_a_file_that_changes_while_it_is_read_is_read_anew(book: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_anew(book: Path, monkeypat
             happens.pop()()
         return found
 
-    clock = Busy()
+    clock = BusyClock()
     source = FileSource(book, clock=clock)
     monkeypatch.setattr(os, "fstat", fstat)
     assert source.read().text == "rules: [a, b]"
@@ -117,13 +117,13 @@ def test_a_file_that_changes_while_it_is_read_is_read_anew(book: Path, monkeypat
 
 
 def test_a_file_that_never_holds_still_is_not_read(book: Path) -> None:
-    clock = Busy(*[lambda n=n: book.write_text(f"rules: [{'a' * n}]") for n in range(9)])
+    clock = BusyClock(*[lambda n=n: book.write_text(f"rules: [{'a' * n}]") for n in range(9)])
     with pytest.raises(OSError, match="changes all the time"):
         FileSource(book, clock=clock).read()
 
 
 def test_an_old_file_is_read_at_once(book: Path) -> None:
-    clock = Busy()
+    clock = BusyClock()
     clock.advance(60)
     assert FileSource(book, clock=clock).read().text == "rules: []"
     assert clock.slept == []
@@ -159,11 +159,11 @@ def test_a_writer_who_is_never_whole_is_never_read(tmp_path: Path) -> None:
 
 def test_an_editor_that_removes_first_is_waited_for(book: Path) -> None:
     book.unlink()
-    source = FileSource(book, clock=Busy(lambda: book.write_text("rules: []")))
+    source = FileSource(book, clock=BusyClock(lambda: book.write_text("rules: []")))
     assert source.signature() == source.signature()
     book.unlink()
     with pytest.raises(FileNotFoundError):
-        FileSource(book, clock=Busy()).signature()
+        FileSource(book, clock=BusyClock()).signature()
 
 
 def test_a_relative_path_stays_where_it_was(book: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ def test_a_relative_path_stays_where_it_was(book: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
-        (b"", "is empty. A book without rules is written rules: "),
+        (b"", "is empty. A rulebook without rules is written rules: "),
         (b" \n\n", "is empty"),
         (b"\xef\xbb\xbf", "is empty"),
         (b"a\nb\n\xff", "rules.yaml:3: this is not UTF-8"),
@@ -186,7 +186,7 @@ def test_a_relative_path_stays_where_it_was(book: Path, monkeypatch: pytest.Monk
 def test_what_can_be_no_rulebook_is_refused(book: Path, raw: bytes, why: str) -> None:
     book.write_bytes(raw)
     with pytest.raises(InvalidRule, match=why):
-        FileSource(book, clock=Busy()).read()
+        FileSource(book, clock=BusyClock()).read()
 
 
 @pytest.mark.parametrize(
@@ -195,31 +195,31 @@ def test_what_can_be_no_rulebook_is_refused(book: Path, raw: bytes, why: str) ->
 )
 def test_the_name_tells_the_format(tmp_path: Path, name: str, format_: str | None) -> None:
     (tmp_path / name).write_bytes(b"\xef\xbb\xbfx")
-    paper = FileSource(tmp_path / name, clock=Busy()).read()
+    paper = FileSource(tmp_path / name, clock=BusyClock()).read()
     assert (paper.text, paper.format) == ("x", format_)
-    assert paper.plain == ("x", format_)
+    assert paper.text_and_format == ("x", format_)
 
 
-class Shown:
-    """Editions of which one is in force."""
+class SingleVersion:
+    """Versions of which one is in force."""
 
     text = "Redis at here"
 
-    def __init__(self, edition: RulebookVersion | None) -> None:
-        self.edition = edition
+    def __init__(self, version: RulebookVersion | None) -> None:
+        self.version = version
 
     def stamp(self) -> tuple[int, int]:
-        return (self.edition.version, self.edition.at_us) if self.edition else (0, 0)
+        return (self.version.version, self.version.at_us) if self.version else (0, 0)
 
     def current(self) -> RulebookVersion | None:
-        return self.edition
+        return self.version
 
 
-def test_an_edition_is_read_as_its_document() -> None:
-    edition = RulebookVersion(version=3, at_us=5, author="ana", note="", format="yaml", text="# a", document="{}")
-    source = PushedSource(Shown(edition))
+def test_a_version_is_read_as_its_document() -> None:
+    version = RulebookVersion(version=3, at_us=5, author="ana", note="", format="yaml", text="# a", document="{}")
+    source = PushedSource(SingleVersion(version))
     assert source.signature() == (3, 5)
     paper = source.read()
     assert paper == RulebookText("# a", "yaml", "version 3 in Redis at here", 3, "{}")
-    assert paper.plain == ("{}", "json")
-    assert PushedSource(Shown(None)).read() is None
+    assert paper.text_and_format == ("{}", "json")
+    assert PushedSource(SingleVersion(None)).read() is None

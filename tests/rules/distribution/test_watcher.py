@@ -13,18 +13,18 @@ from headgate.clock import ManualClock
 from headgate.errors import EngineUnavailable, InvalidRule
 from headgate.rules.distribution.disk_cache import DiskCache
 from headgate.rules.distribution.watcher import FileSource, RulebookText, RulebookWatcher, load_once
-from tests.rules.distribution.watcher_harness import Fake, load
+from tests.rules.distribution.watcher_harness import FakeSource, load
 
 GONE = EngineUnavailable("Redis at here gave no decision: the connection failed.")
 
 
-class Owner:
+class WatcherOwner:
     """Who follows the books."""
 
-    def __init__(self, source: Fake, keep: DiskCache | None = None) -> None:
+    def __init__(self, source: FakeSource, keep: DiskCache | None = None) -> None:
         self.books: list[str] = []
         self.source = source
-        self.watch: RulebookWatcher[str] = RulebookWatcher(source, load, self.books.append, keep=keep)
+        self.watch: RulebookWatcher[str] = RulebookWatcher(source, load, self.books.append, disk_cache=keep)
 
     def look(self, *texts: str | None) -> list[str]:
         """Each text is put there and looked at; what is in force then."""
@@ -47,8 +47,8 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 
 
 def test_a_change_is_handed_over_once() -> None:
-    owner = Owner(Fake("one"))
-    assert owner.watch.begin() == "<one>"
+    owner = WatcherOwner(FakeSource("one"))
+    assert owner.watch.load_first() == "<one>"
     for _ in range(5):
         owner.watch.poll()
     assert (owner.books, owner.source.reads) == ([], 1)
@@ -58,7 +58,7 @@ def test_a_change_is_handed_over_once() -> None:
 
 
 def test_without_a_beginning_the_first_look_hands_over() -> None:
-    owner = Owner(Fake("one"))
+    owner = WatcherOwner(FakeSource("one"))
     owner.watch.poll()
     assert owner.books == ["<one>"]
 
@@ -68,7 +68,7 @@ def test_a_touched_file_is_no_change(tmp_path: Path) -> None:
     path.write_text("one")
     books: list[str] = []
     watch = RulebookWatcher(FileSource(path), load, books.append)
-    assert watch.begin() == "<one>"
+    assert watch.load_first() == "<one>"
     path.write_text("one")
     watch.poll()
     os.utime(path)
@@ -80,19 +80,19 @@ def test_a_touched_file_is_no_change(tmp_path: Path) -> None:
 
 
 def test_a_broken_one_is_refused_and_told_once(lines: Callable[[], list[str]]) -> None:
-    owner = Owner(Fake("one"))
-    owner.watch.begin()
+    owner = WatcherOwner(FakeSource("one"))
+    owner.watch.load_first()
     owner.look("!x")
     for _ in range(5):
         owner.watch.poll()
     assert owner.books == []
-    assert (owner.watch.refused, owner.watch.error) == (1, "version 2:1: !x is no limit.")
-    assert lines() == ["a new rulebook is refused, the one in force stays. version 2:1: !x is no limit."]
+    assert (owner.watch.refused_changes, owner.watch.error) == (1, "version 2:1: !x is no limit.")
+    assert lines() == ["a new rulebook is refused; the current one stays in force. version 2:1: !x is no limit."]
     owner.look("!y")
-    assert (owner.watch.refused, owner.watch.error) == (2, "version 3:1: !y is no limit.")
+    assert (owner.watch.refused_changes, owner.watch.error) == (2, "version 3:1: !y is no limit.")
     assert len(lines()) == 1
     assert owner.look("two") == ["<two>"]
-    assert (owner.watch.refused, owner.watch.error) == (2, None)
+    assert (owner.watch.refused_changes, owner.watch.error) == (2, None)
     assert lines() == ["the rulebook is now version 4."]
 
 
@@ -101,13 +101,13 @@ def test_a_broken_file_that_is_set_right_again_is_no_error_any_more(tmp_path: Pa
     path.write_text("one")
     books: list[str] = []
     watch = RulebookWatcher(FileSource(path), load, books.append)
-    watch.begin()
+    watch.load_first()
     for broken in ("!x", "", " ", "\xff"):
         path.write_text(broken, encoding="latin-1")
         watch.poll()
         assert watch.error is not None
         watch.poll()
-    assert watch.refused == 4
+    assert watch.refused_changes == 4
     path.write_text("one")
     watch.poll()
     assert (books, watch.error) == ([], None)
@@ -121,13 +121,13 @@ def test_what_its_owner_will_not_take_is_refused(lines: Callable[[], list[str]])
             raise ZeroDivisionError("two by zero")
         books.append(book)
 
-    source = Fake("one")
+    source = FakeSource("one")
     watch = RulebookWatcher(source, load, picky)
-    watch.begin()
+    watch.load_first()
     source.put("two")
     watch.poll()
     watch.poll()
-    assert (watch.refused, watch.error) == (1, "ZeroDivisionError: two by zero")
+    assert (watch.refused_changes, watch.error) == (1, "ZeroDivisionError: two by zero")
     assert len(lines()) == 1
     source.put("three")
     watch.poll()
@@ -135,12 +135,12 @@ def test_what_its_owner_will_not_take_is_refused(lines: Callable[[], list[str]])
 
 
 def test_a_source_whose_very_signature_is_broken_is_told_once(lines: Callable[[], list[str]]) -> None:
-    owner = Owner(Fake("one"))
-    owner.watch.begin()
+    owner = WatcherOwner(FakeSource("one"))
+    owner.watch.load_first()
     owner.source.trouble = InvalidRule("The version is no number.")
     for _ in range(3):
         owner.watch.poll()
-    assert owner.watch.refused == 1
+    assert owner.watch.refused_changes == 1
     assert len(lines()) == 1
 
 
@@ -148,18 +148,18 @@ def test_a_source_whose_very_signature_is_broken_is_told_once(lines: Callable[[]
 def test_a_source_that_is_gone_is_told_once_and_once_when_back(
     lines: Callable[[], list[str]], trouble: Exception
 ) -> None:
-    owner = Owner(Fake("one"))
-    owner.watch.begin()
+    owner = WatcherOwner(FakeSource("one"))
+    owner.watch.load_first()
     owner.source.trouble = trouble
     for _ in range(5):
         owner.watch.poll()
-    assert owner.watch.away
-    assert lines() == [f"the rulebook's source is gone, the book in force stays. {trouble}"]
+    assert owner.watch.source_unavailable
+    assert lines() == [f"the rulebook's source is gone; the current rulebook stays in force. {trouble}"]
     owner.source.trouble = None
     owner.watch.poll()
     owner.watch.poll()
     assert lines() == ["the rulebook's source is back: here."]
-    assert (owner.books, owner.watch.refused, owner.watch.away) == ([], 0, False)
+    assert (owner.books, owner.watch.refused_changes, owner.watch.source_unavailable) == ([], 0, False)
     owner.source.trouble = trouble
     owner.watch.poll()
     owner.source.trouble = None
@@ -176,28 +176,28 @@ def test_an_owner_who_cannot_take_it_now_is_asked_again() -> None:
             raise troubles.pop()
         books.append(book)
 
-    watch = RulebookWatcher(Fake("one"), load, follow)
+    watch = RulebookWatcher(FakeSource("one"), load, follow)
     watch.poll()
-    assert (watch.away, books) == (True, [])
+    assert (watch.source_unavailable, books) == (True, [])
     watch.poll()
-    assert (watch.away, watch.refused, books) == (False, 0, ["<one>"])
+    assert (watch.source_unavailable, watch.refused_changes, books) == (False, 0, ["<one>"])
 
 
 def test_a_server_that_lost_its_memory_changes_nothing(lines: Callable[[], list[str]]) -> None:
-    owner = Owner(Fake("one"))
-    owner.watch.begin()
+    owner = WatcherOwner(FakeSource("one"))
+    owner.watch.load_first()
     owner.look(None)
     for _ in range(3):
         owner.watch.poll()
-    assert (owner.books, owner.watch.refused, owner.watch.error) == ([], 0, None)
-    assert lines() == ["no rulebook is left in here; the one in force stays."]
+    assert (owner.books, owner.watch.refused_changes, owner.watch.error) == ([], 0, None)
+    assert lines() == ["no rulebook is left in here; the current one stays in force."]
     assert owner.look("two") == ["<two>"]
 
 
 @given(st.lists(st.sampled_from(["one", "two", "!x", None, "gone", "look"])))
 def test_the_book_in_force_is_the_last_good_one_that_was_seen(story: list[str | None]) -> None:
-    owner = Owner(Fake("start"))
-    in_force, owner.source.trouble = owner.watch.begin(), None
+    owner = WatcherOwner(FakeSource("start"))
+    in_force, owner.source.trouble = owner.watch.load_first(), None
     logging.disable()
     try:
         for text in story:
@@ -209,7 +209,7 @@ def test_the_book_in_force_is_the_last_good_one_that_was_seen(story: list[str | 
             if text != "gone" and there is not None and not there.startswith("!"):
                 in_force = f"<{there}>"
             assert (owner.books or ["<start>"])[-1] == in_force
-            assert owner.watch.away is (text == "gone")
+            assert owner.watch.source_unavailable is (text == "gone")
             if owner.source.trouble is None and there is not None:
                 assert (owner.watch.error is not None) == there.startswith("!")
     finally:
@@ -222,14 +222,14 @@ def test_the_book_in_force_is_the_last_good_one_that_was_seen(story: list[str | 
 def test_a_start_without_the_source_uses_the_kept_book(tmp_path: Path, lines: Callable[[], list[str]]) -> None:
     clock = ManualClock()
     keep = DiskCache("here", tmp_path / "book", clock=clock)
-    Owner(Fake("one"), keep).watch.begin()
+    WatcherOwner(FakeSource("one"), keep).watch.load_first()
     clock.advance(3 * 3600)
-    source = Fake("one")
+    source = FakeSource("one")
     source.trouble = GONE
     books: list[str] = []
-    watch = RulebookWatcher(source, load, books.append, keep=keep, clock=clock)
-    assert watch.begin() == "<one>"
-    assert lines() == [f"{GONE} The book kept on disk is used: version 1, 3 hours old."]
+    watch = RulebookWatcher(source, load, books.append, disk_cache=keep, clock=clock)
+    assert watch.load_first() == "<one>"
+    assert lines() == [f"{GONE} The rulebook cached on disk is used: version 1, 3 hours old."]
     watch.poll()
     assert lines() == []
     source.trouble = None
@@ -250,14 +250,14 @@ def test_it_says_how_old_the_kept_book_is(
     keep = DiskCache("here", tmp_path / "book", clock=clock)
     keep.write(RulebookText("one", "yaml", "version 1", 1))
     clock.advance(seconds)
-    RulebookWatcher(Fake(None), load, print, keep=keep, clock=clock).begin()
+    RulebookWatcher(FakeSource(None), load, print, disk_cache=keep, clock=clock).load_first()
     assert lines()[0].endswith(f"{told} old.")
 
 
 def test_every_good_book_is_kept_and_no_other(tmp_path: Path) -> None:
     keep = DiskCache("here", tmp_path / "book")
-    owner = Owner(Fake("one"), keep)
-    kept = [owner.watch.begin()]
+    owner = WatcherOwner(FakeSource("one"), keep)
+    kept = [owner.watch.load_first()]
     for text in ("two", "!x", None, "three", "!y"):
         owner.look(text)
         found = keep.read()
@@ -266,7 +266,7 @@ def test_every_good_book_is_kept_and_no_other(tmp_path: Path) -> None:
 
 
 def test_a_start_without_source_and_without_kept_book_fails(tmp_path: Path) -> None:
-    source = Fake("one")
+    source = FakeSource("one")
     source.trouble = GONE
     with pytest.raises(EngineUnavailable) as raised:
         load_once(source, load, DiskCache("here", tmp_path / "book"))
@@ -275,17 +275,17 @@ def test_a_start_without_source_and_without_kept_book_fails(tmp_path: Path) -> N
         load_once(source, load)
     sentence = r"^No rulebook has been pushed to here yet\. Push one: headgate rules push FILE --engine URL\.$"
     with pytest.raises(InvalidRule, match=sentence) as refused:
-        load_once(Fake(None), load, DiskCache("here", tmp_path / "book"))
+        load_once(FakeSource(None), load, DiskCache("here", tmp_path / "book"))
     assert type(refused.value) is InvalidRule
     with pytest.raises(InvalidRule, match="!x is no limit"):
-        load_once(Fake("!x"), load)
+        load_once(FakeSource("!x"), load)
     with pytest.raises(InvalidRule, match=r"rules.yaml cannot be read: No such file or directory\."):
         load_once(FileSource(tmp_path / "rules.yaml"), load)
 
 
 def test_a_damaged_kept_book_counts_as_none(tmp_path: Path, lines: Callable[[], list[str]]) -> None:
     keep = DiskCache("here", tmp_path / "book")
-    source = Fake("one")
+    source = FakeSource("one")
     assert load_once(source, load, keep) == "<one>"
     source.trouble = GONE
     assert load_once(source, load, keep) == "<one>"
@@ -296,7 +296,7 @@ def test_a_damaged_kept_book_counts_as_none(tmp_path: Path, lines: Callable[[], 
     keep.write(RulebookText("!x", "yaml", "version 1", 1))
     with pytest.raises(EngineUnavailable):
         load_once(source, load, keep)
-    assert [line.partition(" is of no use: ")[2] for line in lines()] == [
+    assert [line.partition(" cannot be used: ")[2] for line in lines()] == [
         "its digest does not match.",
         "version 1:1: !x is no limit.",
     ]
@@ -306,12 +306,12 @@ def test_a_start_on_a_broken_or_forgotten_book_uses_the_kept_one(
     tmp_path: Path, lines: Callable[[], list[str]]
 ) -> None:
     keep = DiskCache("here", tmp_path / "book")
-    load_once(Fake("one"), load, keep)
-    owner = Owner(Fake("!x"), keep)
-    assert owner.watch.begin() == "<one>"
+    load_once(FakeSource("one"), load, keep)
+    owner = WatcherOwner(FakeSource("!x"), keep)
+    assert owner.watch.load_first() == "<one>"
     owner.watch.poll()
-    assert (owner.watch.refused, owner.watch.error, len(lines())) == (1, "version 1:1: !x is no limit.", 1)
-    owner = Owner(Fake(None), keep)
-    assert owner.watch.begin() == "<one>"
+    assert (owner.watch.refused_changes, owner.watch.error, len(lines())) == (1, "version 1:1: !x is no limit.", 1)
+    owner = WatcherOwner(FakeSource(None), keep)
+    assert owner.watch.load_first() == "<one>"
     owner.watch.poll()
-    assert (owner.watch.refused, owner.watch.error, len(lines())) == (0, None, 1)
+    assert (owner.watch.refused_changes, owner.watch.error, len(lines())) == (0, None, 1)

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from headgate.rules.distribution.watcher import FileSource, RulebookText, RulebookWatcher
-from tests.rules.distribution.watcher_harness import Fake, eventually, load
+from tests.rules.distribution.watcher_harness import FakeSource, eventually, load
 
 
-def started(source: Fake, books: list[str], interval: float = 0.02) -> RulebookWatcher[str]:
+def started(source: FakeSource, books: list[str], interval: float = 0.02) -> RulebookWatcher[str]:
     watch = RulebookWatcher(source, load, books.append, interval=interval)
-    watch.begin()
+    watch.load_first()
     watch.start()
     watch.start()
     return watch
@@ -27,7 +27,7 @@ def threads() -> list[threading.Thread]:
 
 def test_the_thread_sees_a_change_and_ends_with_close() -> None:
     books: list[str] = []
-    source = Fake("one")
+    source = FakeSource("one")
     watch = started(source, books)
     assert [thread.daemon for thread in threads()] == [True]
     source.put("two")
@@ -43,7 +43,7 @@ def test_the_thread_sees_a_change_and_ends_with_close() -> None:
 
 
 def test_close_does_not_wait_for_the_next_look() -> None:
-    watch = started(Fake("one"), [], interval=60)
+    watch = started(FakeSource("one"), [], interval=60)
     at = time.monotonic()
     watch.close()
     assert time.monotonic() - at < 5
@@ -55,7 +55,7 @@ def test_a_change_to_a_file_is_seen_within_a_second(tmp_path: Path) -> None:
     path.write_text("one")
     seen: list[float] = []
     watch = RulebookWatcher(FileSource(path), load, lambda _: seen.append(time.monotonic()))
-    watch.begin()
+    watch.load_first()
     watch.start()
     try:
         for n in range(3):
@@ -69,9 +69,9 @@ def test_a_change_to_a_file_is_seen_within_a_second(tmp_path: Path) -> None:
 
 
 def test_an_owner_may_close_from_within() -> None:
-    source = Fake("one")
+    source = FakeSource("one")
     watch: RulebookWatcher[str] = RulebookWatcher(source, load, lambda _: watch.close(), interval=0.01)
-    watch.begin()
+    watch.load_first()
     watch.start()
     source.put("two")
     eventually(lambda: threads() == [])
@@ -85,14 +85,14 @@ def test_a_book_that_is_loaded_too_late_is_not_handed_over() -> None:
         watch.close()
         return load(paper)
 
-    watch = RulebookWatcher(Fake("one"), slowly, books.append)
+    watch = RulebookWatcher(FakeSource("one"), slowly, books.append)
     watch.poll()
     assert (books, watch.current_text) == ([], None)
 
 
 @pytest.mark.parametrize("interval", [60, 0.02])
 def test_the_thread_keeps_nobody_alive(interval: float) -> None:
-    source = Fake("one")
+    source = FakeSource("one")
     watch = started(source, [], interval)
     gone = weakref.ref(watch)
     if interval < 1:
@@ -109,14 +109,14 @@ def test_a_forked_child_looks_for_itself(tmp_path: Path) -> None:
     path.write_text("one")
     books: list[str] = []
     watch = RulebookWatcher(FileSource(path), load, books.append, interval=0.05)
-    watch.begin()
+    watch.load_first()
     watch.start()
     watch._poll_lock.acquire()  # as if the fork fell into a look
     fork = multiprocessing.get_context("fork")
     answers = fork.SimpleQueue()
 
     def child() -> None:
-        watch.forget()
+        watch.reset_after_fork()
         answers.put("ready")
         eventually(lambda: books)
         answers.put(books)
@@ -138,6 +138,6 @@ def test_a_forked_child_looks_for_itself(tmp_path: Path) -> None:
 
 
 def test_forgetting_starts_nothing_that_did_not_run() -> None:
-    watch = RulebookWatcher(Fake("one"), load, print)
-    watch.forget()
+    watch = RulebookWatcher(FakeSource("one"), load, print)
+    watch.reset_after_fork()
     assert threads() == []

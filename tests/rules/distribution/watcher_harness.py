@@ -1,4 +1,4 @@
-"""A source that a test writes, and books that are as short as can be."""
+"""Harness of watcher tests: a source that the test writes, and rulebooks of one word."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from headgate.errors import InvalidRule
 from headgate.rules.distribution.watcher import RulebookText
 
 
-class Fake:
+class FakeSource:
     """A source that a test writes. Texts that begin with ! are no books."""
 
     name = "here"

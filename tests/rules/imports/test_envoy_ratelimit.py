@@ -92,12 +92,13 @@ def test_a_whole_domain() -> None:
     assert notes == [
         "line 9: 0 requests: every call is refused, because it costs 2 where 1 may pass.",
         "line 17: detailed_metric is about metrics: it is left out.",
-        "line 20: its months are 30 days long, counted from 1970, and so are these. Those of the calendar are "
+        "line 20: its months are 30 days long, counted from 1970, and so are these. For those of the "
+        "calendar, write "
         "5/month fixed.",
         'line 22: the key "PATH" became the attribute descriptor_path.',
-        "line 30: a shadow replaces nothing: what it was to replace applies as well.",
-        'line 31: no limit is called "nothing": it is left out of what is replaced.',
-        "line 31: a shadow replaces nothing: what it was to replace applies as well.",
+        "line 30: a shadow rule replaces nothing: the limits that it names apply as well.",
+        'line 31: no limit is called "nothing": it is left out of replaces.',
+        "line 31: a shadow rule replaces nothing: the limits that it names apply as well.",
     ]
 
 
@@ -206,8 +207,7 @@ descriptors:
         ),
         (
             "{key: a, metadata: {team: {id: 7}}, rate_limit: {unlimited: true}}",
-            "line 2: metadata is what the service adds to the dynamic metadata of its answers, which name the "
-            "rules here: it is left out.",
+            "line 2: metadata only adds dynamic metadata to answers; here that names the rules: it is left out.",
         ),
         ("{key: a, value_to_metric: true}", "line 2: value_to_metric is about metrics: it is left out."),
         (
@@ -251,7 +251,7 @@ def test_what_differs_is_said(descriptors: str, note: str) -> None:
         ),
         (
             "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, unlimited: true}}]",
-            "line 2: what is unlimited has no unit.",
+            "line 2: an unlimited descriptor has no unit.",
         ),
         (
             "domain: d\ndescriptors: [{key: a, rate_limit: {unlimited: true, name: n, replaces: [{name: n}]}}]",

@@ -1,4 +1,7 @@
-"""nginx configurations as rulebooks: the whole document, the notes, and that the queue is nginx's."""
+"""nginx configurations as rulebooks: the whole document, the notes, and that the queue is nginx's.
+
+The reason for its length: each case holds a whole configuration and its whole document.
+"""
 
 import json
 
@@ -303,7 +306,7 @@ def test_what_is_left_out_is_said(text: str, note: str) -> None:
 
 def test_streams_are_not_calls() -> None:
     notes = told("stream { limit_conn_zone $host zone=c:1m; limit_conn c 1; }")[1]
-    assert notes[1:] == ["line 1: limits of streams are not of HTTP calls: they are left out."]
+    assert notes[1:] == ["line 1: limits in a stream block do not apply to HTTP calls: they are left out."]
 
 
 @pytest.mark.parametrize(
@@ -313,9 +316,9 @@ def test_streams_are_not_calls() -> None:
         ("limit_req_zone $host zone=a:1m rate=5;", 'line 1: a rate is rate=10r/s or rate=10r/m, not "5".'),
         ("limit_req_zone $host zone=a:1m rate=0r/s;", 'line 1: a rate is rate=10r/s or rate=10r/m, not "0r/s".'),
         ("limit_req burst=5;", "line 1: limit_req names a zone."),
-        (f"{ZONE}limit_req zone=one burst=many;", "line 2: limit_req was to have a whole number."),
-        ("limit_conn_zone $host zone=c:1m;\nlimit_conn c;", "line 2: limit_conn was to have a whole number."),
-        ("limit_req_status;", "line 1: limit_req_status was to have a whole number."),
+        (f"{ZONE}limit_req zone=one burst=many;", "line 2: limit_req needs a whole number."),
+        ("limit_conn_zone $host zone=c:1m;\nlimit_conn c;", "line 2: limit_conn needs a whole number."),
+        ("limit_req_status;", "line 1: limit_req_status needs a whole number."),
         ("server { location /a { }\nlocation /a { } }", 'line 2: the location "/a" appears twice in its server.'),
         (f"{ZONE}server {{ location {{ }} }}", "line 2: a location has a path."),
     ],

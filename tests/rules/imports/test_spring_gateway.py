@@ -9,8 +9,8 @@ from headgate.rules import imports, load
 from headgate.rules.match import Matcher
 from tests.rules.imports.checked_import import book, met, rules, told
 
-SECONDS = "Spring refills in whole seconds; here it is done all the time, at the same rate."
-EMPTY = "Spring answers 403 to a call without a key; here it is refused like any other."
+SECONDS = "Spring refills in whole seconds; a rule refills continuously, at the same rate."
+EMPTY = "Spring answers 403 to a call without a key; a rule refuses it like any other."
 
 SHOP = """
 spring:
@@ -101,8 +101,9 @@ def test_a_whole_gateway() -> None:
         "line 9: Spring keeps one setting for a route: for login it is the one of line 20, this one is left out.",
         "line 9: Spring keeps one setting for a route: for item-service it is the one of line 33, this one "
         "is left out.",
-        "line 25: what ipKeyResolver does is not seen here: its key was taken for address. Please check.",
-        "line 38: what apiKeyResolver does is not seen here: its key was taken for header.x-api-key. Please "
+        "line 25: the code of ipKeyResolver is not in this file: its key is assumed to be address. Please check.",
+        "line 38: the code of apiKeyResolver is not in this file: its key is assumed to be "
+        "header.x-api-key. Please "
         "check.",
     ]
 
@@ -222,7 +223,8 @@ def test_resolvers_are_known_by_their_names(resolver: str, key: str) -> None:
     document, notes = told(route(arguments=f', key-resolver: "#{{@{resolver}}}"'))
     assert document["rules"][0]["key"] == key
     assert (
-        notes[-1] == f"line 4: what {resolver} does is not seen here: its key was taken for {key}. Please check."
+        notes[-1]
+        == f"line 4: the code of {resolver} is not in this file: its key is assumed to be {key}. Please check."
     )
 
 

@@ -119,7 +119,7 @@ def test_a_condition_of_many_rules_is_warned_of_once() -> None:
 def test_what_the_book_lists_is_known() -> None:
     listed = book(key="ip") | {"attributes": ["ip"]}
     assert load.from_mapping(listed).warnings == ()
-    with pytest.raises(InvalidRulebook, match="none of the attributes that the book lists"):
+    with pytest.raises(InvalidRulebook, match="not one of the attributes that the rulebook lists"):
         load.from_mapping(book(key="ip") | {"attributes": ["sku"]})
 
 

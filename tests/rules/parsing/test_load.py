@@ -1,7 +1,7 @@
 """How a document becomes a rulebook, and what is said of one that cannot.
 
 malformed/ holds books that cannot be, each named for what is wrong with it; malformed/expected.txt holds the first
-line that is said of each. wellformed/ holds books that can. The file is long because it is one list: what can be
+line that is said of each. wellformed/ holds books that can. The reason for its length: it is one list: what can be
 written, beside what is said of its nearest misspelling.
 """
 
@@ -311,7 +311,7 @@ def test_words_mean_what_is_expected_where_they_stand() -> None:
     assert (found.name, found.headers, found.rules[0].name, found.rules[1].name) == ("2026", "off", "on", "2.5")
     when = found.rules[0].when
     assert isinstance(when, All)
-    assert [part.wanted for part in when.parts if isinstance(part, Test)] == [
+    assert [part.expected for part in when.parts if isinstance(part, Test)] == [
         ("yes",), ("1.10",), True, ("true",), False, ("0x10",),
     ]  # fmt: skip
     assert found.rules[0].mode == Modes(0, 0)
@@ -379,7 +379,7 @@ def test_a_rule_says_otherwise_than_the_defaults() -> None:
     assert first.unless == Test("plan", ("staff",))
     other = book("limit: 1/s", "lockout: off", "where: split", "mode: enforce", "key: []", head=head)
     assert (other.rules[0].lockout, other.rules[0].nodes, other.rules[0].mode) == (None, 4, Modes())
-    with pytest.raises(InvalidRule, match=r"^line 1: rule \"a\": prefetch cannot be with lockout"):
+    with pytest.raises(InvalidRule, match=r"^line 1: rule \"a\": prefetch cannot be combined with lockout"):
         book("limit: 1/s", "lockout: {after: 1, for: 1s}", head="defaults: {prefetch: 100ms}\n")
 
 

@@ -18,12 +18,12 @@ from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.http.refusal_body import REASONS
 from headgate.service import sample_rules
 from headgate.service.admin import Admin
-from headgate.service.admin.routes import ROUTES, Route
-from headgate.service.admin.schema import Trouble
+from headgate.service.admin.routes import ROUTES, AdminRoute
+from headgate.service.admin.schema import AdminErrorBody
 from headgate.service.asgi import Asgi
 from headgate.service.settings import Settings
 from tests.servers.redis_server import free_port
-from tests.service.service_harness import Reply
+from tests.service.service_harness import ServiceReply
 
 TOKEN = "a token of tests, 0123456789"
 YAML = "application/yaml"
@@ -44,7 +44,7 @@ BOOK: dict[str, Any] = {
 _clients = (f"192.0.{high}.{low}:40000" for high in count() for low in range(256))
 
 
-class Body:
+class ChunkedBody:
     """A body that comes in pieces, and tells whether anybody read it."""
 
     def __init__(self, body: bytes) -> None:
@@ -77,14 +77,14 @@ class Operator:
         token: str | None = TOKEN,
         client: str | None = None,
         **headers: str,
-    ) -> Reply:
+    ) -> ServiceReply:
         fields = {name.replace("_", "-"): value for name, value in headers.items()}
         if author is not None:
             fields["x-headgate-author"] = author
         if token is not None:
             fields["authorization"] = f"Bearer {token}"
         raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        self.body = Body(raw)
+        self.body = ChunkedBody(raw)
         path, _, query = target.partition("?")
         host, _, port = (next(_clients) if client is None else client).rpartition(":")
         scope = {
@@ -103,11 +103,11 @@ class Operator:
         await self._answer(scope, self.body, send)
         start, end = sent
         told = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in start["headers"]}
-        reply = Reply(start["status"], told, end["body"])
+        reply = ServiceReply(start["status"], told, end["body"])
         as_described(method, unquote(path), reply)
         return reply
 
-    async def put_rules(self, text: str, target: str = "/rules", kind: str = YAML, **given: Any) -> Reply:
+    async def put_rules(self, text: str, target: str = "/rules", kind: str = YAML, **given: Any) -> ServiceReply:
         return await self("PUT", target, text.encode(), content_type=kind, **given)
 
     async def check(self, **attributes: Any) -> bool:
@@ -129,16 +129,16 @@ def sentence(reply: Any) -> str:
     return found
 
 
-def path_of(route: Route) -> str:
+def path_of(route: AdminRoute) -> str:
     return route.path.format(rule="login", key="user=ann", version=1) if "{" in route.path else route.path
 
 
-def as_described(method: str, path: str, reply: Reply) -> None:
+def as_described(method: str, path: str, reply: ServiceReply) -> None:
     """What is answered is what the description says."""
     assert reply.headers["cache-control"] == "no-store"
     if reply.status != 200:
         assert reply.headers["content-type"] == "application/problem+json"
-        trouble = msgspec.json.decode(reply.body, type=Trouble)
+        trouble = msgspec.json.decode(reply.body, type=AdminErrorBody)
         assert trouble.status == reply.status
         assert trouble.detail
         routes = [route for route in ROUTES if route.method == method and route.pattern.fullmatch(path)]
@@ -148,17 +148,17 @@ def as_described(method: str, path: str, reply: Reply) -> None:
         msgspec.json.decode(reply.body, type=route.response_type)
 
 
-class Line:
+class OperatorConnection:
     """The same over a real connection."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self.url = f"http://127.0.0.1:{port}"
 
-    async def __call__(self, method: str, target: str, body: bytes | None = None, **headers: str) -> Reply:
+    async def __call__(self, method: str, target: str, body: bytes | None = None, **headers: str) -> ServiceReply:
         return await asyncio.to_thread(self._ask, method, target, body, headers)
 
-    def _ask(self, method: str, target: str, body: bytes | None, headers: dict[str, str]) -> Reply:
+    def _ask(self, method: str, target: str, body: bytes | None, headers: dict[str, str]) -> ServiceReply:
         fields = {"Authorization": f"Bearer {TOKEN}", "X-Headgate-Author": "ann"}
         fields |= {name.replace("_", "-"): value for name, value in headers.items()}
         line = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
@@ -166,13 +166,13 @@ class Line:
             line.request(method, target, body, fields)
             answer = line.getresponse()
             found = {name.lower(): value for name, value in answer.getheaders()}
-            return Reply(answer.status, found, answer.read())
+            return ServiceReply(answer.status, found, answer.read())
         finally:
             line.close()
 
 
 @asynccontextmanager
-async def listening(admin: Admin) -> AsyncIterator[Line]:
+async def listening(admin: Admin) -> AsyncIterator[OperatorConnection]:
     """The application behind a real server."""
     port = free_port()
     server: Any = Server(
@@ -184,7 +184,7 @@ async def listening(admin: Admin) -> AsyncIterator[Line]:
             if await _answers(port):
                 break
             await asyncio.sleep(0.05)
-        yield Line(port)
+        yield OperatorConnection(port)
     finally:
         server.stop()
         await serving

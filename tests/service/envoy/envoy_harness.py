@@ -20,7 +20,7 @@ Unit: Any = rls_pb2.RateLimitResponse.RateLimit
 _BACK = b"\x20\x01"  # is_negative_hits, which the package does not know yet
 
 
-class Client:
+class EnvoyClient:
     """Envoy, as far as this service sees it."""
 
     def __init__(self, channel: grpc.aio.Channel, limiter: AsyncRuleLimiter, clock: ManualClock) -> None:
@@ -68,7 +68,7 @@ def descriptor(
 
 
 @asynccontextmanager
-async def serving(rules: Any, engine: str = "memory://", **said: bool) -> AsyncIterator[Client]:
+async def serving(rules: Any, engine: str = "memory://", **said: bool) -> AsyncIterator[EnvoyClient]:
     clock = ManualClock()
     server = grpc.aio.server()
     opened = engine if engine.startswith("memory:") else open_async_engine(engine, ruled=True)
@@ -78,6 +78,6 @@ async def serving(rules: Any, engine: str = "memory://", **said: bool) -> AsyncI
         await server.start()
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-                yield Client(channel, limiter, clock)
+                yield EnvoyClient(channel, limiter, clock)
         finally:
             await server.stop(None)

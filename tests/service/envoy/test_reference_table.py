@@ -13,13 +13,13 @@ import pytest
 
 from headgate.rules import load
 from tests.servers import RedisServer
-from tests.service.envoy.envoy_harness import OK, OVER_LIMIT, Client, Unit, descriptor, serving
+from tests.service.envoy.envoy_harness import OK, OVER_LIMIT, EnvoyClient, Unit, descriptor, serving
 
 Entry = tuple[str, str]
 Asked = list[Entry]
 
 
-class Status(NamedTuple):
+class RlsStatus(NamedTuple):
     """What is told of one descriptor. Without a limit: no rule was met."""
 
     code: int
@@ -27,21 +27,21 @@ class Status(NamedTuple):
     left: int = 0
 
 
-class Step(NamedTuple):
+class RlsStep(NamedTuple):
     """A request and its answer: the overall code, and a status for each descriptor."""
 
     asked: list[Asked]
     code: int
-    statuses: list[Status]
+    statuses: list[RlsStatus]
 
 
-def free() -> Status:
-    return Status(OK)
+def free() -> RlsStatus:
+    return RlsStatus(OK)
 
 
-def one(*entries: Entry, code: int = OK, limit: int | None = None, left: int = 0) -> Step:
+def one(*entries: Entry, code: int = OK, limit: int | None = None, left: int = 0) -> RlsStep:
     """A request of one descriptor."""
-    return Step([list(entries)], code, [Status(code, limit, left)])
+    return RlsStep([list(entries)], code, [RlsStatus(code, limit, left)])
 
 
 NOTHING_LEFT = {"code": OVER_LIMIT, "limit": 2}
@@ -128,7 +128,7 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 0}
 """
 
-TABLE: dict[str, tuple[str, list[Step]]] = {
+TABLE: dict[str, tuple[str, list[RlsStep]]] = {
     "an empty value is a value": (
         EXAMPLE,
         [
@@ -187,28 +187,30 @@ TABLE: dict[str, tuple[str, list[Step]]] = {
     "a quota is over when all quotas of the request are": (
         QUOTAS,
         [
-            Step([A, B], OK, [Status(OK, 1), Status(OK, 1)]),
-            Step([A, C], OK, [Status(OVER_LIMIT, 1), Status(OK, 1)]),
-            Step([A, B, C], OVER_LIMIT, [Status(OVER_LIMIT, 1)] * 3),
-            Step([A], OVER_LIMIT, [Status(OVER_LIMIT, 1)]),
-            Step([A, [("none", "x")]], OVER_LIMIT, [Status(OVER_LIMIT, 1), free()]),
-            Step([A, [("quiet", "x")]], OK, [Status(OVER_LIMIT, 1), Status(OK, 1)]),
-            Step([A, [("quiet", "x")]], OK, [Status(OVER_LIMIT, 1), Status(OK, 1)]),
+            RlsStep([A, B], OK, [RlsStatus(OK, 1), RlsStatus(OK, 1)]),
+            RlsStep([A, C], OK, [RlsStatus(OVER_LIMIT, 1), RlsStatus(OK, 1)]),
+            RlsStep([A, B, C], OVER_LIMIT, [RlsStatus(OVER_LIMIT, 1)] * 3),
+            RlsStep([A], OVER_LIMIT, [RlsStatus(OVER_LIMIT, 1)]),
+            RlsStep([A, [("none", "x")]], OVER_LIMIT, [RlsStatus(OVER_LIMIT, 1), free()]),
+            RlsStep([A, [("quiet", "x")]], OK, [RlsStatus(OVER_LIMIT, 1), RlsStatus(OK, 1)]),
+            RlsStep([A, [("quiet", "x")]], OK, [RlsStatus(OVER_LIMIT, 1), RlsStatus(OK, 1)]),
         ],
     ),
     "a quota beside a limit": (
         QUOTAS,
         [
-            Step([[("user", "u")], A, B], OK, [Status(OK, 3, 2), Status(OK, 1), Status(OK, 1)]),
-            Step([[("user", "u")], A, C], OK, [Status(OK, 3, 1), Status(OVER_LIMIT, 1), Status(OK, 1)]),
+            RlsStep([[("user", "u")], A, B], OK, [RlsStatus(OK, 3, 2), RlsStatus(OK, 1), RlsStatus(OK, 1)]),
+            RlsStep(
+                [[("user", "u")], A, C], OK, [RlsStatus(OK, 3, 1), RlsStatus(OVER_LIMIT, 1), RlsStatus(OK, 1)]
+            ),
             one(("user", "u"), limit=3, left=0),
-            Step(
+            RlsStep(
                 [[("user", "u")], A, [("pool", "new")]],
                 OVER_LIMIT,
-                [Status(OVER_LIMIT, 3), Status(OVER_LIMIT, 1), Status(OK, 1)],
+                [RlsStatus(OVER_LIMIT, 3), RlsStatus(OVER_LIMIT, 1), RlsStatus(OK, 1)],
             ),
             one(("pool", "new"), limit=1, left=0),  # the refused request was not charged
-            Step([[("user", "v")], A, B], OVER_LIMIT, [Status(OK, 3, 3), *[Status(OVER_LIMIT, 1)] * 2]),
+            RlsStep([[("user", "v")], A, B], OVER_LIMIT, [RlsStatus(OK, 3, 3), *[RlsStatus(OVER_LIMIT, 1)] * 2]),
             one(("user", "v"), limit=3, left=2),  # neither was this one
         ],
     ),
@@ -217,14 +219,16 @@ TABLE: dict[str, tuple[str, list[Step]]] = {
         [
             one(("closed", "x"), code=OVER_LIMIT, limit=0),
             one(("closed", "x"), code=OVER_LIMIT, limit=0),
-            Step([[("closed", "x")], [("none", "x")]], OVER_LIMIT, [Status(OVER_LIMIT, 0), free()]),
+            RlsStep([[("closed", "x")], [("none", "x")]], OVER_LIMIT, [RlsStatus(OVER_LIMIT, 0), free()]),
         ],
     ),
     "the same descriptor twice": (
         EXAMPLE.replace("requests_per_unit: 2", "requests_per_unit: 5"),
         [
-            Step([[("foo", "x")]] * 2, OK, [Status(OK, 5, 4), Status(OK, 5, 3)]),
-            Step([[("foo", "x")], [("foo", "z")], [("foo", "x")]], OK, [Status(OK, 5, n) for n in (2, 4, 1)]),
+            RlsStep([[("foo", "x")]] * 2, OK, [RlsStatus(OK, 5, 4), RlsStatus(OK, 5, 3)]),
+            RlsStep(
+                [[("foo", "x")], [("foo", "z")], [("foo", "x")]], OK, [RlsStatus(OK, 5, n) for n in (2, 4, 1)]
+            ),
         ],
     ),
 }  # fmt: skip
@@ -236,9 +240,9 @@ def written(text: str, folder: Path) -> Path:
     return file
 
 
-def seen(told: Any) -> tuple[int, list[Status]]:
+def seen(told: Any) -> tuple[int, list[RlsStatus]]:
     return told.overall_code, [
-        Status(
+        RlsStatus(
             status.code,
             status.current_limit.requests_per_unit if status.HasField("current_limit") else None,
             status.limit_remaining,
@@ -247,7 +251,7 @@ def seen(told: Any) -> tuple[int, list[Status]]:
     ]
 
 
-async def walked(envoy: Client, steps: list[Step]) -> None:
+async def walked(envoy: EnvoyClient, steps: list[RlsStep]) -> None:
     for number, step in enumerate(steps):
         told = await envoy.ask(*(descriptor(*entries) for entries in step.asked), domain="rl")
         assert seen(told) == (step.code, step.statuses), f"step {number}: {step.asked}"
@@ -281,7 +285,7 @@ async def test_nothing_is_left_of_no_requests_for_a_peek_and_for_any_hits(tmp_pa
     async with serving(written(ZERO, tmp_path)) as envoy:
         for hits in (0, 1, 2, 5, 0):
             told = await envoy.ask(descriptor(("closed", "x"), hits=hits), domain="rl")
-            assert seen(told) == (OVER_LIMIT, [Status(OVER_LIMIT, 0)]), hits
+            assert seen(told) == (OVER_LIMIT, [RlsStatus(OVER_LIMIT, 0)]), hits
             assert told.statuses[0].current_limit.unit == Unit.YEAR
             assert told.statuses[0].duration_until_reset.seconds > 0
             assert not told.response_headers_to_add

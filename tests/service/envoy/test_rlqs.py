@@ -42,22 +42,22 @@ ALLOW, DENY = 0, 1
 LIVE = 10  # seconds in which a part has run out, at reports every 5
 
 
-class World:
+class RlqsHarness:
     """A service in this process, whose time the test turns."""
 
     def __init__(self, limiter: AsyncRuleLimiter, clock: ManualClock, address: str) -> None:
         self.limiter, self.clock, self.address = limiter, clock, address
         self.channels: list[grpc.aio.Channel] = []
 
-    def envoy(self, name: str | None = None) -> "Holder":
+    def envoy(self, name: str | None = None) -> "RlqsStream":
         channel = grpc.aio.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1)])
         self.channels.append(channel)
         stub = rlqs_pb2_grpc.RateLimitQuotaServiceStub(channel)
         metadata = None if name is None else ((rlqs.HOLDER_HEADER, name),)
-        return Holder(stub.StreamRateLimitQuotas(metadata=metadata))
+        return RlqsStream(stub.StreamRateLimitQuotas(metadata=metadata))
 
 
-class Holder:
+class RlqsStream:
     def __init__(self, call: Any) -> None:
         self.call = call
         self.reported = False
@@ -105,7 +105,9 @@ def rate_of(action: Any) -> float:
 
 
 @asynccontextmanager
-async def world(engine: str = "memory://", book: Json = BOOK, *, listens: bool = False) -> AsyncIterator[World]:
+async def harness(
+    engine: str = "memory://", book: Json = BOOK, *, listens: bool = False
+) -> AsyncIterator[RlqsHarness]:
     clock = ManualClock()
     async with AsyncRuleLimiter(book, engine, clock=clock) as limiter:
         quotas = rlqs.QuotaService(limiter, now=lambda: clock.now_us() / 1_000_000)
@@ -114,7 +116,7 @@ async def world(engine: str = "memory://", book: Json = BOOK, *, listens: bool =
         address = f"127.0.0.1:{free_port()}"
         server.add_insecure_port(address)
         await server.start()
-        made = World(limiter, clock, address)
+        made = RlqsHarness(limiter, clock, address)
         if not listens:
             clock.advance(LIVE + 1)  # as an engine does that has just begun
         try:
@@ -126,7 +128,7 @@ async def world(engine: str = "memory://", book: Json = BOOK, *, listens: bool =
 
 
 async def test_one_envoy_has_it_all_and_is_told_in_envoys_words() -> None:
-    async with world() as made:
+    async with harness() as made:
         one = made.envoy()
         await one.report((ALL, 1, 0))
         made.clock.advance(5)
@@ -139,7 +141,7 @@ async def test_one_envoy_has_it_all_and_is_told_in_envoys_words() -> None:
 
 
 async def test_two_share_by_demand_and_never_have_more_than_the_limit() -> None:
-    async with world() as made:
+    async with harness() as made:
         one, other = made.envoy(), made.envoy()
         await one.rate(ALL, 1)
         told: dict[str, float] = {}
@@ -156,7 +158,7 @@ async def test_two_share_by_demand_and_never_have_more_than_the_limit() -> None:
 
 
 async def test_one_that_is_gone_leaves_its_part_when_that_has_run_out() -> None:
-    async with world() as made:
+    async with harness() as made:
         one, other = made.envoy(), made.envoy()
         await one.rate(ALL, 1)
         made.clock.advance(5)
@@ -173,7 +175,7 @@ async def test_one_that_is_gone_leaves_its_part_when_that_has_run_out() -> None:
 
 
 async def test_one_that_comes_back_keeps_what_it_has_until_that_has_run_out() -> None:
-    async with world() as made:
+    async with harness() as made:
         one = made.envoy()
         await one.rate(ALL, 1)
         made.clock.advance(5)
@@ -192,7 +194,7 @@ async def test_one_that_comes_back_keeps_what_it_has_until_that_has_run_out() ->
 
 
 async def test_a_new_bucket_is_answered_while_the_engine_listens() -> None:
-    async with world(listens=True) as made:
+    async with harness(listens=True) as made:
         one = made.envoy()
         assert await one.rate(ALL, 1) == 0
         made.clock.advance(LIVE)
@@ -202,7 +204,7 @@ async def test_a_new_bucket_is_answered_while_the_engine_listens() -> None:
 
 async def test_a_rule_may_give_an_initial_share() -> None:
     shared = {"name": "shared"}
-    async with world() as made:
+    async with harness() as made:
         one, other = made.envoy(), made.envoy()
         await one.rate(shared, 1)
         made.clock.advance(5)
@@ -218,7 +220,7 @@ async def test_a_rule_may_give_an_initial_share() -> None:
 
 async def test_an_initial_share_is_for_those_who_join_only() -> None:
     rule = {"name": "one", "when": {"name": "all"}, "limit": "1/hour burst 1", "initial_share": 100}
-    async with world(book={"rules": [rule]}) as made:
+    async with harness(book={"rules": [rule]}) as made:
         one, other = made.envoy(), made.envoy()
         await one.rate(ALL, 1)
         told = []
@@ -230,7 +232,7 @@ async def test_an_initial_share_is_for_those_who_join_only() -> None:
 
 
 async def test_who_is_still_without_a_part_later_is_refused() -> None:
-    async with world(
+    async with harness(
         book={"rules": [{"name": "one", "when": {"name": "all"}, "limit": "1/hour burst 1"}]}
     ) as made:
         one, other = made.envoy(), made.envoy()
@@ -244,7 +246,7 @@ async def test_who_is_still_without_a_part_later_is_refused() -> None:
 
 
 async def test_a_name_makes_it_the_same_holder_again() -> None:
-    async with world() as made:
+    async with harness() as made:
         one = made.envoy("edge-1")
         await one.rate(ALL, 1)
         made.clock.advance(5)
@@ -263,12 +265,12 @@ async def test_a_name_makes_it_the_same_holder_again() -> None:
     [({"name": "free"}, float("inf")), ({"name": "quiet"}, float("inf")), ({"name": "closed"}, 0.0)],
 )
 async def test_what_is_not_divided(bucket: dict[str, str], rate: float) -> None:
-    async with world() as made:
+    async with harness() as made:
         assert await made.envoy().rate(bucket, 1) == rate
 
 
 async def test_slots_cannot_be_divided_and_the_log_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    async with world() as made:
+    async with harness() as made:
         one = made.envoy()
         assert await one.rate({"name": "held"}, 1) is None
         assert await one.rate({"name": "held"}, 1) is None
@@ -276,7 +278,7 @@ async def test_slots_cannot_be_divided_and_the_log_says_so_once(caplog: pytest.L
 
 
 async def test_of_several_rules_the_smallest_counts() -> None:
-    async with world() as made:
+    async with harness() as made:
         one = made.envoy()
         both = {"name": "all", "user": "ann"}
         await one.rate(both, 1)
@@ -286,7 +288,7 @@ async def test_of_several_rules_the_smallest_counts() -> None:
 
 async def test_two_buckets_of_one_count_share_it() -> None:
     book = {"rules": [{"name": "all", "when": {"domain": "edge", "kind": True}, "limit": "100/s burst 200"}]}
-    async with world(book=book) as made:
+    async with harness(book=book) as made:
         one = made.envoy()
         first, second = {"kind": "a"}, {"kind": "b"}
         told: list[list[float]] = []
@@ -299,7 +301,7 @@ async def test_two_buckets_of_one_count_share_it() -> None:
 
 
 async def test_an_idle_bucket_is_abandoned() -> None:
-    async with world() as made:
+    async with harness() as made:
         one = made.envoy()
         await one.report((ALL, 1, 0))
         for _ in range(rlqs.MAX_IDLE_REPORTS - 1):
@@ -317,7 +319,7 @@ async def test_an_idle_bucket_is_abandoned() -> None:
 async def test_what_cannot_be_read_ends_the_stream_with_a_sentence(
     domain: str, bucket: dict[str, str], words: str
 ) -> None:
-    async with world() as made:
+    async with harness() as made:
         one = made.envoy()
         message = rlqs_pb2.RateLimitQuotaUsageReports(domain=domain)
         message.bucket_quota_usages.add().bucket_id.bucket.update(bucket)

@@ -8,7 +8,7 @@ from google.protobuf.json_format import MessageToDict
 
 from headgate.rules import load
 from tests.servers import RedisServer
-from tests.service.envoy.envoy_harness import OK, OVER_LIMIT, Client, Unit, descriptor, serving
+from tests.service.envoy.envoy_harness import OK, OVER_LIMIT, EnvoyClient, Unit, descriptor, serving
 
 BOOK: dict[str, Any] = {
     "headers": "draft-11",
@@ -350,7 +350,7 @@ def book_of_one(**more: Any) -> dict[str, Any]:
     }
 
 
-async def lost(envoy: Client, server: RedisServer) -> None:
+async def lost(envoy: EnvoyClient, server: RedisServer) -> None:
     assert (await envoy.ask(ANN)).overall_code == OK
     server.kill()
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 import httpx
 
 from tests.servers import Backend, Envoy, RedisServer
-from tests.servers.backend import Answer, Request
+from tests.servers.backend import BackendRequest, BackendResponse
 from tests.service.documented_configs import cluster, filter_of
 from tests.service.service_harness import Service
 
@@ -72,9 +72,9 @@ class CountingUpstream(Backend):
         self.admitted: list[float] = []
         super().__init__(self._note)
 
-    def _note(self, _: Request) -> Answer:
+    def _note(self, _: BackendRequest) -> BackendResponse:
         self.admitted.append(time.monotonic())
-        return Answer()
+        return BackendResponse()
 
     @property
     def excess(self) -> float:

@@ -27,6 +27,6 @@ from headgate.cli.rules import (
 
 
 def add(commands: Commands) -> None:
-    verbs = group(commands, "rules", "the rulebook: check, explain, test, compare and publish it")
+    verbs = group(commands, "rules", "check, explain, test, compare, publish and import rulebooks")
     for module in (validate, explain, test, diff, compile, push, pull, history, rollback, imports, schema):
         module.add(verbs)

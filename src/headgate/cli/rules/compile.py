@@ -22,13 +22,14 @@ def add(verbs: Commands) -> None:
         verbs,
         "compile",
         run,
-        "a rulebook as nginx reads it from a file",
+        "compile a rulebook to a bundle for nginx",
         "headgate rules compile rules.yaml -o rules.bundle.json",
-        more="For a gateway that follows a file, not what was pushed. Compile again when the rules change, and "
-        "once in a while: time zones are computed for thirty years, by the rules of today.",
+        more="For an nginx that follows a file, not the pushed rulebook. Compile again when the rules "
+        "change, and from "
+        "time to time: the bundle holds the time zones of the next thirty years, as they are known today.",
     )
     parser.add_argument("file", metavar="FILE", help="YAML, TOML or JSON")
-    parser.add_argument("-o", "--output", metavar="BUNDLE", help="write it there, whole or not at all")
+    parser.add_argument("-o", "--output", metavar="BUNDLE", help="the file to write (default: stdout)")
 
 
 def run(args: argparse.Namespace) -> Output:

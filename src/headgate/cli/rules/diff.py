@@ -9,7 +9,7 @@ from headgate.cli.output import DONE, NEGATIVE, Output
 from headgate.cli.parser import Commands, command
 from headgate.cli.rulebook_option import versions_of
 from headgate.errors import InvalidRule
-from headgate.operations.compare_rulebooks import Change, Comparison, Field, compare, document
+from headgate.operations.compare_rulebooks import Comparison, FieldDifference, RuleDifference, compare, document
 from headgate.operations.publish_rulebook import book_of
 from headgate.rules import load
 from headgate.rules.rule import Rulebook
@@ -24,13 +24,13 @@ def add(verbs: Commands) -> None:
         verbs,
         "diff",
         run,
-        "what changes between two rulebooks, by what they mean",
+        "show what changes in meaning between two rulebooks",
         "headgate rules diff old.yaml new.yaml",
         "headgate rules diff pushed rules.yaml --engine redis://host:6379/0 --exit-code",
     )
     parser.add_argument("old", metavar="OLD", help="a file, or `pushed`: the version in force on the engine")
     parser.add_argument("new", metavar="NEW", help="the same")
-    parser.add_argument("--exit-code", action="store_true", help="end with 3 if there is a difference")
+    parser.add_argument("--exit-code", action="store_true", help="exit with 3 if there is a difference")
     add_engine(parser)
 
 
@@ -60,7 +60,7 @@ def comparison_lines(comparison: Comparison) -> list[str | tuple[str, str]]:
     return lines
 
 
-def _change(change: Change) -> list[str | tuple[str, str]]:
+def _change(change: RuleDifference) -> list[str | tuple[str, str]]:
     sign, color = _SIGNS[change.kind]
     lines: list[str | tuple[str, str]] = [(f"{sign} {change.rule}: {change.kind}", color)]
     lines += [f"    {_line(field)}" for field in change.fields]
@@ -69,7 +69,7 @@ def _change(change: Change) -> list[str | tuple[str, str]]:
     return lines
 
 
-def _line(field: Field) -> str:
+def _line(field: FieldDifference) -> str:
     name, old, new = field
     if old is None:
         return f"{name}: {new}"

@@ -9,15 +9,15 @@ import argparse
 from typing import Any
 
 from headgate.algorithms.decision import Verdict
+from headgate.algorithms.durations import in_words
 from headgate.algorithms.limit import UNLIMITED
 from headgate.cli.engine_option import server
 from headgate.cli.output import Output, warn
 from headgate.cli.parser import Commands, command, header_option, name_value, whole_number
 from headgate.cli.rulebook_option import print_warnings
-from headgate.cli.table import Cell, Table, Value
+from headgate.cli.table import Cell, TextTable, Value
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.engines.memory.engine import MemoryEngine
-from headgate.explain import in_words
 from headgate.limiter import Limiter
 from headgate.rules import load
 from headgate.rules.attributes import Attributes, normalize_name, normalize_value, parse_attribute_name, request
@@ -31,12 +31,12 @@ def add(verbs: Commands) -> None:
         verbs,
         "explain",
         run,
-        "which rules apply to a call, why the others do not, and what is decided",
+        "show which rules apply to a call, why the others do not, and the decision",
         "headgate rules explain rules.yaml --method POST --path /login --address 203.0.113.9",
         "headgate rules explain rules.yaml --url '/items/7?page=2' --user ann --header x-plan:pro",
     )
     parser.add_argument("file", metavar="FILE", help="the rulebook")
-    parser.add_argument("--method", help="GET, if there is a path and no method")
+    parser.add_argument("--method", help="the method (default: GET, if there is a path)")
     parser.add_argument(
         "--path", "--url", dest="target", metavar="TARGET", help="a path, with its query; or a URL"
     )
@@ -49,8 +49,10 @@ def add(verbs: Commands) -> None:
         "--attribute", type=name_value, action="append", default=[], metavar="NAME=VALUE", help="any other"
     )
     parser.add_argument("--cost", type=whole_number(0), metavar="N", help="the cost that the caller passes")
-    parser.add_argument("--engine", metavar="URL", help="peek there (unless given, as for the first call ever)")
-    parser.add_argument("--prefix", default="hg", help="what the engine's keys begin with (hg unless given)")
+    parser.add_argument(
+        "--engine", metavar="URL", help="use the counts there (default: decide as for the first call ever)"
+    )
+    parser.add_argument("--prefix", default="hg", help="the prefix of the engine's keys (default: hg)")
 
 
 def run(args: argparse.Namespace) -> Output:
@@ -67,12 +69,13 @@ def run(args: argparse.Namespace) -> Output:
         (explanation.rule.name, Cell("applies", "green") if explanation.applies else "no", _why(explanation))
         for explanation in explanations
     ]
-    attribute_table = Table(
+    attribute_table = TextTable(
         ("attribute", "value"), [(name, display_value(value)) for name, value in sorted(attributes.items())]
     )
     headline = (str(decision), "green" if decision.allowed else "red")
     return Output(
-        document, [attribute_table, "", Table(("rule", "", "why"), rows), "", headline, *_verdict_tables(decision)]
+        document,
+        [attribute_table, "", TextTable(("rule", "", "why"), rows), "", headline, *_verdict_tables(decision)],
     )
 
 
@@ -126,7 +129,7 @@ def _document(explanation: RuleExplanation) -> dict[str, Any]:
             "limits": [limit.text for limit in match.limits],
             "shadow": match.shadow,
             "candidate": None if candidate is None else [limit.text for limit in candidate],
-            "denied": match.denied,
+            "denied": match.denial_reason,
         }
     return document
 
@@ -142,7 +145,9 @@ def decision_document(decision: RuleDecision) -> dict[str, Any]:
         "retry_after": decision.retry_after,
         "delay": decision.delay,
         "verdicts": [_verdict(verdict) for verdict in decision.verdicts],
-        "asides": [_verdict(verdict) | {"aside": verdict.shadow_kind} for verdict in decision.shadow_verdicts],
+        "shadow_verdicts": [
+            _verdict(verdict) | {"shadow_kind": verdict.shadow_kind} for verdict in decision.shadow_verdicts
+        ],
     }
 
 
@@ -167,7 +172,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _verdict_tables(decision: RuleDecision) -> list[Table]:
+def _verdict_tables(decision: RuleDecision) -> list[TextTable]:
     rows: list[tuple[Value, ...]] = []
     for verdict in (*decision.verdicts, *decision.shadow_verdicts):
         allowed = verdict.allowed
@@ -186,4 +191,4 @@ def _verdict_tables(decision: RuleDecision) -> list[Table]:
             )
         )
     titles = ("rule", "key", "limit", "", "remaining", "retry after")
-    return [Table(titles, rows, right=("remaining", "retry after"))] if rows else []
+    return [TextTable(titles, rows, right_aligned=("remaining", "retry after"))] if rows else []

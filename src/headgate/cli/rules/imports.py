@@ -18,18 +18,19 @@ def add(verbs: Commands) -> None:
         verbs,
         "import",
         run,
-        "the limits of another limiter, as a rulebook",
+        "translate the limits of another limiter into a rulebook",
         "headgate rules import ratelimit.yaml > rules.yaml",
         "headgate rules import nginx.conf --kind nginx",
         more="From the YAML of envoyproxy/ratelimit, routes of Spring Cloud Gateway, limit_req and limit_conn of "
-        'nginx, and rates in words such as "5/second;100/hour". What has no equivalent is noted on stderr.',
+        'nginx, and rates in words such as "5/second;100/hour". Everything without an equivalent is noted '
+        "on stderr.",
     )
     parser.add_argument("file", metavar="FILE", help="what to translate")
-    parser.add_argument("--kind", choices=KINDS, help=f"{', '.join(KINDS)} (guessed unless given)")
+    parser.add_argument("--kind", choices=KINDS, help=f"{', '.join(KINDS)} (default: guessed)")
     parser.add_argument(
-        "--domain", action="store_true", help="envoy: rules are for calls with the attribute domain of this file"
+        "--domain", action="store_true", help="envoy: rules apply only to calls with the domain of this file"
     )
-    parser.add_argument("--strategy", choices=STRATEGIES, help="limits: how it counts (fixed-window unless given)")
+    parser.add_argument("--strategy", choices=STRATEGIES, help="limits: how it counts (default: fixed-window)")
 
 
 def run(args: argparse.Namespace) -> Output:

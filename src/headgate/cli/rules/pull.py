@@ -18,12 +18,12 @@ def add(verbs: Commands) -> None:
         verbs,
         "pull",
         run,
-        "a published rulebook, as it was written",
+        "print a published rulebook, as it was written",
         "headgate rules pull --engine redis://host:6379/0 > rules.yaml",
         "headgate rules pull --version 3",
     )
     parser.add_argument(
-        "--version", type=whole_number(1), metavar="N", help="an earlier version (unless given, that in force)"
+        "--version", type=whole_number(1), metavar="N", help="an earlier version (default: the one in force)"
     )
     add_engine(parser)
 

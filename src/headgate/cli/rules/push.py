@@ -32,21 +32,24 @@ def add(verbs: Commands) -> None:
         verbs,
         "push",
         run,
-        "publish a rulebook on the engine's server, for all that follow it",
+        "publish a rulebook on the engine's server, for all processes that follow it",
         'headgate rules push rules.yaml --note "more for partners" --engine redis://host:6379/0',
     )
     parser.add_argument("file", metavar="FILE", help="YAML, TOML or JSON")
     add_strict(parser)
     add_author(parser)
     parser.add_argument(
-        "--if-version", type=whole_number(0), metavar="N", help="only if version N is in force (0: none is)"
+        "--if-version",
+        type=whole_number(0),
+        metavar="N",
+        help="publish only if version N is in force (0: if none is)",
     )
     add_engine(parser)
 
 
 def add_author(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--author", help="who publishes it (the user's name, or USER@HOST, unless given)")
-    parser.add_argument("--note", default="", help="why, in a line")
+    parser.add_argument("--author", help="the author of this version (default: the user's name, or USER@HOST)")
+    parser.add_argument("--note", default="", help="the reason, in one line")
 
 
 def author_of(args: argparse.Namespace) -> str:
@@ -67,7 +70,7 @@ def run(args: argparse.Namespace) -> Output:
     if args.strict:
         book.strict()
     rule_format = FORMATS[Path(args.file).suffix.lower()]
-    with server(args, "nobody follows a rulebook there") as engine:
+    with server(args, "no process can follow a rulebook there") as engine:
         push_flow = push(
             engine,
             versions_of(engine),

@@ -29,7 +29,7 @@ def add(verbs: Commands) -> None:
         'headgate rules rollback --to 3 --note "partners were refused"',
     )
     parser.add_argument(
-        "--to", type=whole_number(1), metavar="N", help="that version (unless given, the one before)"
+        "--to", type=whole_number(1), metavar="N", help="the version to publish again (default: the previous one)"
     )
     add_author(parser)
     add_engine(parser)

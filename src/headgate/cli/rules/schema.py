@@ -14,7 +14,7 @@ def add(verbs: Commands) -> None:
         verbs,
         "schema",
         run,
-        "the rulebook's JSON Schema, for editors",
+        "print the JSON Schema of rulebooks, for editors",
         "headgate rules schema > rulebook.schema.json",
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from headgate.cli.output import DONE, INVALID, Output
 from headgate.cli.parser import Commands, command
-from headgate.operations.publish_rulebook import Problem, validate_rulebook
+from headgate.operations.publish_rulebook import RulebookProblem, validate_rulebook
 from headgate.rules import load
 
 
@@ -20,7 +20,7 @@ def add(verbs: Commands) -> None:
         verbs,
         "validate",
         run,
-        "whether files are valid rulebooks, and every line that is wrong",
+        "check rulebooks, and report every wrong line",
         "headgate rules validate rules.yaml",
         "headgate rules validate config/*.toml --json",
     )
@@ -30,7 +30,9 @@ def add(verbs: Commands) -> None:
 
 def add_strict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--strict", action="store_true", help="warnings are errors, such as of attributes that look misspelled"
+        "--strict",
+        action="store_true",
+        help="treat warnings as errors, such as those about attributes that look misspelled",
     )
 
 
@@ -41,8 +43,8 @@ def run(args: argparse.Namespace) -> Output:
     for file in results:
         if file["valid"]:
             lines.append((f"{file['file']}: {file['rules']} rule{'' if file['rules'] == 1 else 's'}", "green"))
-        lines += [(problem["told"], "red") for problem in file["problems"]]
-        lines += [(f"warning: {warning['told']}", "yellow") for warning in file["warnings"]]
+        lines += [(problem["message"], "red") for problem in file["problems"]]
+        lines += [(f"warning: {warning['message']}", "yellow") for warning in file["warnings"]]
     return Output({"valid": valid, "files": results}, lines, DONE if valid else INVALID)
 
 
@@ -52,7 +54,7 @@ def _validate(file: str, strict: bool) -> dict[str, Any]:
         problems = [problem._asdict() for problem in result]
         return {"file": file, "valid": False, "rules": None, "problems": problems, "warnings": []}
     warnings = [
-        Problem(line, sentence, located)._asdict()
+        RulebookProblem(line, sentence, located)._asdict()
         for (line, sentence), located in zip(result.warnings, result.located_warnings, strict=True)
     ]
     return {"file": file, "valid": True, "rules": len(result), "problems": [], "warnings": warnings}

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Protocol
 
 from headgate.algorithms import algorithm, lockout, quota_grants
 from headgate.algorithms.decision import Outcome, Receipt
-from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.calendar import resolve
@@ -41,7 +40,7 @@ class Decide(Protocol):
 class CancelledReservation(NamedTuple):
     """A reservation that is given back."""
 
-    place: QueuePlace
+    queue_place: QueuePlace
     units: int
     receipt: Receipt
 
@@ -49,12 +48,6 @@ class CancelledReservation(NamedTuple):
 # The states of one name, in a table for each pace that they were written at (see algorithms/token_bucket.py).
 # Nearly always there is one: a changed limit, or an override, adds another.
 Family = dict[int, StateTable[Any]]
-
-
-def pace_of(limit: Limit) -> int:
-    """Returns what separates states of one name that have different meanings; 0 where a state is complete by
-    itself."""
-    return getattr(limit, "pace", 0)
 
 
 class MemoryEngine:
@@ -88,7 +81,7 @@ class MemoryEngine:
     def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> MemoryMeter:
         with self.lock:
             family = self._families.setdefault((limit.algorithm, name), {})
-            family.setdefault(pace_of(limit), StateTable())
+            family.setdefault(limit.pace, StateTable())
         return MemoryMeter(self, family, limit, name, options)
 
     def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> MemorySlotMeter:
@@ -117,7 +110,7 @@ class MemoryEngine:
         table = self._overrides.get(rule)
         return () if table is None else active_limits(table, key, now_us)
 
-    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> MemoryLedger:
+    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> MemoryLedger:
         with self.lock:
             table = self._ledgers.setdefault(name, StateTable())
         return MemoryLedger(self, table, limit, name, ttl_us, grace_us)
@@ -125,7 +118,7 @@ class MemoryEngine:
     def shard(self, key: str) -> int:
         return 0
 
-    def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
+    def guarantees(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
         yield "engine", "this process alone: every process counts for itself"
 
     def close(self) -> None:
@@ -148,18 +141,18 @@ class MemoryMeter:
     ) -> None:
         self.limit = limit
         self.name = name
-        self.terms = options
+        self.options = options
         self._engine = engine
         self._clock = engine.clock
         self._now_us = engine.clock.now_us
         self._family = family
-        self._table = family[pace_of(limit)]
+        self._table = family[limit.pace]
         self._states = self._table.states
         self._algorithm = algorithm(limit)
         self._decide = self._algorithm.decide
-        self._is_calendar = isinstance(limit, FixedWindow) and limit.unit is not None
+        self._is_calendar = limit.is_calendar
         self.decide: Decide = self._decide_by_calendar if self._is_calendar else self._fast_decide()
-        if options is not None and not options.plain:
+        if options is not None and not options.without_rule_state:
             self.decide = self._decide_by_rule
 
     def _fast_decide(self) -> Decide:
@@ -212,14 +205,14 @@ class MemoryMeter:
 
     def _find_state(self, key: str, now_us: int, limit: Limit) -> Any:
         """Returns the state of a key, also one that was written at another pace."""
-        own_pace = pace_of(limit)
+        own_pace = limit.pace
         table = self._family.get(own_pace)
         state = None if table is None else table.states.get(key)
-        if state is None and self._algorithm.carried is not None:
+        if state is None and self._algorithm.convert_pace is not None:
             for other_pace, table in self._family.items():
                 other_state = table.states.get(key)
                 if other_state is not None and other_pace != own_pace:
-                    return self._algorithm.carried(limit, other_state, other_pace)
+                    return self._algorithm.convert_pace(limit, other_state, other_pace)
         return state
 
     def save(self, key: str, state: Any, now_us: int, override: Limit | None = None) -> None:
@@ -227,7 +220,7 @@ class MemoryMeter:
         limit, table = self.limit, self._table
         if override is not None:
             limit = override
-            table = self._family.get(pace_of(override)) or self._family.setdefault(pace_of(override), StateTable())
+            table = self._family.get(override.pace) or self._family.setdefault(override.pace, StateTable())
         if state is table.states.get(key):
             return
         if len(self._family) > 1:
@@ -246,9 +239,9 @@ class MemoryMeter:
     def _is_dead(self, key: str, state: Any, now_us: int) -> bool:
         """Returns whether a state no longer differs from an unused key's."""
         limits = [self.limit]
-        if self.terms is not None and self.terms.overrides:
+        if self.options is not None and self.options.overrides:
             # Which override belongs to this count is not known here: the state lives as long as any requires.
-            limits += self._engine.override_limits(self.terms.rule, key, now_us)
+            limits += self._engine.override_limits(self.options.rule, key, now_us)
         dead_at_us, kind = self._algorithm.dead_at_us, self.limit.algorithm
         return all(dead_at_us(limit, state) <= now_us for limit in limits if limit.algorithm == kind)
 
@@ -260,7 +253,9 @@ class MemoryMeter:
             now_us = self._now_us()
             if cancel:
                 self._cancel(
-                    key, CancelledReservation(QueuePlace.of(self._count_id(key), receipt), units, receipt), now_us
+                    key,
+                    CancelledReservation(QueuePlace.from_receipt(self._count_id(key), receipt), units, receipt),
+                    now_us,
                 )
             else:
                 self._give_back(key, units, receipt, now_us, cancel=False)
@@ -274,7 +269,7 @@ class MemoryMeter:
             if not self._give_back(key, reservation.units, reservation.receipt, now_us, cancel=True):
                 pending.note(reservation, now_us)
                 break
-            reservation = next(iter(pending.last(reservation.place.key, 1)), None)
+            reservation = next(iter(pending.pop_last(reservation.queue_place.key, 1)), None)
 
     def _give_back(self, key: str, units: int, receipt: Receipt, now_us: int, *, cancel: bool) -> bool:
         """Refunds units; returns whether there was anything to give back."""
@@ -300,9 +295,9 @@ class MemoryMeter:
         with self._engine.lock:
             for table in self._family.values():
                 table.delete(key)
-            self._engine.pending_cancellations.forget(self._count_id(key))
-            if self.terms is not None and self.terms.lockout is not None:
-                self._engine.lockouts(self.terms.rule).delete(key)
+            self._engine.pending_cancellations.drop(self._count_id(key))
+            if self.options is not None and self.options.lockout is not None:
+                self._engine.lockouts(self.options.rule).delete(key)
 
 
 class MemorySlotMeter:

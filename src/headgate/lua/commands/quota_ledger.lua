@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  a string, which holds everything of a key (docs/reference/storage.md)
 -- ARGV     verb, holder (without spaces and line ends); then by the verb:
---            assign wants|"" live_us unknown_until_us least     notes what the holder wants, in grant units; "" if it
+--            grant wants|"" live_us unknown_until_us least     notes what the holder wants, in grant units; "" if it
 --                      cannot know. Returns the grant units that are its part until live_us from now, the server's time
 --                      and the number of holders. -1 grant units: no grant yet, because the ledger still collects.
 --            leave                                              the holder wants nothing more; returns 1
@@ -23,9 +23,9 @@ local function save(after, dead_us)
 end
 
 if ARGV[1] == "leave" then
-  return save(model.leave(text, now_us, holder)) or 1
+  return save(model.remove_holder(text, now_us, holder)) or 1
 end
 local live_us, unknown_until_us, least = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local grant_units, after, dead_us, holders =
-  model.tell(least, text, now_us, holder, tonumber(ARGV[3]), live_us, unknown_until_us)
+  model.report_demand(least, text, now_us, holder, tonumber(ARGV[3]), live_us, unknown_until_us)
 return save(after, dead_us) or { grant_units, now_us, holders }

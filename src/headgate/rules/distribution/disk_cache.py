@@ -65,7 +65,7 @@ class DiskCache:
         except OSError as error:
             if not self._warned:
                 self._warned = True
-                _log.warning("headgate: the rulebook could not be kept in %s. %s", self.path, error)
+                _log.warning("headgate: the rulebook could not be cached in %s. %s", self.path, error)
         else:
             self._warned = False
 
@@ -80,7 +80,7 @@ class DiskCache:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError) as error:
-            _log.warning("headgate: the rulebook kept in %s is of no use: %s.", self.path, error)
+            _log.warning("headgate: the rulebook cached in %s cannot be used: %s.", self.path, error)
             return None
 
 

@@ -42,7 +42,7 @@ class RulebookText(NamedTuple):
     document: str | None = None
 
     @property
-    def plain(self) -> tuple[str, str | None]:
+    def text_and_format(self) -> tuple[str, str | None]:
         """Returns the text to parse and its format: the JSON where there is one, because it needs no YAML."""
         return (self.text, self.format) if self.document is None else (self.document, "json")
 
@@ -81,7 +81,7 @@ class FileSource:
             line = raw.count(b"\n", 0, error.start) + 1
             raise InvalidRule(f"{self.name}:{line}: this is not UTF-8. Save the file as UTF-8.") from None
         if not text.strip():
-            raise InvalidRule(f"{self.name} is empty. A book without rules is written rules: []")
+            raise InvalidRule(f"{self.name} is empty. A rulebook without rules is written rules: []")
         return RulebookText(text, _FORMATS.get(self.path.suffix.lower()), self.name)
 
     def _read_unchanged(self) -> bytes:

@@ -41,7 +41,7 @@ class VersionStore(Protocol):
     @property
     def stamp(self) -> Callable[[], Any]: ...
     @property
-    def paper(self) -> Callable[[int], Any]: ...
+    def load_version(self) -> Callable[[int], Any]: ...
     @property
     def versions(self) -> Callable[[], Any]: ...
 
@@ -159,8 +159,8 @@ def _push(store: VersionStore, draft: str, expected: int | None) -> Flow[Ruleboo
     newer = yield from _get(store, version)
     published_by = f", by {newer.author}" + (f" ({newer.note})" if newer.note else "") if newer else ""
     raise VersionConflict(
-        f"The rulebook in force is version {version}{published_by}, not {expected}: somebody was faster. "
-        "Look at what it says, and push again."
+        f"The rulebook in force is version {version}{published_by}, not {expected}: somebody else "
+        "published in between. Compare with that version, then push again."
     )
 
 
@@ -200,7 +200,7 @@ def _current(store: VersionStore) -> Flow[RulebookVersion | None]:
 
 
 def _get(store: VersionStore, version: int) -> Flow[RulebookVersion | None]:
-    raw = yield partial(store.paper, version)
+    raw = yield partial(store.load_version, version)
     if raw is None:
         return None
     try:

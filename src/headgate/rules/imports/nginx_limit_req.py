@@ -32,7 +32,7 @@ from headgate.rules.imports.nginx_locations import (
     nest_locations,
     regex_patterns,
 )
-from headgate.rules.imports.nginx_variables import Key, Variables
+from headgate.rules.imports.nginx_variables import NginxKey, Variables
 from headgate.rules.imports.rulebook_draft import Draft, Translation, one_or_all
 
 DEFAULT_STATUS = 503
@@ -48,7 +48,7 @@ class _Zone(NamedTuple):
 
     line: int
     name: str
-    key: Key
+    key: NginxKey
     rate: str | None  # of limit_req, as a headgate rate
 
 
@@ -104,7 +104,9 @@ class _NginxTranslator:
         self.http = Directive(1, "http", [], [inner for block in blocks for inner in block.block])
         for block in top.all("stream"):
             if block.all("limit_conn", "limit_conn_zone"):
-                self.draft.note(block.line, "limits of streams are not of HTTP calls: they are left out.")
+                self.draft.note(
+                    block.line, "limits in a stream block do not apply to HTTP calls: they are left out."
+                )
         self.variables = Variables(self.draft, self.http.all("map", "geo", "split_clients"))
         self.zones = {(zone.name, zone.rate is None): zone for zone in map(self._zone, self._zone_directives())}
         self.use_lines: dict[_Use, int] = {}  # the line of each use's directive
@@ -143,7 +145,7 @@ class _NginxTranslator:
             self.draft.note(directive.line, "sync is not needed: counts are shared through the engine anyway.")
         return _Zone(directive.line, zone, key, f"{rate[1]}/{'s' if rate[3] == 's' else 'minute'}")
 
-    def _key(self, directive: Directive) -> Key:
+    def _key(self, directive: Directive) -> NginxKey:
         """Returns the key of a zone. Tengine takes several keys, and counts by all of them together."""
         key_texts = [directive.arguments[0], *(word for word in directive.arguments[1:] if word.startswith("$"))]
         keys = [self.variables.key(directive.line, key) for key in key_texts]
@@ -155,7 +157,7 @@ class _NginxTranslator:
                 "a map leaves one of the keys empty for some calls: Tengine counts those by the other keys alone, "
                 "here they are counted by all keys.",
             )
-        return Key(list(dict.fromkeys(dimension for key in keys for dimension in key.dimensions)))
+        return NginxKey(list(dict.fromkeys(dimension for key in keys for dimension in key.dimensions)))
 
     def _server(self, block: Directive, outer: _Level) -> _ServerBlock:
         level = self._level(block, outer)
@@ -307,7 +309,7 @@ class _NginxTranslator:
             return
         when = self._when(use, servers)
         if when == []:
-            self.draft.note(line, "no call can come to the location that has this limit: it is left out.")
+            self.draft.note(line, "no call can reach the location that has this limit: it is left out.")
             return
         self.draft.rule(
             name=self.draft.name(use.zone),
@@ -366,5 +368,5 @@ def _split_modifier(argument: str) -> tuple[str, str]:
 
 def _parse_number(directive: Directive, arguments: list[str]) -> int:
     if not arguments or not _number.fullmatch(arguments[0]):
-        raise InvalidRule(f"line {directive.line}: {directive.name} was to have a whole number.")
+        raise InvalidRule(f"line {directive.line}: {directive.name} needs a whole number.")
     return int(arguments[0])

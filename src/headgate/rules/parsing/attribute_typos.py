@@ -57,7 +57,7 @@ def find_typos(rule_fields: dict[str, RuleField], captured: Collection[str]) -> 
                     Fault(
                         position,
                         f"no gateway sets the attribute {quote(name)}: did you mean {intended}? If your "
-                        "application passes it, list it in the book's attributes.",
+                        "application passes it, list it in the rulebook's attributes.",
                     ),
                 )
 

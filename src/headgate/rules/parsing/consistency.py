@@ -35,20 +35,23 @@ def check_rule(rule_fields: Fields, supplied: Collection[str] | None) -> Iterato
     when = rule_fields["when"].value if "when" in rule_fields else None
     yield from _unknown_attributes(rule_fields, supplied, when.captures if when else frozenset())
     if "except" in rule_fields and excludes_all(when, rule_fields["except"].value):
-        yield Fault(rule_fields["except"].place, "The rule never applies: what is excepted is all that it is for.")
+        yield Fault(
+            rule_fields["except"].position, "The rule never applies: its except covers all calls of its when."
+        )
     yield from _missing(rule_fields, always_captured(when))
     where = rule_fields["where"].value if "where" in rule_fields else "cluster"
     if "nodes" in rule_fields and where != "split" and rule_fields["nodes"].explicit:
         yield Fault(
-            rule_fields["nodes"].place,
-            "nodes says into how many parts a limit is split.",
+            rule_fields["nodes"].position,
+            "nodes has an effect only on a split limit.",
             "Write where: split as well.",
         )
     yield from _prefetch(rule_fields, where)
     if where != "cluster" and _is_set(rule_fields, "overrides"):
         yield Fault(
-            rule_fields["overrides"].place,
-            f"overrides have no use with where: {where}: they are stored on the server, which is not asked.",
+            rule_fields["overrides"].position,
+            f"overrides have no effect with where: {where}: they are stored on the server, which such a "
+            "rule does not ask.",
             "Write overrides: false.",
         )
     yield from _slots(rule_fields)
@@ -64,26 +67,26 @@ def _unknown_attributes(
         for name, position in field.uses:
             if name not in valid and not name.startswith(PREFIXES):
                 hint = fields.did_you_mean(name, sorted(valid))
-                yield Fault(position, f"{quote(name)} is none of the attributes that the book lists.", hint)
+                yield Fault(position, f"{quote(name)} is not one of the attributes that the rulebook lists.", hint)
 
 
 def _missing(rule_fields: Fields, captured: Collection[str]) -> Iterator[Fault]:
     if "missing" in rule_fields:
         return
     required = (
-        [(dimension.name, rule_fields["key"].place) for dimension in rule_fields["key"].value]
+        [(dimension.name, rule_fields["key"].position) for dimension in rule_fields["key"].value]
         if "key" in rule_fields
         else []
     )
     if "cost" in rule_fields:
         cost = rule_fields["cost"].value
         costs = (cost.otherwise, *(value for _, value in cost.cases))
-        required += [(value, rule_fields["cost"].place) for value in costs if isinstance(value, str)]
+        required += [(value, rule_fields["cost"].position) for value in costs if isinstance(value, str)]
     for name, position in required:
         if name not in _ALWAYS_PRESENT and name not in captured:
             yield Fault(
                 position,
-                f"{name} can be missing, and the rule does not say what then.",
+                f"{name} can be missing, and the rule does not say what happens then.",
                 "Write missing: skip (the rule does not apply), deny (it refuses) or one (counted together).",
             )
             return
@@ -92,24 +95,24 @@ def _missing(rule_fields: Fields, captured: Collection[str]) -> Iterator[Fault]:
 def _prefetch(rule_fields: Fields, where: str) -> Iterator[Fault]:
     if not _is_set(rule_fields, "prefetch"):
         return
-    position = rule_fields["prefetch"].place
+    position = rule_fields["prefetch"].position
     if where != "cluster":
         yield Fault(
             position,
-            f"prefetch has no use with where: {where}: there is no server to save calls to.",
+            f"prefetch has no effect with where: {where}: such a rule asks no server.",
             "Write prefetch: exact.",
         )
     for name in ("overrides", "lockout"):
         if _is_set(rule_fields, name):
             yield Fault(
                 position,
-                f"prefetch cannot be with {name}: prefetched units are given out unseen.",
+                f"prefetch cannot be combined with {name}: the server must see every call.",
                 "Write prefetch: exact.",
             )
     if "candidate" in rule_fields:
         yield Fault(
             position,
-            "prefetch has no use with a candidate: that asks the server at every call.",
+            "prefetch has no effect with a candidate, which asks the server for every call.",
             "Write prefetch: exact, or leave the candidate out.",
         )
 
@@ -119,14 +122,14 @@ def _slots(rule_fields: Fields) -> Iterator[Fault]:
     if _holds_slots(limit):
         if any(len(limits) > 1 or (limits and not isinstance(limits[0], Slots)) for limits in _values(limit)):
             yield Fault(
-                limit.place, "Slots cannot be combined with a limit of another kind.", "Make it two rules."
+                limit.position, "Slots cannot be combined with a limit of another kind.", "Make it two rules."
             )
         for name in _NOT_FOR_SLOTS:
             if _is_set(rule_fields, name):
-                position, hint = rule_fields[name].place, _REMOVAL_HINTS[name]
+                position, hint = rule_fields[name].position, _REMOVAL_HINTS[name]
                 yield Fault(position, f"Slots are held, not charged: {name} has no meaning for them.", hint)
     if "candidate" in rule_fields and _holds_slots(rule_fields["candidate"]):
-        position = rule_fields["candidate"].place
+        position = rule_fields["candidate"].position
         yield Fault(position, "Slots cannot be a candidate: nothing would be held.", "Make it a rule in shadow.")
 
 

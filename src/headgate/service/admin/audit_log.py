@@ -26,7 +26,8 @@ def author_of(field: str | None) -> str:
     """Returns the author of a change; raises InvalidRule if the field is missing."""
     if not field or not field.strip():
         raise InvalidRule(
-            "Who makes this change? Say it in the field X-Headgate-Author; what is not ASCII is percent-encoded."
+            "The author is missing. Name the author of the change in the field X-Headgate-Author, with non-ASCII "
+            "characters percent-encoded."
         )
     return one_line("author", unquote(field, errors="replace"), MAX_AUTHOR_LENGTH)
 

@@ -16,21 +16,20 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any
 
-from headgate.algorithms.decision import ALLOWED, DELAY_US, REMAINING, RESET_AFTER_US, Decision, Outcome
-from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.decision import ALLOWED, DELAY_US, REMAINING, RESET_AFTER_US, Outcome
 from headgate.algorithms.limit import SECOND, UNLIMITED
 from headgate.enforcement.check_together import CallBatch
 from headgate.enforcement.rule_decision import Charged, ChargeLabel
+from headgate.http.headers import LimitFields
 from headgate.service.envoy.messages import RateLimitResponse
 from headgate.service.envoy.request import DescriptorCheck
 from headgate.service.envoy.response import (
     MAX_CACHED_LIMITS,
     MAX_UINT32,
     OK,
-    LimitDescription,
     OptionalDecisions,
     ResponseFormat,
-    reset_us,
+    rate,
 )
 
 _NO_LIMIT_STATUS = RateLimitResponse(statuses=[{"code": OK}]).SerializeToString()
@@ -44,10 +43,9 @@ class _LimitTemplate:
     """The constant part of a limit in responses, as bytes."""
 
     __slots__ = (
-        "has_window",
         "limit",
+        "limit_fields",
         "policy_header",
-        "policy_name",
         "quota",
         "rule_metadata",
         "rule_name",
@@ -56,21 +54,15 @@ class _LimitTemplate:
     )
 
     def __init__(self, source: Any, rule: str, rule_name: str) -> None:
-        sample = Decision(_NO_OUTCOME, source, "", 1)
-        sample.rule = self.rule_name = rule_name
-        self.source = source
-        self.window = source.limit if isinstance(source.limit, FixedWindow) else None
-        description = LimitDescription(sample)
-        self.quota, self.policy_name, self.has_window = (
-            description.quota,
-            description.name,
-            description.has_window,
-        )
-        requests, unit = description.rate
+        self.source, self.rule_name = source, rule_name
+        self.window = source.limit if source.limit.has_edges else None
+        self.quota: int = source.limit.quota
+        self.limit_fields: LimitFields = LimitFields(rule_name or source.limit.text, source.limit)
+        requests, unit = rate(source.limit)
         current_limit = {"requests_per_unit": requests, "unit": unit, "name": rule_name}
         status = RateLimitResponse.DescriptorStatus(code=OK, current_limit=current_limit)
         self.limit: bytes = status.SerializeToString()
-        policy = {"key": "RateLimit-Policy", "value": description.policy}
+        policy = {"key": "RateLimit-Policy", "value": self.limit_fields.policy}
         self.policy_header = RateLimitResponse(response_headers_to_add=[policy]).SerializeToString()
         response = RateLimitResponse()
         response.dynamic_metadata.update({"rule": rule})
@@ -90,13 +82,13 @@ def encode_passes(
         return None
     rows: list[Row] = []
     for check, decision in zip(checks, decisions, strict=True):
-        if decision is None or decision.denied:
+        if decision is None or decision.denied_matches:
             return None
-        # Not decision.parts: making those costs as much as all of this.
-        row = _template_row(check, decision.heads, decision.charges, response_format)
+        # Not decision.counter_decisions: making those costs as much as all of this.
+        row = _template_row(check, decision.labels, decision.charges, response_format)
         if row is None:
             return None
-        rows.append((row[0], decision.answers[0] if row[0] else _NO_OUTCOME))
+        rows.append((row[0], decision.outcomes[0] if row[0] else _NO_OUTCOME))
     return _encode_rows(rows)
 
 
@@ -108,11 +100,11 @@ class CachedRequest:
     ) -> None:
         self.response_format: ResponseFormat = response_format
         self.checks: Sequence[DescriptorCheck] = checks
-        self.together: CallBatch = together
+        self.batch: CallBatch = together
         self._rows: list[tuple[_LimitTemplate | None, int]] | None = []
-        for check, (plan, indexes) in zip(checks, together.asked, strict=True):
-            row = _template_row(check, plan.heads, plan.charges, response_format)
-            if row is None or together.meeting or not _is_default_format(response_format):
+        for check, (plan, indexes) in zip(checks, together.plans, strict=True):
+            row = _template_row(check, plan.labels, plan.charges, response_format)
+            if row is None or together.shares_counters or not _is_default_format(response_format):
                 self._rows = None
                 return
             self._rows.append((row[0], indexes[0] if row[0] else -1))
@@ -132,16 +124,16 @@ def _is_default_format(response_format: ResponseFormat) -> bool:
 
 def _template_row(
     check: DescriptorCheck,
-    heads: Sequence[ChargeLabel],
+    labels: Sequence[ChargeLabel],
     charges: Sequence[Charged],
     response_format: ResponseFormat,
 ) -> tuple[_LimitTemplate | None] | None:
     """Returns the template of the one limit that a descriptor matches; None if there is more to report."""
-    if check.override or check.is_refund or len(heads) > 1:
+    if check.override or check.is_refund or len(labels) > 1:
         return None
-    if not heads:
+    if not labels:
         return (None,)
-    (rule, shadow), source = heads[0], charges[0][0]
+    (rule, shadow), source = labels[0], charges[0][0]
     if shadow is not None or source.limit is UNLIMITED:
         return None
     rule_name = response_format.rule_name(rule) or ""
@@ -176,7 +168,7 @@ def _encode_rows(rows: Sequence[Row]) -> bytes | None:
 def _encode_status(template: _LimitTemplate, outcome: Outcome) -> bytes:
     reset_after_us = outcome[RESET_AFTER_US]
     if not reset_after_us and template.window is not None:
-        reset_after_us = reset_us(outcome, template.window)
+        reset_after_us = template.window.reset_after_us(outcome)
     seconds, rest_us = divmod(reset_after_us, SECOND)
     reset = b"\x08" + _varint(seconds) if seconds else b""
     if rest_us:
@@ -191,8 +183,7 @@ def _encode_status(template: _LimitTemplate, outcome: Outcome) -> bytes:
 
 def _append_headers_and_metadata(chunks: list[bytes], template: _LimitTemplate, outcome: Outcome) -> None:
     """Appends the headers and the metadata of the decisive limit."""
-    reset = f";t={-(-outcome[RESET_AFTER_US] // SECOND)}" if template.has_window else ""
-    value = f"{template.policy_name};r={max(0, min(outcome[REMAINING], template.quota))}{reset}".encode()
+    value = template.limit_fields.state(outcome).encode()
     header = b"\x0a\x09RateLimit\x12" + _varint(len(value)) + value
     metadata = template.rule_metadata + b"\x0a\x16\x0a\x09remaining\x12\x09\x11" + _pack_double(outcome[REMAINING])
     chunks += (

@@ -29,33 +29,23 @@ Metadata, for access logs:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from headgate.algorithms.decision import (
     ALLOWED,
-    AT_US,
     DELAY_US,
-    MARK,
     REMAINING,
-    RESET_AFTER_US,
     RETRY_AFTER_US,
     Decision,
     DegradedOutcome,
-    Limited,
-    Outcome,
+    restriction,
 )
-from headgate.algorithms.fixed_window import FixedWindow
-from headgate.algorithms.leaky_bucket import LeakyBucket
 from headgate.algorithms.limit import SECOND, UNLIMITED, Limit
-from headgate.algorithms.sliding_log import SlidingLog
-from headgate.algorithms.sliding_window import SlidingWindow
-from headgate.algorithms.smooth import Smooth
-from headgate.algorithms.token_bucket import TokenBucket
 from headgate.enforcement.call_plan import CompiledRulebook
 from headgate.enforcement.rule_decision import RuleDecision
-from headgate.http.headers import headers, per_second, quota, window_seconds
+from headgate.http.headers import headers
 from headgate.rules.rule import Headers
 from headgate.service.envoy.messages import RateLimitResponse
 from headgate.service.envoy.request import UNITS, DescriptorCheck
@@ -69,8 +59,6 @@ DecisiveParts = Sequence[tuple[RuleDecision, Decision]]
 
 _UNKNOWN_UNIT = 0
 _UNIT_BY_NAME = {unit_name: number for number, (unit_name, _) in UNITS.items()}
-_UNIT_BY_PERIOD_US = {seconds * SECOND: number for number, (_, seconds) in UNITS.items()}
-_RATE_UNITS = [(number, UNITS[number][1]) for number in (1, 2, 3, 4)]  # units of rates, ascending
 
 
 class ResponseFormat(NamedTuple):
@@ -91,7 +79,9 @@ def response_format(
 ) -> ResponseFormat:
     """Returns the format for a rulebook: with or without header fields, with or without names."""
     labels = {rule.name: rule.label for rule in rulebook.book.rules if rule.label is not None}
-    return ResponseFormat(rulebook.book.headers if with_headers else None, with_names, labels, rulebook.closed)
+    return ResponseFormat(
+        rulebook.book.headers if with_headers else None, with_names, labels, rulebook.never_allowed
+    )
 
 
 def make_response(
@@ -106,56 +96,28 @@ def make_response(
     add = response.statuses.add
     decisive: list[tuple[RuleDecision, Decision]] = []  # of each descriptor that has one
     for index, decision in enumerate(decisions):
-        if decision is None or not (parts := decision.parts or decision.beside):
+        if decision is None or not (parts := decision.counter_decisions or decision.shadow_decisions):
             add(code=OK).limit_remaining = MAX_UINT32 if unlimited and unlimited[index] else 0
             continue
         part = parts[0] if len(parts) == 1 else _decisive_part(decision, parts)
         check = checks[index]
         status = add(code=OK)
         _fill_status(status, check, part, response_format)
-        if not (part.facts[ALLOWED] or part.shadow_kind or check.is_refund):
+        if not (part.outcome[ALLOWED] or part.shadow_kind or check.is_refund):
             status.code = OVER_LIMIT
             if index in spared:
                 continue
             response.overall_code = OVER_LIMIT
         decisive.append((decision, part))
     if decisive:
-        decision, part = decisive[0] if len(decisive) == 1 else min(decisive, key=_restrictiveness)
+        decision, part = decisive[0] if len(decisive) == 1 else min(decisive, key=_restriction)
         if response_format.header_format is not None and part.rule not in response_format.closed_rules:
             for name, value in headers(decision, response_format.header_format, response_format.rule_name):
                 response.response_headers_to_add.add(key=name, value=value)
-        if not (part.facts[ALLOWED] or part.shadow_kind):
+        if not (part.outcome[ALLOWED] or part.shadow_kind):
             _add_refusal(response, decision, decisive)
         _add_metadata(response, part, decisive, response_format)
     return response
-
-
-class LimitDescription:
-    """What never changes in how a limit is shown."""
-
-    __slots__ = ("has_window", "name", "policy", "quota", "rate", "source")
-
-    def __init__(self, part: Decision) -> None:
-        limit = part.source.limit
-        self.source: Limited = part.source
-        self.rate: tuple[int, int] = rate(limit)
-        self.quota: int = quota(limit)
-        self.policy: str = headers(part, "draft-11")[0][1] if part.shadow_kind is None else ""
-        self.name: str = self.policy.partition(";q=")[0]
-        self.has_window: bool = window_seconds(limit) is not None
-
-
-_limit_descriptions: dict[int, LimitDescription] = {}
-
-
-def _describe_limit(part: Decision) -> LimitDescription:
-    """Returns the description of a limit, cached by its meter, which lives as long as its rulebook."""
-    description = _limit_descriptions.get(id(part.source))
-    if description is None or description.source is not part.source:
-        if len(_limit_descriptions) >= MAX_CACHED_LIMITS:
-            _limit_descriptions.clear()
-        description = _limit_descriptions[id(part.source)] = LimitDescription(part)
-    return description
 
 
 def _decisive_part(decision: RuleDecision, parts: Sequence[Decision]) -> Decision:
@@ -167,12 +129,12 @@ def _decisive_part(decision: RuleDecision, parts: Sequence[Decision]) -> Decisio
 
 
 def _fill_status(status: Any, check: DescriptorCheck, part: Decision, response_format: ResponseFormat) -> None:
-    outcome = part.facts
+    outcome = part.outcome
     if part.source.limit is UNLIMITED:  # refused without a limit: a dimension was missing
         return
     current_limit, remaining = status.current_limit, outcome[REMAINING]
     if check.override is None:
-        current_limit.requests_per_unit, current_limit.unit = _describe_limit(part).rate
+        current_limit.requests_per_unit, current_limit.unit = rate(part.source.limit)
         current_limit.name = response_format.rule_name(part.rule) or ""
         if part.rule in response_format.closed_rules:
             current_limit.requests_per_unit = 0
@@ -181,16 +143,9 @@ def _fill_status(status: Any, check: DescriptorCheck, part: Decision, response_f
     if remaining > 0 and current_limit.requests_per_unit:
         status.limit_remaining = remaining if remaining < MAX_UINT32 else MAX_UINT32
     wait_us = None if outcome[ALLOWED] else outcome[RETRY_AFTER_US]
-    seconds, rest_us = divmod(reset_us(outcome, part.source.limit) if wait_us is None else wait_us, SECOND)
+    seconds, rest_us = divmod(part.source.limit.reset_after_us(outcome) if wait_us is None else wait_us, SECOND)
     reset = status.duration_until_reset
     reset.seconds, reset.nanos = seconds, rest_us * 1000
-
-
-def reset_us(outcome: Outcome, limit: Limit) -> int:
-    """Returns when the counter will be as if never used; for a window that is, when it ends."""
-    if outcome[RESET_AFTER_US] or not isinstance(limit, FixedWindow):
-        return outcome[RESET_AFTER_US]
-    return max(0, outcome[MARK] - outcome[AT_US])
 
 
 def _add_refusal(response: Any, decision: RuleDecision, decisive: DecisiveParts) -> None:
@@ -199,7 +154,9 @@ def _add_refusal(response: Any, decision: RuleDecision, decisive: DecisiveParts)
         response.raw_body = refusal.body.encode()
         if refusal.type is not None:
             response.response_headers_to_add.add(key="Content-Type", value=refusal.type)
-    refusing_rules = dict.fromkeys(part.rule for other, _ in decisive for part in other.parts if not part.allowed)
+    refusing_rules = dict.fromkeys(
+        part.rule for other, _ in decisive for part in other.counter_decisions if not part.allowed
+    )
     response.dynamic_metadata.update({"refused_by": list(refusing_rules)})
     fields = response.dynamic_metadata.fields
     if decision.retry_after is not None:
@@ -215,67 +172,34 @@ def _add_metadata(
     if deciding.shadow_kind is None:
         fields["rule"].string_value = deciding.rule or ""
         fields["remaining"].number_value = (
-            0 if deciding.rule in response_format.closed_rules else deciding.facts[REMAINING]
+            0 if deciding.rule in response_format.closed_rules else deciding.outcome[REMAINING]
         )
     delay_us = 0
     shadows: dict[str, None] = {}
     for decision, _ in decisive:
-        for part in decision.parts:
-            outcome = part.facts
+        for part in decision.counter_decisions:
+            outcome = part.outcome
             if outcome[DELAY_US] > delay_us:
                 delay_us = outcome[DELAY_US]
             if type(outcome) is DegradedOutcome:
                 fields["degraded"].bool_value = True
-        for part in decision.beside:
-            if not part.facts[ALLOWED]:
+        for part in decision.shadow_decisions:
+            if not part.outcome[ALLOWED]:
                 shadows[part.rule or ""] = None
-    if delay_us and deciding.facts[ALLOWED]:
+    if delay_us and deciding.outcome[ALLOWED]:
         fields["delay"].number_value = delay_us / SECOND
     if shadows:
         response.dynamic_metadata.update({"shadow": list(shadows)})
 
 
-def _restrictiveness(decisive: tuple[RuleDecision, Decision]) -> tuple[int, float]:
-    """Returns a sort key: the longest refusal first, then the smallest share left; shadow verdicts last."""
+def _restriction(decisive: tuple[RuleDecision, Decision]) -> tuple[bool, bool, float]:
+    """Returns a sort key: the most restrictive part first, shadow verdicts last."""
     _, part = decisive
-    outcome = part.facts
-    if part.shadow_kind is not None:
-        return 2, 0
-    if not outcome[ALLOWED]:
-        return 0, -math.inf if outcome[RETRY_AFTER_US] is None else -outcome[RETRY_AFTER_US]
-    return 1, outcome[REMAINING] / _describe_limit(part).quota
+    return part.shadow_kind is not None, *restriction(part.outcome, part.source.limit)
 
 
+@lru_cache(MAX_CACHED_LIMITS)
 def rate(limit: Limit) -> tuple[int, int]:
     """Returns requests per unit, and Envoy's number of the unit: 0 if it has none for this."""
-    amount, unit = _rate_of(limit)
-    return min(amount, MAX_UINT32), unit
-
-
-def _rate_of(limit: Limit) -> tuple[int, int]:
-    match limit:
-        case TokenBucket():
-            return _smallest_whole_rate(limit, limit.amount * SECOND, limit.period_us)
-        case LeakyBucket():
-            return _smallest_whole_rate(limit, limit.rate, 1000)
-        case Smooth():
-            return (
-                (units, _UNIT_BY_NAME["second"]) if (units := per_second(limit)) else (quota(limit), _UNKNOWN_UNIT)
-            )
-        case FixedWindow() if limit.unit:
-            return limit.amount, _UNIT_BY_NAME[limit.unit]
-        case FixedWindow() | SlidingLog():
-            return limit.amount, _UNIT_BY_PERIOD_US.get(limit.period_us, _UNKNOWN_UNIT)
-        case SlidingWindow():
-            return limit.amount, _UNIT_BY_PERIOD_US.get(limit.cell_us * limit.cells, _UNKNOWN_UNIT)
-        case _:
-            return quota(limit), _UNKNOWN_UNIT
-
-
-def _smallest_whole_rate(limit: Limit, units: int, seconds: int) -> tuple[int, int]:
-    """Returns so many units in so many seconds, in the smallest unit of time in which that is whole."""
-    for number, length in _RATE_UNITS:
-        amount, rest = divmod(units * length, seconds)
-        if not rest:
-            return amount, number
-    return quota(limit), _UNKNOWN_UNIT
+    amount, unit = limit.per_unit()
+    return min(amount, MAX_UINT32), _UNKNOWN_UNIT if unit is None else _UNIT_BY_NAME[unit]

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.nginx.engines.redis.redis_harness import Gate
+from tests.nginx.engines.redis.redis_harness import RedisDriverNginx
 
 
 @pytest.fixture(scope="module")
-def gate() -> Iterator[Gate]:
-    with Gate() as running:
+def gate() -> Iterator[RedisDriverNginx]:
+    with RedisDriverNginx() as running:
         yield running

@@ -41,7 +41,7 @@ _ids = itertools.count()
 PATIENCE_S = 20
 
 
-class Trouble(Exception):
+class NginxRedisError(Exception):
     """What the engine said instead of an answer."""
 
     def __init__(self, said: Any) -> None:
@@ -50,7 +50,7 @@ class Trouble(Exception):
         self.retry = said.get("retry") if isinstance(said, dict) else None
 
 
-class Gate:
+class RedisDriverNginx:
     """A running nginx with the driver."""
 
     def __init__(self, lines: str = "") -> None:
@@ -70,7 +70,7 @@ class Gate:
         assert answer.status == 200, f"{body.decode()}\n{self.nginx.log}"
         found = json.loads(body)
         if found["none"] and found["trouble"]:
-            raise Trouble(found["trouble"])
+            raise NginxRedisError(found["trouble"])
         return None if found["none"] else found["answer"]
 
     def engine(
@@ -79,14 +79,14 @@ class Gate:
         limits: Mapping[str, str],
         terms: Mapping[str, Any] | None = None,
         zones: Mapping[str, Any] | None = None,
-    ) -> "Engine":
+    ) -> "NginxRedisEngine":
         """Rules by name with a limit each; `terms` of those that have some.
 
         Answers have time, unless the URL says how much: a busy machine is no fault.
         """
         if "deadline=" not in url:
             url += f"{'&' if '?' in url else '?'}deadline={PATIENCE_S}s"
-        return Engine(self, url, limits, terms or {}, zones or {})
+        return NginxRedisEngine(self, url, limits, terms or {}, zones or {})
 
     def __enter__(self) -> Self:
         self.nginx.start()
@@ -102,13 +102,13 @@ class Gate:
         assert "aborted" not in log, log
 
 
-class Bundle(NamedTuple):
+class LimitBundle(NamedTuple):
     limits: dict[str, Any]
     scripts: dict[str, str]
     texts: dict[str, str]
 
 
-def bundle(limits: Sequence[Limit], names: Sequence[str], lockouts: bool = False) -> Bundle:
+def bundle(limits: Sequence[Limit], names: Sequence[str], lockouts: bool = False) -> LimitBundle:
     """What a gateway is told of limits: the same words as on Python's wire."""
     said: dict[str, Any] = {}
     scripts: dict[str, Script] = {}
@@ -129,15 +129,15 @@ def bundle(limits: Sequence[Limit], names: Sequence[str], lockouts: bool = False
     scripts["slots"] = standalone_script("slots", "slots")
     scripts["membership"] = standalone_script("membership")
     texts = {script.sha: script.text for script in scripts.values()}
-    return Bundle(said, {name: script.sha for name, script in scripts.items()}, texts)
+    return LimitBundle(said, {name: script.sha for name, script in scripts.items()}, texts)
 
 
-class Engine:
+class NginxRedisEngine:
     """The engine in nginx, with a hand for each rule."""
 
     def __init__(
         self,
-        gate: Gate,
+        gate: RedisDriverNginx,
         url: str,
         limits: Mapping[str, str],
         terms: Mapping[str, Any],

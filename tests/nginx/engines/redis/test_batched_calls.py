@@ -5,13 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from headgate.engines.redis import keys
-from tests.nginx.engines.redis.redis_harness import Engine, Gate
+from tests.nginx.engines.redis.redis_harness import NginxRedisEngine, RedisDriverNginx
 from tests.servers import RedisServer
 
 MANY = 120  # calls at once, in one request
 
 
-def at_once(engine: Engine, *calls: list[tuple[str, str, int]]) -> list[Any]:
+def at_once(engine: NginxRedisEngine, *calls: list[tuple[str, str, int]]) -> list[Any]:
     asks = [engine.charges(*call) for call in calls]
     return list(engine.do("decide_each", asks=asks, commit=1))
 
@@ -26,7 +26,7 @@ def runs(server: RedisServer) -> int:
     return sum(int(each.removeprefix("calls=").partition(",")[0]) for each in told)
 
 
-def test_all_or_none_and_exactly(gate: Gate, redis_server: RedisServer) -> None:
+def test_all_or_none_and_exactly(gate: RedisDriverNginx, redis_server: RedisServer) -> None:
     engine = gate.engine(redis_server.url, {"large": "400/hour", "small": "30/hour", "user": "4/hour"})
     before = runs(redis_server)
 
@@ -45,7 +45,7 @@ def test_all_or_none_and_exactly(gate: Gate, redis_server: RedisServer) -> None:
     assert runs(redis_server) - before < len(told) / 4, "many calls are decided in one run"
 
 
-def test_one_charge_and_other_costs(gate: Gate, redis_server: RedisServer) -> None:
+def test_one_charge_and_other_costs(gate: RedisDriverNginx, redis_server: RedisServer) -> None:
     engine = gate.engine(redis_server.url, {"one": "1000/hour fixed", "two": "500/hour fixed"})
     costs = [i % 4 for i in range(MANY)]
     told = at_once(
@@ -56,7 +56,7 @@ def test_one_charge_and_other_costs(gate: Gate, redis_server: RedisServer) -> No
     assert engine.take("two", "k", 0)[1] == 500 - 5 * costs.count(0)
 
 
-def test_other_questions_travel_beside_them(gate: Gate, redis_server: RedisServer) -> None:
+def test_other_questions_travel_beside_them(gate: RedisDriverNginx, redis_server: RedisServer) -> None:
     """Another algorithm, a log, a rule that is aside, a calendar's window."""
     amounts = {"tb": 90, "tb2": 70, "fw": 60, "log": 50, "month": 40, "aside": 30}
     forms = {"fw": "hour fixed", "log": "hour log", "month": "month fixed"}
@@ -71,7 +71,7 @@ def test_other_questions_travel_beside_them(gate: Gate, redis_server: RedisServe
     assert left == {name: amount - counts[name] for name, amount in amounts.items()}
 
 
-def test_a_server_that_forgot_the_scripts(gate: Gate, redis_server: RedisServer) -> None:
+def test_a_server_that_forgot_the_scripts(gate: RedisDriverNginx, redis_server: RedisServer) -> None:
     engine = gate.engine(redis_server.url, {"a": "1000/hour", "b": "1000/hour"})
     for turn in range(3):
         redis_server.call("SCRIPT", "FLUSH")
@@ -83,7 +83,7 @@ def test_a_server_that_forgot_the_scripts(gate: Gate, redis_server: RedisServer)
     assert runs(redis_server) - before < MANY / 4, "it knows the script of many calls again"
 
 
-def test_the_same_count_under_another_limit(gate: Gate, redis_server: RedisServer) -> None:
+def test_the_same_count_under_another_limit(gate: RedisDriverNginx, redis_server: RedisServer) -> None:
     """The rule has changed, and some were on their way by then: both are decided, each by its own limit."""
     engine = gate.engine(redis_server.url, {"before": "1000/hour fixed", "after": "600/hour fixed"})
     engine.do("one_count")
@@ -94,7 +94,7 @@ def test_the_same_count_under_another_limit(gate: Gate, redis_server: RedisServe
     assert used == list(range(1, MANY + 1))
 
 
-def test_a_count_that_is_not_ours(gate: Gate, redis_server: RedisServer) -> None:
+def test_a_count_that_is_not_ours(gate: RedisDriverNginx, redis_server: RedisServer) -> None:
     engine = gate.engine(redis_server.url, {"a": "1000/hour", "b": "1000/hour"})
     engine.take("b", "bad")
     key = keys.build_key(keys.key_head("hg", "token_bucket", "b"), "bad")
@@ -110,7 +110,7 @@ def test_a_count_that_is_not_ours(gate: Gate, redis_server: RedisServer) -> None
     assert redis_server.call("LRANGE", key, 0, -1) == [b"not ours"]
 
 
-def test_more_counts_than_one_question_has_room_for(gate: Gate, redis_server: RedisServer) -> None:
+def test_more_counts_than_one_question_has_room_for(gate: RedisDriverNginx, redis_server: RedisServer) -> None:
     """A script can have some thousand values in its hands."""
     rules = {f"r{number}": "100/hour" for number in range(600)}
     engine = gate.engine(redis_server.url, rules)

@@ -1,7 +1,7 @@
 """Convoys: questions that travel together, each with its own answer, its own time, and its own trouble.
 
 The file is long for one reason: who travels with whom is only known beside a server that answers when the test
-says so (Station), and every law of convoy.lua is a story at it.
+says so (EchoServer), and every law of convoy.lua is a story at it.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from typing import Any, Self
 import pytest
 
 from headgate.engines.redis import protocol
-from tests.nginx.engines.redis.redis_harness import Engine, Gate
+from tests.nginx.engines.redis.redis_harness import NginxRedisEngine, RedisDriverNginx
 from tests.servers import Proxy, RedisServer
 from tests.servers.waiting import until
 
@@ -32,7 +32,7 @@ ECHO = re.compile(rb"ECHO\r\n\$\d+\r\n(.*?)\r\n")
 RESET = struct.pack("ii", 1, 0)  # closing then sends RST
 
 
-class Station:
+class EchoServer:
     """A server that echoes. Each send that arrives is a load of words; a word that is held stops its connection
     until it is let go, and `says` and `ends` do to a word what a faulty server would."""
 
@@ -147,7 +147,7 @@ FIRST = [f"d{i}" for i in range(DRIVERS)]  # those who go straight
 
 
 @contextmanager
-def asking(gate: Gate, port: int, *questions: Any, **more: Any) -> Iterator[Callable[[], list[Any]]]:
+def asking(gate: RedisDriverNginx, port: int, *questions: Any, **more: Any) -> Iterator[Callable[[], list[Any]]]:
     """All of them at once, from one request; what they were told when all are back."""
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(gate.ask, "convoys", port=port, asks=questions, **more)
@@ -175,7 +175,7 @@ def all_posted(port: int, bodies: list[Any]) -> list[Any]:
 # Answers.
 
 
-def test_hundreds_of_requests_each_with_its_own_answer(gate: Gate, redis_server: RedisServer) -> None:
+def test_hundreds_of_requests_each_with_its_own_answer(gate: RedisDriverNginx, redis_server: RedisServer) -> None:
     script = "return {ARGV[1], string.rep(ARGV[1], tonumber(ARGV[2])), tonumber(ARGV[2])}"
     with Proxy(redis_server) as link:
         for _ in range(2):
@@ -186,9 +186,9 @@ def test_hundreds_of_requests_each_with_its_own_answer(gate: Gate, redis_server:
         assert link.opened <= DRIVERS, "as many drive at once"
 
 
-def test_who_waits_travels_together_and_the_first_go_straight(gate: Gate) -> None:
+def test_who_waits_travels_together_and_the_first_go_straight(gate: RedisDriverNginx) -> None:
     others = [f"w{i}" for i in range(200)]
-    with Station(*FIRST) as station:
+    with EchoServer(*FIRST) as station:
         with asking(gate, station.port, *map(asks, FIRST + others)) as answers:
             station.hears(*FIRST)
             assert sorted(station.loads) == [[word] for word in FIRST], "straight, though nobody is answered"
@@ -201,24 +201,24 @@ def test_who_waits_travels_together_and_the_first_go_straight(gate: Gate) -> Non
         assert station.words[DRIVERS:] == others, "in the order in which they came"
 
 
-def test_one_by_one_nobody_waits(gate: Gate) -> None:
-    with Station() as station:
+def test_one_by_one_nobody_waits(gate: RedisDriverNginx) -> None:
+    with EchoServer() as station:
         for i in range(20):
             assert gate.ask("convoy", port=station.port, **asks(f"w{i}")) == f"w{i}"
         assert station.loads == [[f"w{i}"] for i in range(20)]
         assert gate.ask("convoy_now", port=station.port) == {"drive": 0, "wait": 0}
 
 
-def test_replies_in_pieces(gate: Gate) -> None:
+def test_replies_in_pieces(gate: RedisDriverNginx) -> None:
     words = [f"w{i}" for i in range(60)]
-    with Station() as station:
+    with EchoServer() as station:
         station.piece = 3
         station.says |= {word: protocol.bulk(word.encode() * 50) for word in words[::11]}
         with asking(gate, station.port, *map(asks, words)) as answers:
             assert said(answers()) == [word * 50 if i % 11 == 0 else word for i, word in enumerate(words)]
 
 
-def test_an_error_hits_the_one_who_asked(gate: Gate, redis_server: RedisServer) -> None:
+def test_an_error_hits_the_one_who_asked(gate: RedisDriverNginx, redis_server: RedisServer) -> None:
     redis_server.call("SET", "a text", "x")
     packed = [protocol.command("ECHO", f"w{i}") for i in range(60)]
     packed[11::10] = [protocol.command("EVALSHA", "f" * 40, 0)] * 5
@@ -234,17 +234,17 @@ def test_an_error_hits_the_one_who_asked(gate: Gate, redis_server: RedisServer) 
     assert all(each["trouble"]["text"].startswith("WRONGTYPE") for each in found[13::10])
 
 
-def open_engine(gate: Gate, url: str) -> Engine:
+def open_engine(gate: RedisDriverNginx, url: str) -> NginxRedisEngine:
     return gate.engine(f"{url}?deadline=10s", {"login": "100/day"})
 
 
-def many(engine: Engine, times: int, deadline: float) -> list[Any]:
+def many(engine: NginxRedisEngine, times: int, deadline: float) -> list[Any]:
     charges = engine.charges(("login", "ada", 1))
     found: list[Any] = engine.do("decide_many", charges=charges, commit=1, times=times, deadline=deadline)
     return found
 
 
-def test_a_script_that_the_server_forgot(gate: Gate) -> None:
+def test_a_script_that_the_server_forgot(gate: RedisDriverNginx) -> None:
     with RedisServer() as server:
         engine = open_engine(gate, server.url)
         for rounds in (1, 2):
@@ -259,9 +259,9 @@ def test_a_script_that_the_server_forgot(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize("heard", [0, 1, 6])
-def test_a_server_that_hangs_up_in_the_middle(gate: Gate, heard: int) -> None:
+def test_a_server_that_hangs_up_in_the_middle(gate: RedisDriverNginx, heard: int) -> None:
     others = [f"w{i}" for i in range(SEATS)]
-    with Station(*FIRST) as station:
+    with EchoServer(*FIRST) as station:
         station.ends.add(others[heard])
         with asking(gate, station.port, *map(asks, FIRST + others)) as answers:
             station.hears(*FIRST)
@@ -274,7 +274,7 @@ def test_a_server_that_hangs_up_in_the_middle(gate: Gate, heard: int) -> None:
         assert gate.ask("convoy", port=station.port, **asks("after")) == "after"
 
 
-def test_a_link_that_is_cut_under_convoys(gate: Gate, redis_server: RedisServer) -> None:
+def test_a_link_that_is_cut_under_convoys(gate: RedisDriverNginx, redis_server: RedisServer) -> None:
     with Proxy(redis_server) as link:
         engine = open_engine(gate, link.url)
         engine.take("login", "ada", 0)
@@ -294,10 +294,10 @@ def test_a_link_that_is_cut_under_convoys(gate: Gate, redis_server: RedisServer)
         assert len(answered) <= charged <= 80
 
 
-def test_a_convoy_that_could_not_be_sent_is_lost(gate: Gate) -> None:
+def test_a_convoy_that_could_not_be_sent_is_lost(gate: RedisDriverNginx) -> None:
     """The connection was reset while nginx looked away. Of one question nobody had all; of several, perhaps."""
     others = [f"w{i}" for i in range(3)]
-    with Station(*FIRST) as station:
+    with EchoServer(*FIRST) as station:
         first = [asks("d0", blind=0.6), *map(asks, FIRST[1:])]
         with asking(gate, station.port, *first, *map(asks, others)) as answers:
             station.hears(*FIRST)
@@ -311,9 +311,9 @@ def test_a_convoy_that_could_not_be_sent_is_lost(gate: Gate) -> None:
         assert gate.ask("convoy", port=station.port, **asks("after")) == "after"
 
 
-def test_who_says_more_than_was_asked_is_not_believed(gate: Gate) -> None:
+def test_who_says_more_than_was_asked_is_not_believed(gate: RedisDriverNginx) -> None:
     others = [f"w{i}" for i in range(5)]
-    with Station(*FIRST) as station:
+    with EchoServer(*FIRST) as station:
         station.says["w4"] = b"+w4\r\n+w5\r\n"
         with asking(gate, station.port, *map(asks, FIRST + others)) as answers:
             station.hears(*FIRST)
@@ -324,7 +324,7 @@ def test_who_says_more_than_was_asked_is_not_believed(gate: Gate) -> None:
         assert gate.ask("convoy", port=station.port, **asks("after")) == "after"
 
 
-def test_a_server_that_is_not_there(gate: Gate) -> None:
+def test_a_server_that_is_not_there(gate: RedisDriverNginx) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
     with asking(gate, port, *(asks(f"w{i}") for i in range(50))) as answers:
@@ -336,8 +336,8 @@ def test_a_server_that_is_not_there(gate: Gate) -> None:
 # Deadlines.
 
 
-def test_a_silent_server(gate: Gate) -> None:
-    with Station() as station:
+def test_a_silent_server(gate: RedisDriverNginx) -> None:
+    with EchoServer() as station:
         station.silent = True
         questions = [asks(f"w{i}", 0.3 if i % 2 else 2) for i in range(100)]
         with asking(gate, station.port, *questions) as answers:
@@ -353,8 +353,8 @@ def test_a_silent_server(gate: Gate) -> None:
         assert gate.ask("convoy_now", port=station.port) == {"drive": 0, "wait": 0}
 
 
-def test_nobody_rides_with_one_who_has_much_less_time(gate: Gate) -> None:
-    with Station(*FIRST, "short") as station:
+def test_nobody_rides_with_one_who_has_much_less_time(gate: RedisDriverNginx) -> None:
+    with EchoServer(*FIRST, "short") as station:
         questions = [*map(asks, FIRST), asks("short", 0.4), asks("long"), asks("alike", 0.405)]
         with asking(gate, station.port, *questions) as answers:
             station.hears(*FIRST)
@@ -367,8 +367,8 @@ def test_nobody_rides_with_one_who_has_much_less_time(gate: Gate) -> None:
         assert 0.3 < found[5]["took"] < 0.4 + SLACK
 
 
-def test_who_has_less_time_than_the_driver_leaves_by_his_own(gate: Gate) -> None:
-    with Station(*FIRST, "long") as station:
+def test_who_has_less_time_than_the_driver_leaves_by_his_own(gate: RedisDriverNginx) -> None:
+    with EchoServer(*FIRST, "long") as station:
         questions = [*map(asks, FIRST), asks("long"), asks("short", 0.3), asks("other")]
         with asking(gate, station.port, *questions) as answers:
             station.hears(*FIRST)
@@ -382,9 +382,9 @@ def test_who_has_less_time_than_the_driver_leaves_by_his_own(gate: Gate) -> None
         assert found[5]["took"] < 0.3 + SLACK
 
 
-def test_who_is_told_to_drive_when_his_time_is_over_passes_it_on(gate: Gate) -> None:
+def test_who_is_told_to_drive_when_his_time_is_over_passes_it_on(gate: RedisDriverNginx) -> None:
     """nginx looks away between the word that he may drive and the moment in which he hears it."""
-    with Station(*FIRST) as station:
+    with EchoServer(*FIRST) as station:
         first = [asks("d0", blind=0.5), *map(asks, FIRST[1:])]
         with asking(gate, station.port, *first, asks("late", 0.4), asks("next")) as answers:
             station.hears(*FIRST)
@@ -427,8 +427,8 @@ def test_a_driver_who_comes_back_late_has_no_place_to_pass_on() -> None:
     others = [f"w{i}" for i in range(100)]
     with (
         slow_names(0.8) as port,
-        Gate(f"resolver 127.0.0.1:{port} ipv6=off;") as gate,
-        Station(*others) as station,
+        RedisDriverNginx(f"resolver 127.0.0.1:{port} ipv6=off;") as gate,
+        EchoServer(*others) as station,
     ):
         questions = [*(asks(word, 0.3) for word in FIRST), *map(asks, others)]
         with asking(gate, station.port, *questions, host="station.test") as answers:
@@ -443,8 +443,8 @@ def test_a_driver_who_comes_back_late_has_no_place_to_pass_on() -> None:
 # Those who are broken off.
 
 
-def test_a_broken_driver_costs_who_rides_with_him(gate: Gate) -> None:
-    with Station(*FIRST, "driver") as station:
+def test_a_broken_driver_costs_who_rides_with_him(gate: RedisDriverNginx) -> None:
+    with EchoServer(*FIRST, "driver") as station:
         questions = [*map(asks, FIRST), *(asks(word, 0.8) for word in ("driver", "r1", "r2"))]
         with asking(gate, station.port, *questions, broken=[5], broken_after=0.3) as answers:
             station.hears(*FIRST)
@@ -461,10 +461,10 @@ def test_a_broken_driver_costs_who_rides_with_him(gate: Gate) -> None:
             assert said(answers()) == [f"w{i}" for i in range(20)]
 
 
-def test_all_drivers_are_broken_and_nobody_else_comes(gate: Gate) -> None:
+def test_all_drivers_are_broken_and_nobody_else_comes(gate: RedisDriverNginx) -> None:
     """Who waits takes a place by himself when a driver's time is over."""
     others = [f"w{i}" for i in range(40)]
-    with Station(*FIRST) as station:
+    with EchoServer(*FIRST) as station:
         questions = [*(asks(word, 0.5) for word in FIRST), *map(asks, others)]
         with asking(gate, station.port, *questions, broken=[1, 2, 3, 4], broken_after=0.2) as answers:
             found = answers()[DRIVERS:]
@@ -473,9 +473,9 @@ def test_all_drivers_are_broken_and_nobody_else_comes(gate: Gate) -> None:
         assert Counter(station.words) == Counter(FIRST + others)
 
 
-def test_all_who_drive_on_are_broken_and_had_less_time_than_those_before(gate: Gate) -> None:
+def test_all_who_drive_on_are_broken_and_had_less_time_than_those_before(gate: RedisDriverNginx) -> None:
     shorts, others = [f"s{i}" for i in range(DRIVERS)], [f"w{i}" for i in range(40)]
-    with Station(*FIRST, *shorts) as station:
+    with EchoServer(*FIRST, *shorts) as station:
         questions = [
             *map(asks, FIRST),
             *(asks(s, 0.6 + 0.03 * i) for i, s in enumerate(shorts)),
@@ -490,10 +490,10 @@ def test_all_who_drive_on_are_broken_and_had_less_time_than_those_before(gate: G
         assert all(0.5 < each["took"] < 1 + SLACK for each in found)
 
 
-def test_who_is_broken_while_he_waits_costs_nobody_anything(gate: Gate) -> None:
+def test_who_is_broken_while_he_waits_costs_nobody_anything(gate: RedisDriverNginx) -> None:
     gone, others = [f"g{i}" for i in range(40)], [f"w{i}" for i in range(40)]
     broken = [DRIVERS + 1 + i for i in range(40)]
-    with Station(*FIRST) as station:
+    with EchoServer(*FIRST) as station:
         with asking(
             gate, station.port, *map(asks, FIRST + gone + others), broken=broken, broken_after=0.2
         ) as answers:
@@ -510,8 +510,8 @@ def test_who_is_broken_while_he_waits_costs_nobody_anything(gate: Gate) -> None:
 
 
 @pytest.fixture(scope="module")
-def leaving() -> Iterator[Gate]:
-    with Gate("lua_check_client_abort on;") as running:
+def leaving() -> Iterator[RedisDriverNginx]:
+    with RedisDriverNginx("lua_check_client_abort on;") as running:
         yield running
 
 
@@ -522,9 +522,9 @@ def sent(port: int, body: Any) -> socket.socket:
     return caller
 
 
-def test_clients_that_go_away(leaving: Gate) -> None:
+def test_clients_that_go_away(leaving: RedisDriverNginx) -> None:
     """Drivers and riders alike; those who stay are answered when the drivers' time is over."""
-    with Station(*FIRST) as station:
+    with EchoServer(*FIRST) as station:
 
         def body(word: str, seconds: float) -> dict[str, Any]:
             return {"verb": "convoy", "port": station.port, **asks(word, seconds)}
@@ -551,7 +551,7 @@ def test_clients_that_go_away(leaving: Gate) -> None:
 
 
 def test_a_reload_under_load(redis_server: RedisServer) -> None:
-    async def load(gate: Gate, link: Proxy) -> int:
+    async def load(gate: RedisDriverNginx, link: Proxy) -> int:
         stop = asyncio.get_running_loop().time() + 1.5
         count = 0
 
@@ -571,6 +571,6 @@ def test_a_reload_under_load(redis_server: RedisServer) -> None:
         await asyncio.gather(reloads(), *(one_after_another(f"caller {i}") for i in range(30)))
         return count
 
-    with Gate() as gate, Proxy(redis_server) as link:
+    with RedisDriverNginx() as gate, Proxy(redis_server) as link:
         link.delay(10)
         assert asyncio.run(load(gate, link)) > 200

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headgate.engines.redis.keys import escape_key
 from headgate.engines.redis.topology import slot
 from headgate.limiter import Limiter
-from tests.nginx.engines.redis.redis_harness import Engine, Gate, Trouble, keys_apart
+from tests.nginx.engines.redis.redis_harness import NginxRedisEngine, NginxRedisError, RedisDriverNginx, keys_apart
 from tests.servers import Cluster, RedisServer
 from tests.servers.cluster import slot_of
 
@@ -21,31 +21,31 @@ TERMS = {"shadow": {"aside": True}, "three": {"lockout": (2, 60_000_000, 600_000
 
 
 @pytest.fixture
-def engine(gate: Gate, cluster: Cluster) -> Engine:
+def engine(gate: RedisDriverNginx, cluster: Cluster) -> NginxRedisEngine:
     return gate.engine(f"{cluster.url}?deadline=5s", LIMITS, TERMS)
 
 
 @given(st.binary(max_size=300))
-def test_the_slot_is_the_servers(gate: Gate, key: bytes) -> None:
+def test_the_slot_is_the_servers(gate: RedisDriverNginx, key: bytes) -> None:
     text = key.decode("utf-8", "replace")
     assert gate.ask("slot", key=text.encode().hex()) == slot(escape_key(text))
 
 
-def test_every_key_has_its_node(engine: Engine, cluster: Cluster) -> None:
+def test_every_key_has_its_node(engine: NginxRedisEngine, cluster: Cluster) -> None:
     for key in (A, B, C, A):
         engine.take("one", key)
         assert engine.do("shard", key=key) == f"127.0.0.1:{cluster.master_of(slot_of(key)).port}"
         assert cluster.master_of(slot_of(key)).call("EXISTS", f"hg2:tb:one:{{{key}}}") == 1
 
 
-def test_python_and_nginx_count_together(engine: Engine, cluster: Cluster) -> None:
+def test_python_and_nginx_count_together(engine: NginxRedisEngine, cluster: Cluster) -> None:
     with Limiter("5/day", cluster.url, name="one") as limiter:
         for key in (A, B):
             assert engine.take("one", key)[1] == 4
             assert limiter.take(key).remaining == 3
 
 
-def test_a_cluster_of_valkeys(gate: Gate, valkey_cluster: Cluster) -> None:
+def test_a_cluster_of_valkeys(gate: RedisDriverNginx, valkey_cluster: Cluster) -> None:
     engine = gate.engine(valkey_cluster.url, LIMITS, TERMS)
     with Limiter("5/day", valkey_cluster.url, name="one") as limiter:
         assert engine.take("one", A)[1] == 4
@@ -55,12 +55,12 @@ def test_a_cluster_of_valkeys(gate: Gate, valkey_cluster: Cluster) -> None:
     assert [apart(each)[:2] for each in engine.decide(*both)] == [[1, 2], [0, 0], [1, 7]]
 
 
-def test_plain_commands_find_their_node(engine: Engine, cluster: Cluster) -> None:
+def test_plain_commands_find_their_node(engine: NginxRedisEngine, cluster: Cluster) -> None:
     cluster.master_of("hg2:rules").call("HSET", "hg2:rules", "version", "3")
     assert engine.do("ask", words=["HGET", "hg2:rules", "version"]) == "3"
 
 
-def test_a_slot_that_moved(engine: Engine, cluster: Cluster) -> None:
+def test_a_slot_that_moved(engine: NginxRedisEngine, cluster: Cluster) -> None:
     assert engine.take("one", A)[1] == 4
     at = cluster.master_of(slot_of(A))
     to = next(node for node in cluster.masters() if node is not at)
@@ -74,7 +74,7 @@ def test_a_slot_that_moved(engine: Engine, cluster: Cluster) -> None:
     assert engine.take("one", A)[1] == 2
 
 
-def test_a_slot_on_its_way(engine: Engine, cluster: Cluster) -> None:
+def test_a_slot_on_its_way(engine: NginxRedisEngine, cluster: Cluster) -> None:
     """The old master sends on what is not there any more: ASK, for this question only."""
     at = cluster.master_of(slot_of(B))
     to = next(node for node in cluster.masters() if node is not at)
@@ -91,7 +91,7 @@ def test_a_slot_on_its_way(engine: Engine, cluster: Cluster) -> None:
         cluster.move_slot(slot_of(B), at)
 
 
-def test_counts_of_which_some_have_gone(engine: Engine, cluster: Cluster) -> None:
+def test_counts_of_which_some_have_gone(engine: NginxRedisEngine, cluster: Cluster) -> None:
     """Neither master has all keys of the question: TRYAGAIN, until the move is done."""
     at = cluster.master_of(slot_of(C))
     to = next(node for node in cluster.masters() if node is not at)
@@ -99,7 +99,7 @@ def test_counts_of_which_some_have_gone(engine: Engine, cluster: Cluster) -> Non
     move = cluster.moving_slot(slot_of(C), to)
     try:
         move.carry(f"hg2:tb:one:{{{C}}}")
-        with pytest.raises(Trouble, match="TRYAGAIN"):
+        with pytest.raises(NginxRedisError, match="TRYAGAIN"):
             engine.decide(("one", C, 1), ("two", C, 1), deadline=1)
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(engine.decide, ("one", C, 1), ("two", C, 1))
@@ -110,7 +110,7 @@ def test_counts_of_which_some_have_gone(engine: Engine, cluster: Cluster) -> Non
         cluster.move_slot(slot_of(C), at)
 
 
-def test_one_looks_for_all(gate: Gate, cluster: Cluster) -> None:
+def test_one_looks_for_all(gate: RedisDriverNginx, cluster: Cluster) -> None:
     for node in cluster.nodes:
         node.call("CONFIG", "RESETSTAT")
     engine = gate.engine(f"{cluster.url}?deadline=5s", {"one": "15/day"})
@@ -120,7 +120,7 @@ def test_one_looks_for_all(gate: Gate, cluster: Cluster) -> None:
     assert sum(int(look.partition("=")[2].partition(",")[0]) for look in looks) == 1
 
 
-def test_one_slot_is_one_round(engine: Engine, cluster: Cluster) -> None:
+def test_one_slot_is_one_round(engine: NginxRedisEngine, cluster: Cluster) -> None:
     facts = engine.decide(("one", A, 1), ("two", A, 1), ("shadow", A, 1))
     assert [each[:2] for each in facts] == [[1, 4], [1, 4], [1, 8]]
 
@@ -133,7 +133,7 @@ def apart(facts: object) -> list[int]:
     return found
 
 
-def test_all_or_none_on_several(engine: Engine) -> None:
+def test_all_or_none_on_several(engine: NginxRedisEngine) -> None:
     both = (("one", A, 1), ("two", B, 1))
     assert [apart(each)[:2] for each in engine.decide(*both)] == [[1, 4], [1, 4]]
     told = engine.decide(*both, commit=0)
@@ -143,7 +143,7 @@ def test_all_or_none_on_several(engine: Engine) -> None:
     assert engine.take("one", A, 0)[1] == 4
 
 
-def test_what_is_aside_elsewhere(engine: Engine) -> None:
+def test_what_is_aside_elsewhere(engine: NginxRedisEngine) -> None:
     """One live group: nothing to agree on, and it is as atomic as alone."""
     both = (("one", A, 5), ("shadow", B, 1))
     assert [each[:2] for each in engine.decide(*both)] == [[1, 0], [1, 8]]
@@ -155,14 +155,14 @@ def test_what_is_aside_elsewhere(engine: Engine) -> None:
     assert [apart(each)[:2] for each in engine.decide(*mixed)] == [[1, 4], [1, 8], [1, 4], [1, 8]]
 
 
-def test_refusals_are_counted_once(engine: Engine) -> None:
+def test_refusals_are_counted_once(engine: NginxRedisEngine) -> None:
     both = (("three", A, 3), ("one", B, 1))
     assert [apart(each)[0] for each in engine.decide(*both)] == [0, 1]
     assert [apart(each)[0] for each in engine.decide(*both)] == [-3, 1]
     assert engine.take("one", B, 0)[1] == 5
 
 
-def test_taken_back_where_one_refuses_after_all(gate: Gate, cluster: Cluster) -> None:
+def test_taken_back_where_one_refuses_after_all(gate: RedisDriverNginx, cluster: Cluster) -> None:
     """Many at once on two counts, of which one is small: what passed at the large one only has been given back."""
     engine = gate.engine(cluster.url, {"large": "400/day fixed", "small": "30/day fixed"})
     both = engine.charges(("large", A, 1), ("small", B, 1))
@@ -181,13 +181,13 @@ def mortal() -> Iterator[Cluster]:
         yield cluster
 
 
-def test_a_master_that_was_killed(gate: Gate, mortal: Cluster) -> None:
+def test_a_master_that_was_killed(gate: RedisDriverNginx, mortal: Cluster) -> None:
     engine = gate.engine(f"{mortal.url}?deadline=15s", LIMITS, TERMS)
     for key in (A, B, C):
         engine.take("one", key)
     victim = mortal.master_of(slot_of(A))
     victim.kill()
-    with pytest.raises(Trouble) as unreachable:
+    with pytest.raises(NginxRedisError) as unreachable:
         engine.take("one", A, deadline=0.1)
     assert unreachable.value.kind in {"unreachable", "refused", "timeout"}
     assert engine.take("one", B)[0] == 1, "the others go on"
@@ -201,7 +201,7 @@ def test_a_master_that_was_killed(gate: Gate, mortal: Cluster) -> None:
     mortal.heal()
 
 
-def test_a_paused_master_holds_up_nobody_else(gate: Gate, mortal: Cluster) -> None:
+def test_a_paused_master_holds_up_nobody_else(gate: RedisDriverNginx, mortal: Cluster) -> None:
     mortal.heal()
     engine = gate.engine(mortal.url, LIMITS, TERMS)
     for key in (A, B, C):
@@ -215,34 +215,34 @@ def test_a_paused_master_holds_up_nobody_else(gate: Gate, mortal: Cluster) -> No
         assert time.monotonic() - began < 6
         assert facts[0][0] == 1
         assert facts[1]["degraded"] is True
-        with pytest.raises(Trouble) as late:
+        with pytest.raises(NginxRedisError) as late:
             engine.decide(("one", B, 1), ("two", C, 1), deadline=0.2)
         assert late.value.kind == "timeout"
         assert time.monotonic() - began < 15
 
 
-def test_a_cluster_that_is_not_there(gate: Gate) -> None:
+def test_a_cluster_that_is_not_there(gate: RedisDriverNginx) -> None:
     engine = gate.engine("redis+cluster://127.0.0.1:1,127.0.0.1:2", LIMITS, TERMS)
-    with pytest.raises(Trouble, match="no node could tell") as unreachable:
+    with pytest.raises(NginxRedisError, match="no node could tell") as unreachable:
         engine.take("one", A)
     assert unreachable.value.kind == "unreachable"
 
 
-def test_a_node_of_a_cluster_is_not_all_of_it(gate: Gate, cluster: Cluster) -> None:
+def test_a_node_of_a_cluster_is_not_all_of_it(gate: RedisDriverNginx, cluster: Cluster) -> None:
     """Its keys are counted there; any other is told how to write the URL."""
     node = cluster.master_of(slot_of(A))
     engine = gate.engine(node.url, LIMITS)
     assert engine.take("one", A)[0] == 1
     theirs = next(key for key in (B, C) if cluster.master_of(slot_of(key)) is not node)
     with pytest.raises(
-        Trouble, match=r"it is a node of a cluster \(MOVED .*\)\. Write redis\+cluster://127"
+        NginxRedisError, match=r"it is a node of a cluster \(MOVED .*\)\. Write redis\+cluster://127"
     ) as told:
         engine.take("one", theirs)
     assert str(told.value).endswith(f"Write redis+cluster://127.0.0.1:{node.port} as the engine's URL.")
 
 
-def test_not_a_cluster(gate: Gate, redis_server: RedisServer) -> None:
+def test_not_a_cluster(gate: RedisDriverNginx, redis_server: RedisServer) -> None:
     engine = gate.engine(f"redis+cluster://127.0.0.1:{redis_server.port}?deadline=300ms", LIMITS)
-    with pytest.raises(Trouble, match=r"cluster support disabled") as told:
+    with pytest.raises(NginxRedisError, match=r"cluster support disabled") as told:
         engine.take("one", A)
     assert str(told.value).endswith(f"Write redis://127.0.0.1:{redis_server.port} as the engine's URL.")

@@ -12,7 +12,7 @@ from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.redis import protocol
 from headgate.engines.redis.protocol import RequestBuilder
 from headgate.engines.redis.script_assembly import algorithm_script, mixed_script
-from tests.nginx.engines.redis.redis_harness import Engine, Gate
+from tests.nginx.engines.redis.redis_harness import NginxRedisEngine, RedisDriverNginx
 
 RULES: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("10/s", {}),
@@ -30,13 +30,13 @@ CHARGES = st.lists(st.tuples(st.sampled_from(sorted(RULES)), KEYS, COSTS), min_s
 
 
 @pytest.fixture(scope="module")
-def engine(gate: Gate) -> Engine:
+def engine(gate: RedisDriverNginx) -> NginxRedisEngine:
     limits = {name: text for name, (text, _) in RULES.items()}
     return gate.engine("redis://h", limits, {name: terms for name, (_, terms) in RULES.items()})
 
 
 @pytest.fixture(scope="module")
-def questions(engine: Engine) -> dict[str, RequestBuilder]:
+def questions(engine: NginxRedisEngine) -> dict[str, RequestBuilder]:
     found = {}
     for name, (_, said) in RULES.items():
         given: dict[str, Any] = dict(said)
@@ -47,7 +47,9 @@ def questions(engine: Engine) -> dict[str, RequestBuilder]:
 
 
 @given(charges=CHARGES, commit=st.sampled_from([0, 1, 2]))
-def test_together(engine: Engine, questions: dict[str, RequestBuilder], charges: Any, commit: int) -> None:
+def test_together(
+    engine: NginxRedisEngine, questions: dict[str, RequestBuilder], charges: Any, commit: int
+) -> None:
     asked = [(questions[name], key, cost) for name, key, cost in charges]
     said = protocol.take_all_request(asked, None, 0, commit)
     assert said.script is not None
@@ -65,7 +67,9 @@ def test_together(engine: Engine, questions: dict[str, RequestBuilder], charges:
 
 
 @given(charges=st.lists(st.tuples(st.sampled_from(["plain", "too"]), KEYS, COSTS), min_size=1, max_size=6))
-def test_together_where_all_are_alike(engine: Engine, questions: dict[str, RequestBuilder], charges: Any) -> None:
+def test_together_where_all_are_alike(
+    engine: NginxRedisEngine, questions: dict[str, RequestBuilder], charges: Any
+) -> None:
     asked = [(questions[name], key, cost) for name, key, cost in charges]
     said = protocol.take_all_request(asked, None, 0)
     script = algorithm_script("take_together", "token_bucket")
@@ -75,7 +79,9 @@ def test_together_where_all_are_alike(engine: Engine, questions: dict[str, Reque
 
 
 @given(name=st.sampled_from(["plain", "other", "log", "shadow"]), key=KEYS, cost=COSTS)
-def test_a_take(engine: Engine, questions: dict[str, RequestBuilder], name: str, key: str, cost: int) -> None:
+def test_a_take(
+    engine: NginxRedisEngine, questions: dict[str, RequestBuilder], name: str, key: str, cost: int
+) -> None:
     found = bytes.fromhex(engine.about("take", (name, key, cost)))
     said = questions[name].decide(key, cost, None, 0).packed
     if cost != 1:  # Python says beside a cost that it has no patience
@@ -88,7 +94,7 @@ def test_a_take(engine: Engine, questions: dict[str, RequestBuilder], name: str,
     name=st.sampled_from(["plain", "other", "log"]), key=KEYS, cost=st.integers(1, 9), at_us=st.integers(0, 2**52)
 )
 def test_a_refund(
-    engine: Engine, questions: dict[str, RequestBuilder], name: str, key: str, cost: int, at_us: int
+    engine: NginxRedisEngine, questions: dict[str, RequestBuilder], name: str, key: str, cost: int, at_us: int
 ) -> None:
     facts = [1, 3, 0, 70, 80, at_us, at_us + 5]
     found = engine.about("packed_refund", (name, key, cost), facts=facts)

@@ -9,13 +9,13 @@ from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.limit_syntax import parse
 from headgate.limiter import Limiter
-from tests.nginx.engines.redis.redis_harness import PATIENCE_S, Gate, Trouble
+from tests.nginx.engines.redis.redis_harness import PATIENCE_S, NginxRedisError, RedisDriverNginx
 from tests.servers import RedisServer
 
 DAY = 86_400_000_000
 
 
-def test_a_take_is_the_models(gate: Gate, server: RedisServer) -> None:
+def test_a_take_is_the_models(gate: RedisDriverNginx, server: RedisServer) -> None:
     engine = gate.engine(server.url, {"login": "2/day"})
     assert engine.take("login", "ada")[:2] == [1, 1]
     assert engine.take("login", "ada")[:2] == [1, 0]
@@ -29,7 +29,7 @@ def test_a_take_is_the_models(gate: Gate, server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("key", ["a b%{c}", "x" * 200, "y" * 201, "ü" * 150, "}", "\x7f\t", "user=ada"])
-def test_a_key_is_pythons(gate: Gate, server: RedisServer, key: str) -> None:
+def test_a_key_is_pythons(gate: RedisDriverNginx, server: RedisServer, key: str) -> None:
     engine = gate.engine(server.url, {"login": "5/day fixed"})
     there = RedisEngine(server.url, deadline=PATIENCE_S).meter(parse("5/day fixed"), "login")
     assert engine.take("login", key)[1] == 4
@@ -37,7 +37,7 @@ def test_a_key_is_pythons(gate: Gate, server: RedisServer, key: str) -> None:
     assert engine.take("login", key)[1] == 2
 
 
-def test_both_drain_one_count(gate: Gate, server: RedisServer) -> None:
+def test_both_drain_one_count(gate: RedisDriverNginx, server: RedisServer) -> None:
     """Python and nginx ask at the same time, four times as often as the limit: exactly the limit passes."""
     amount = 200
     engine = gate.engine(server.url, {"login": f"{amount}/day"})
@@ -55,7 +55,7 @@ def test_both_drain_one_count(gate: Gate, server: RedisServer) -> None:
     assert min(passed) > 0, "one of them never came to it: the story tells nothing"
 
 
-def test_many_at_once_in_one_worker(gate: Gate, server: RedisServer) -> None:
+def test_many_at_once_in_one_worker(gate: RedisDriverNginx, server: RedisServer) -> None:
     engine = gate.engine(server.url, {"login": "50/day"})
     found = engine.do("decide_many", charges=engine.charges(("login", "ada", 1)), commit=1, times=120)
     assert sum(each["answers"][0][0] for each in found) == 50
@@ -63,7 +63,7 @@ def test_many_at_once_in_one_worker(gate: Gate, server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("text", ["3/day", "3/day fixed", "3/day sliding", "3/day log"])
-def test_all_or_none(gate: Gate, server: RedisServer, text: str) -> None:
+def test_all_or_none(gate: RedisDriverNginx, server: RedisServer, text: str) -> None:
     engine = gate.engine(server.url, {"one": text, "two": "1/day fixed"})
     both = (("one", "ada", 1), ("two", "ada", 1))
     assert [facts[0] for facts in engine.decide(*both, commit=0)] == [1, 1]
@@ -73,7 +73,7 @@ def test_all_or_none(gate: Gate, server: RedisServer, text: str) -> None:
     assert engine.take("one", "ada", 0)[1] == 2
 
 
-def test_what_is_aside_is_by_itself(gate: Gate, server: RedisServer) -> None:
+def test_what_is_aside_is_by_itself(gate: RedisDriverNginx, server: RedisServer) -> None:
     engine = gate.engine(server.url, {"live": "1/day", "shadow": "2/day"}, {"shadow": {"aside": True}})
     both = (("live", "ada", 1), ("shadow", "ada", 1))
     assert [facts[:2] for facts in engine.decide(*both)] == [[1, 0], [1, 1]]
@@ -82,7 +82,7 @@ def test_what_is_aside_is_by_itself(gate: Gate, server: RedisServer) -> None:
     assert engine.take("shadow", "bob")[:2] == [1, 1]  # by itself it is a take
 
 
-def test_a_lockout_is_pythons(gate: Gate, server: RedisServer) -> None:
+def test_a_lockout_is_pythons(gate: RedisDriverNginx, server: RedisServer) -> None:
     lockout = (2, 60_000_000, 600_000_000)
     engine = gate.engine(server.url, {"login": "1/day"}, {"login": {"lockout": lockout}})
     assert engine.take("login", "ada")[0] == 1
@@ -97,7 +97,9 @@ def test_a_lockout_is_pythons(gate: Gate, server: RedisServer) -> None:
     assert (facts[2] or 0) > 590_000_000
 
 
-def test_an_override_decides_and_is_given_back_by_its_own_numbers(gate: Gate, server: RedisServer) -> None:
+def test_an_override_decides_and_is_given_back_by_its_own_numbers(
+    gate: RedisDriverNginx, server: RedisServer
+) -> None:
     engine = gate.engine(server.url, {"login": "1/day"}, {"login": {"overrides": True}})
     RedisEngine(server.url).overrides("login").set("ada", "5/day")
     facts = engine.take("login", "ada")
@@ -108,13 +110,13 @@ def test_an_override_decides_and_is_given_back_by_its_own_numbers(gate: Gate, se
     assert engine.take("login", "bob")[:2] == [1, 0]
 
 
-def test_given_back(gate: Gate, server: RedisServer) -> None:
+def test_given_back(gate: RedisDriverNginx, server: RedisServer) -> None:
     engine = gate.engine(server.url, {"login": "5/day"})
     facts = engine.take("login", "ada", 3)
     assert engine.about("refund", ("login", "ada", 3), facts=facts)[1] == 5
 
 
-def test_slots(gate: Gate, server: RedisServer) -> None:
+def test_slots(gate: RedisDriverNginx, server: RedisServer) -> None:
     engine = gate.engine(server.url, {"open": "1 slots"})
     charge = ("open", "ada", 1)
     facts = engine.about("acquire", charge)
@@ -130,18 +132,18 @@ def test_slots(gate: Gate, server: RedisServer) -> None:
     assert again[6] > fence
 
 
-def test_plain_commands(gate: Gate, server: RedisServer) -> None:
+def test_plain_commands(gate: RedisDriverNginx, server: RedisServer) -> None:
     engine = gate.engine(server.url, {"login": "5/day"})
     server.call("HSET", "hg2:rules", "version", "3", "3", "x" * 300_000)
     assert engine.do("ask", words=["HMGET", "hg2:rules", "version", "no"]) == ["3", False]
     assert engine.do("ask", words=["HGET", "hg2:rules", "no"]) is False
     assert engine.do("ask", words=["HGET", "hg2:rules", "3"]) == "x" * 300_000
-    with pytest.raises(Trouble, match=r"it answered with an error \(ERR unknown command") as refused:
+    with pytest.raises(NginxRedisError, match=r"it answered with an error \(ERR unknown command") as refused:
         engine.do("ask", words=["NOSUCH"])
     assert refused.value.kind == "refused"
 
 
-def test_scripts_that_were_forgotten_are_told_once(gate: Gate, server: RedisServer) -> None:
+def test_scripts_that_were_forgotten_are_told_once(gate: RedisDriverNginx, server: RedisServer) -> None:
     engine = gate.engine(server.url, {"one": "9/day", "two": "9/day fixed"})
     for left in (8, 7):
         server.call("SCRIPT", "FLUSH")
@@ -152,11 +154,11 @@ def test_scripts_that_were_forgotten_are_told_once(gate: Gate, server: RedisServ
         assert [facts[1] for facts in engine.decide(("one", "eve", 1), ("two", "eve", 1))] == [left, left]
     server.call("SCRIPT", "FLUSH")
     engine.do("forget_scripts")
-    with pytest.raises(Trouble, match="NOSCRIPT"):
+    with pytest.raises(NginxRedisError, match="NOSCRIPT"):
         engine.take("one", "ada")
 
 
-def test_the_smallest_script_that_covers_them(gate: Gate, server: RedisServer) -> None:
+def test_the_smallest_script_that_covers_them(gate: RedisDriverNginx, server: RedisServer) -> None:
     engine = gate.engine(
         server.url, {"one": "9/day", "two": "9/day fixed", "three": "9/day log", "four": "9/s sliding"}
     )
@@ -169,27 +171,27 @@ def test_the_smallest_script_that_covers_them(gate: Gate, server: RedisServer) -
             engine.do("drop", script=name)
     assert [facts[1] for facts in engine.decide(*both)] == [7, 7]
     engine.do("drop", script=max(names, key=len))
-    with pytest.raises(Trouble, match="no script for fixed_window, token_bucket together"):
+    with pytest.raises(NginxRedisError, match="no script for fixed_window, token_bucket together"):
         engine.decide(*both)
     assert engine.take("one", "ada")[1] == 6
 
 
-def test_a_limit_without_a_script_gets_a_sentence(gate: Gate, server: RedisServer) -> None:
+def test_a_limit_without_a_script_gets_a_sentence(gate: RedisDriverNginx, server: RedisServer) -> None:
     engine = gate.engine(server.url, {"open": "1 slots"})
-    with pytest.raises(Trouble, match="no script for slots") as refused:
+    with pytest.raises(NginxRedisError, match="no script for slots") as refused:
         engine.take("open", "ada")
     assert refused.value.kind == "wrong"
 
 
-def test_what_is_not_ours_under_our_prefix(gate: Gate, server: RedisServer) -> None:
+def test_what_is_not_ours_under_our_prefix(gate: RedisDriverNginx, server: RedisServer) -> None:
     engine = gate.engine(server.url, {"login": "5/day"})
     server.call("LPUSH", "hg2:tb:login:{ada}", "x")
-    with pytest.raises(Trouble, match="holds a value that headgate did not write") as refused:
+    with pytest.raises(NginxRedisError, match="holds a value that headgate did not write") as refused:
         engine.take("login", "ada")
     assert refused.value.kind == "corrupt"
 
 
-def test_python_reads_what_nginx_counted(gate: Gate, server: RedisServer) -> None:
+def test_python_reads_what_nginx_counted(gate: RedisDriverNginx, server: RedisServer) -> None:
     engine = gate.engine(server.url, {"10/minute": "10/minute"})
     with Limiter("10/minute", server.url) as limiter:
         for left in range(9, 3, -2):
@@ -197,7 +199,7 @@ def test_python_reads_what_nginx_counted(gate: Gate, server: RedisServer) -> Non
             assert limiter.take("ada").remaining == left - 1
 
 
-def test_a_calendar_goes_by_the_servers_clock(gate: Gate, driven_server: RedisServer) -> None:
+def test_a_calendar_goes_by_the_servers_clock(gate: RedisDriverNginx, driven_server: RedisServer) -> None:
     """The server lives in another year than nginx: the windows that were sent do not hold its time."""
     engine = gate.engine(driven_server.url, {"bill": "5/month fixed", "login": "9/day"}, zones={"UTC": [[0, 0]]})
     there = RedisEngine(driven_server.url).meter(parse("5/month fixed"), "bill")

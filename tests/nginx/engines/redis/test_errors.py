@@ -11,7 +11,7 @@ from headgate.engines.redis.errors import (
     engine_failure,
     parse_error_reply,
 )
-from tests.nginx.engines.redis.redis_harness import Gate
+from tests.nginx.engines.redis.redis_harness import RedisDriverNginx
 
 RETRY = {
     NoScript: "no_script",
@@ -51,18 +51,18 @@ SAID = [
 
 
 @pytest.mark.parametrize("text", SAID)
-def test_what_is_said(gate: Gate, text: str) -> None:
+def test_what_is_said(gate: RedisDriverNginx, text: str) -> None:
     there, here = parse_error_reply(text), gate.ask("said", text=text)
     assert here["kind"] == ("corrupt" if isinstance(there, WrongType) else "refused")
     assert here.get("retry") == RETRY.get(type(there))
     if isinstance(there, Redirected):
         found = (here["is_ask"], here["slot"], here["host"], here["port"])
-        assert found == (there.for_now, there.slot, there.host, there.port)
+        assert found == (there.is_temporary, there.slot, there.host, there.port)
 
 
 @pytest.mark.parametrize("instead", [None, "redis://h:1", "redis+cluster://h:1"])
 @pytest.mark.parametrize("text", SAID)
-def test_what_people_are_told(gate: Gate, text: str, instead: str | None) -> None:
+def test_what_people_are_told(gate: RedisDriverNginx, text: str, instead: str | None) -> None:
     assert gate.ask("told", text=text, instead=instead)["text"] == str(
         engine_failure("h:1", "hg", parse_error_reply(text), instead)
     )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.engines.redis import protocol
-from tests.nginx.engines.redis.redis_harness import Gate
+from tests.nginx.engines.redis.redis_harness import RedisDriverNginx
 
 INTEGERS = st.integers(-(2**53), 2**53)
 LINES = st.text(alphabet=st.characters(codec="ascii", exclude_characters="\r\n")).map(str.encode)
@@ -54,14 +54,14 @@ def meant(reply: Any) -> Any:
 
 
 @given(st.binary(max_size=8), REPLIES, st.binary(max_size=8))
-def test_what_is_spoken_is_read(gate: Gate, before: bytes, reply: Any, behind: bytes) -> None:
+def test_what_is_spoken_is_read(gate: RedisDriverNginx, before: bytes, reply: Any, behind: bytes) -> None:
     text = before + spoken(reply) + behind
     found = gate.ask("read", text=text.hex(), at=len(before) + 1)
     assert found == {"value": meant(reply), "beyond": len(text) - len(behind) + 1}
 
 
 @given(REPLIES, st.data())
-def test_a_piece_is_asked_on_for(gate: Gate, reply: Any, data: st.DataObject) -> None:
+def test_a_piece_is_asked_on_for(gate: RedisDriverNginx, reply: Any, data: st.DataObject) -> None:
     text = spoken(reply)
     cut = data.draw(st.integers(0, len(text) - 1))
     missing = gate.ask("read", text=text[:cut].hex())["missing"]
@@ -72,23 +72,23 @@ def test_a_piece_is_asked_on_for(gate: Gate, reply: Any, data: st.DataObject) ->
     "text",
     [b"HTTP/1.1 400", b":\r\n", b":1x\r\n", b"*x\r\n", b"$3\r\nabcd\r\n", b":-\r\n", b":1\rx", b"*1\r\n!\r\n"],
 )
-def test_what_is_no_reply(gate: Gate, text: bytes) -> None:
+def test_what_is_no_reply(gate: RedisDriverNginx, text: bytes) -> None:
     assert gate.ask("read", text=text.hex()) == {"missing": False}
 
 
 @given(st.lists(st.binary(max_size=30), min_size=1))
-def test_commands_are_pythons(gate: Gate, words: list[bytes]) -> None:
+def test_commands_are_pythons(gate: RedisDriverNginx, words: list[bytes]) -> None:
     packed = gate.ask("pack", words=[word.hex() for word in words])
     assert bytes.fromhex(packed) == protocol.command(*words)
 
 
 @given(st.lists(INTEGERS, min_size=1))
-def test_numbers_are_written_out(gate: Gate, words: list[int]) -> None:
+def test_numbers_are_written_out(gate: RedisDriverNginx, words: list[int]) -> None:
     assert bytes.fromhex(gate.ask("pack", words=words)) == protocol.command(*words)
 
 
 @given(st.lists(st.text(max_size=20)), st.text())
-def test_a_text_in_place_of_its_name(gate: Gate, words: list[str], text: str) -> None:
+def test_a_text_in_place_of_its_name(gate: RedisDriverNginx, words: list[str], text: str) -> None:
     packed = protocol.command("EVALSHA", "0" * 40, *words)
     found = gate.ask("with_text", packed=packed.hex(), text=text.encode().hex())
     assert bytes.fromhex(found) == protocol.command("EVAL", text, *words)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.nginx.engines.redis.redis_harness import Gate, Trouble
+from tests.nginx.engines.redis.redis_harness import NginxRedisError, RedisDriverNginx
 from tests.servers import Sentinels
 from tests.servers.waiting import until
 
@@ -18,15 +18,15 @@ def mortal() -> Iterator[Sentinels]:
         yield running
 
 
-def test_the_master_that_they_name(gate: Gate, mortal: Sentinels) -> None:
+def test_the_master_that_they_name(gate: RedisDriverNginx, mortal: Sentinels) -> None:
     engine = gate.engine(mortal.url, LIMITS)
     assert engine.take("login", "ada")[1] == 99
     assert mortal.master.call("EXISTS", "hg2:tb:login:{ada}") == 1
-    with pytest.raises(Trouble, match='knows no master called "other"'):
+    with pytest.raises(NginxRedisError, match='knows no master called "other"'):
         gate.engine(mortal.url.replace("/mymaster/", "/other/"), LIMITS).take("login", "ada")
 
 
-def test_a_failover(gate: Gate, mortal: Sentinels) -> None:
+def test_a_failover(gate: RedisDriverNginx, mortal: Sentinels) -> None:
     """The old master is a replica by then, and says so: the question finds the new one within its time."""
     engine = gate.engine(f"{mortal.url}&deadline=20s", LIMITS)
     engine.take("login", "bob")
@@ -37,11 +37,11 @@ def test_a_failover(gate: Gate, mortal: Sentinels) -> None:
     assert mortal.master is not before
 
 
-def test_a_master_that_was_killed(gate: Gate, mortal: Sentinels) -> None:
+def test_a_master_that_was_killed(gate: RedisDriverNginx, mortal: Sentinels) -> None:
     engine = gate.engine(f"{mortal.url}&deadline=20s", LIMITS)
     engine.take("login", "eve")
     mortal.kill_master()
-    with pytest.raises(Trouble) as unreachable:
+    with pytest.raises(NginxRedisError) as unreachable:
         engine.take("login", "eve", deadline=0.1)
     assert unreachable.value.kind in {"unreachable", "timeout"}
     began = time.monotonic()
@@ -50,7 +50,7 @@ def test_a_master_that_was_killed(gate: Gate, mortal: Sentinels) -> None:
     mortal.heal()
 
 
-def test_a_replica_that_is_named_as_the_master(gate: Gate, mortal: Sentinels) -> None:
+def test_a_replica_that_is_named_as_the_master(gate: RedisDriverNginx, mortal: Sentinels) -> None:
     """It says itself what it is; a denial from its old count would not have told."""
     mortal.heal()
     mortal.await_ok()
@@ -59,7 +59,7 @@ def test_a_replica_that_is_named_as_the_master(gate: Gate, mortal: Sentinels) ->
         sentinel.call("SENTINEL", "MONITOR", "misled", "127.0.0.1", replica.port, 3)
     try:
         engine = gate.engine(mortal.url.replace("/mymaster/", "/misled/"), LIMITS)
-        with pytest.raises(Trouble, match="says that it is a replica") as refused:
+        with pytest.raises(NginxRedisError, match="says that it is a replica") as refused:
             engine.take("login", "zoe", 101, deadline=1.5)
         assert refused.value.kind == "refused"
     finally:
@@ -67,22 +67,22 @@ def test_a_replica_that_is_named_as_the_master(gate: Gate, mortal: Sentinels) ->
             sentinel.call("SENTINEL", "REMOVE", "misled")
 
 
-def test_a_replica_in_the_url(gate: Gate, mortal: Sentinels) -> None:
+def test_a_replica_in_the_url(gate: RedisDriverNginx, mortal: Sentinels) -> None:
     mortal.heal()
     mortal.await_ok()
     engine = gate.engine(mortal.url, LIMITS)
     replica = mortal.replicas[0]
     other = gate.engine(f"redis://:open-sesame@127.0.0.1:{replica.port}", LIMITS)
-    with pytest.raises(Trouble, match=r"it is a replica and takes no writes\. Name the master") as refused:
+    with pytest.raises(NginxRedisError, match=r"it is a replica and takes no writes\. Name the master") as refused:
         other.take("login", "zoe")
     assert (refused.value.kind, refused.value.retry) == ("refused", "read_only_replica")
     assert engine.take("login", "zoe")[1] == 99
 
 
-def test_no_sentinel_answers(gate: Gate) -> None:
+def test_no_sentinel_answers(gate: RedisDriverNginx) -> None:
     engine = gate.engine("redis+sentinel://127.0.0.1:1,127.0.0.1:2/mymaster", LIMITS)
     began = time.monotonic()
-    with pytest.raises(Trouble, match="no sentinel could tell") as unreachable:
+    with pytest.raises(NginxRedisError, match="no sentinel could tell") as unreachable:
         engine.take("login", "ada")
     assert unreachable.value.kind == "unreachable"
     assert time.monotonic() - began < 10

@@ -14,14 +14,14 @@ from headgate.engines.redis.topology import ClusterTopology, SentinelTopology, S
 from headgate.errors import InvalidRule
 from tests.engines.redis.test_topology import BAD
 from tests.engines.test_url_parts import PARTS
-from tests.nginx.engines.redis.redis_harness import Gate, Trouble
+from tests.nginx.engines.redis.redis_harness import NginxRedisError, RedisDriverNginx
 
 
 def python_address(address: ServerAddress) -> dict[str, Any]:
     login = address.login
     said: dict[str, Any] = {"db": address.db, "text": address.text, "tls": address.tls is not None}
     said["user"], said["password"] = (login[0] if len(login) == 2 else None), login[-1] if login else None
-    said["greeting"] = b"".join(address.greeting).decode() or None
+    said["greeting"] = b"".join(address.handshake_commands).decode() or None
     return said
 
 
@@ -32,7 +32,7 @@ def lua_address(address: dict[str, Any]) -> dict[str, Any]:
 
 def python(url: str) -> Any:
     plain, chosen = url_options.split_rulebook_url(url)
-    around = (chosen.deadline, chosen.fallback, chosen.nodes, chosen.patience, chosen.denial_cache)
+    around = (chosen.deadline, chosen.fallback, chosen.nodes, chosen.effective_deadline, chosen.denial_cache)
     match topology(plain):
         case SingleServer() as one:
             only = one.node(b"")
@@ -46,7 +46,7 @@ def python(url: str) -> Any:
             return "sentinel", around, watchers, found._name, template.login, template.db
 
 
-def lua(gate: Gate, url: str) -> Any:
+def lua(gate: RedisDriverNginx, url: str) -> Any:
     found = gate.ask("url", url=url)
     around = tuple(found.get(name) for name in ("deadline", "fallback", "nodes", "timeout"))
     around = (*around, found.get("denial_cache", False))
@@ -81,25 +81,25 @@ SCHEMES = st.sampled_from(["redis", "valkey", "rediss", "valkeys"])
 
 
 @given(SCHEMES, LOGINS, HOSTS, st.sampled_from(["", "/", "/0", "/5", "/15"]), AROUND)
-def test_one_server(gate: Gate, scheme: str, login: str, host: str, db: str, around: str) -> None:
+def test_one_server(gate: RedisDriverNginx, scheme: str, login: str, host: str, db: str, around: str) -> None:
     url = f"{scheme}://{login}{host}{db}?{around}"
     assert lua(gate, url) == python(url)
 
 
 @given(LOGINS, st.sampled_from(["/a/socket", "/a%20b", "/r.sock?db=3", "/r.sock?deadline=20ms&db=1"]))
-def test_a_socket(gate: Gate, login: str, path: str) -> None:
+def test_a_socket(gate: RedisDriverNginx, login: str, path: str) -> None:
     assert lua(gate, f"unix://{login}{path}") == python(f"unix://{login}{path}")
     assert lua(gate, f"redis+unix://{login}{path}") == python(f"redis+unix://{login}{path}")
 
 
 @given(SCHEMES, LOGINS, st.lists(HOSTS, min_size=1, max_size=3), AROUND)
-def test_a_cluster(gate: Gate, scheme: str, login: str, hosts: list[str], around: str) -> None:
+def test_a_cluster(gate: RedisDriverNginx, scheme: str, login: str, hosts: list[str], around: str) -> None:
     url = f"{scheme}+cluster://{login}{','.join(hosts)}?{around}"
     assert lua(gate, url) == python(url)
 
 
 @given(LOGINS, st.lists(HOSTS, min_size=1, max_size=3), WORDS, st.sampled_from(["", "/0", "/3"]), LOGINS)
-def test_sentinels(gate: Gate, login: str, hosts: list[str], name: str, db: str, own: str) -> None:
+def test_sentinels(gate: RedisDriverNginx, login: str, hosts: list[str], name: str, db: str, own: str) -> None:
     user, _, password = own.rstrip("@").partition(":")
     words = [f"sentinel_username={user}"] if user else []
     words += [f"sentinel_password={password}"] if password else []
@@ -109,10 +109,10 @@ def test_sentinels(gate: Gate, login: str, hosts: list[str], name: str, db: str,
 
 # Python finds these out when it opens the files, or asks OpenSSL; nginx has the settings elsewhere.
 @pytest.mark.parametrize("url", BAD)
-def test_a_url_that_cannot_be_read_gets_a_sentence_without_the_password(gate: Gate, url: str) -> None:
+def test_a_url_that_cannot_be_read_gets_a_sentence_without_the_password(gate: RedisDriverNginx, url: str) -> None:
     if "ssl_certfile" in url:
         return
-    with pytest.raises(Trouble, match=r"[Ww]rite ") as refused:
+    with pytest.raises(NginxRedisError, match=r"[Ww]rite ") as refused:
         gate.ask("url", url=url)
     assert "hunter2" not in str(refused.value)
 
@@ -147,7 +147,7 @@ LENGTHS = [
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_lengths_of_time(gate: Gate, length: str) -> None:
+def test_lengths_of_time(gate: RedisDriverNginx, length: str) -> None:
     compare(gate, f"redis://h?deadline={length}", unless=" Did you mean")
 
 
@@ -262,11 +262,11 @@ URLS = {
 def verdict(read: Callable[[str], Any], url: str) -> Any:
     try:
         return read(url)
-    except (InvalidRule, Trouble) as refused:
+    except (InvalidRule, NginxRedisError) as refused:
         return str(refused)
 
 
-def compare(gate: Gate, url: str, unless: str = "") -> None:
+def compare(gate: RedisDriverNginx, url: str, unless: str = "") -> None:
     """Both read the same, or refuse by the same sentence; `unless` begins what may differ."""
     ours, nginx = verdict(python, url), verdict(lambda one: lua(gate, one), url)
     for words in (ours, nginx):
@@ -279,7 +279,7 @@ def compare(gate: Gate, url: str, unless: str = "") -> None:
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_both_say_the_same(gate: Gate, url: str) -> None:
+def test_both_say_the_same(gate: RedisDriverNginx, url: str) -> None:
     compare(gate, url, URLS[url])
 
 
@@ -296,14 +296,14 @@ def test_both_say_the_same(gate: Gate, url: str) -> None:
         ("rediss://h?ssl_password=hunter2", "name a key file that has no password"),
     ],
 )
-def test_what_nginx_has_elsewhere(gate: Gate, url: str, sentence: str) -> None:
-    with pytest.raises(Trouble) as refused:
+def test_what_nginx_has_elsewhere(gate: RedisDriverNginx, url: str, sentence: str) -> None:
+    with pytest.raises(NginxRedisError) as refused:
         gate.ask("url", url=url)
     assert sentence in str(refused.value)
     assert "hunter2" not in str(refused.value)
 
 
-def test_pools_are_told_apart(gate: Gate) -> None:
+def test_pools_are_told_apart(gate: RedisDriverNginx) -> None:
     urls = ["redis://h/0", "redis://h/1", "redis://:a@h/0", "redis://:b@h/0", "redis://u:a@h/0", "rediss://h/0"]
     urls += ["rediss://h/0?ssl_cert_reqs=none", "redis://h:1/0", "unix:///h", "redis://v:a@h/0"]
     urls += ["rediss://h?ssl_check_hostname=false", "rediss://h?ssl_certfile=/a&ssl_keyfile=/b"]

@@ -4,18 +4,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.nginx.engines.shared.shared_harness import Place
+from tests.nginx.engines.shared.shared_harness import SharedDictNginx
 from tests.servers import BASE_US, DrivenClock
 
 
 @pytest.fixture(scope="module")
-def driven_place() -> Iterator[Place]:
-    with DrivenClock(BASE_US) as clock, Place(driven=clock) as place:
-        yield place
-        assert "[error]" not in place.nginx.log
+def driven_nginx() -> Iterator[SharedDictNginx]:
+    with DrivenClock(BASE_US) as clock, SharedDictNginx(driven=clock) as nginx:
+        yield nginx
+        assert "[error]" not in nginx.nginx.log
 
 
 @pytest.fixture
-def place(driven_place: Place) -> Place:
-    driven_place.at(BASE_US)
-    return driven_place
+def nginx(driven_nginx: SharedDictNginx) -> SharedDictNginx:
+    driven_nginx.at(BASE_US)
+    return driven_nginx

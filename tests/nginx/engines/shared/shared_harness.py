@@ -26,7 +26,7 @@ _HTTP = """
 """
 
 
-class Outcome(NamedTuple):
+class WireOutcome(NamedTuple):
     """What the engine answers, as it is on the wire: -1 is never, -3 is locked out."""
 
     allowed: int
@@ -39,14 +39,14 @@ class Outcome(NamedTuple):
     overflow: bool = False
 
 
-class Trouble(Exception):
+class SharedDictError(Exception):
     """No decision; the text is `KIND SENTENCE`."""
 
 
 _terms: dict[int, ChargeOptions] = {}  # one object for each rule, and an id of a dead one may come again
 
 
-class Hand(NamedTuple):
+class SharedDictMeter(NamedTuple):
     """One limit under the name of its counts, on its terms."""
 
     limit: Limit
@@ -63,11 +63,11 @@ class Hand(NamedTuple):
             limit["calendar"] = {"unit": self.limit.unit, "zone": self.limit.zone}
         lockout = {} if self.terms.lockout is None else {"lockout": list(self.terms.lockout)}
         _terms[id(self.terms)] = self.terms
-        terms = {"id": str(id(self.terms)), "rule": self.terms.rule, "aside": self.terms.aside, **lockout}
+        terms = {"id": str(id(self.terms)), "rule": self.terms.rule, "aside": self.terms.is_shadow, **lockout}
         return {"id": f"{self.name} {limit} {id(self.terms)}", "name": self.name, "limit": limit, "terms": terms}
 
 
-class Place:
+class SharedDictNginx:
     """An nginx with the engine in it. `hit` is a hand for GET /hit?key=..., which is charged one unit."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Place:
         driven: DrivenClock | None = None,
         workers: int = 1,
         size: str = "10m",
-        hit: Hand | None = None,
+        hit: SharedDictMeter | None = None,
         more: str = "",
     ) -> None:
         self.clock = driven
@@ -113,7 +113,7 @@ class Place:
         assert answer.status == 200, (text, self.nginx.log[-3000:])
         self.worker = int(answer.headers["X-Worker"])
         if text.startswith("trouble "):
-            raise Trouble(text.removeprefix("trouble "))
+            raise SharedDictError(text.removeprefix("trouble "))
         return text
 
     def hang_up(self) -> None:
@@ -123,37 +123,37 @@ class Place:
 
     def decide(
         self,
-        charges: Sequence[tuple[Hand, str, int]],
+        charges: Sequence[tuple[SharedDictMeter, str, int]],
         *,
         commit: bool = True,
         deadline: float = 5,
         busy: float = 0,
-    ) -> list[Outcome]:
+    ) -> list[WireOutcome]:
         """`busy`: seconds for which the worker computes first, while its cached clock stands still."""
         said = [_charge(*charge) for charge in charges]
         text = self.ask("decide", charges=said, commit=int(commit), deadline=deadline, busy=busy)
         return [facts(line) for line in text.split("\n")]
 
-    def take(self, hand: Hand, key: str = "key", cost: int = 1) -> Outcome:
+    def take(self, hand: SharedDictMeter, key: str = "key", cost: int = 1) -> WireOutcome:
         return self.decide([(hand, key, cost)])[0]
 
-    def refund(self, hand: Hand, key: str, cost: int, taken: Outcome) -> Outcome:
+    def refund(self, hand: SharedDictMeter, key: str, cost: int, taken: WireOutcome) -> WireOutcome:
         said = " ".join(map(str, taken[:7])) + (" overflow" if taken.overflow else "")
         return facts(self.ask("refund", charge=_charge(hand, key, cost), facts=said))
 
-    def acquire(self, hand: Hand, key: str = "key", busy: float = 0) -> Outcome:
+    def acquire(self, hand: SharedDictMeter, key: str = "key", busy: float = 0) -> WireOutcome:
         return facts(self.ask("acquire", charge=_charge(hand, key, 1), busy=busy))
 
-    def renew(self, hand: Hand, fence: int, key: str = "key") -> bool:
+    def renew(self, hand: SharedDictMeter, fence: int, key: str = "key") -> bool:
         return self.ask("renew", charge=_charge(hand, key, 1), fence=fence) == "true"
 
-    def release(self, hand: Hand, fence: int, key: str = "key") -> bool:
+    def release(self, hand: SharedDictMeter, fence: int, key: str = "key") -> bool:
         return self.ask("release", charge=_charge(hand, key, 1), fence=fence) == "true"
 
-    def forget(self, hand: Hand, key: str) -> None:
+    def forget(self, hand: SharedDictMeter, key: str) -> None:
         self.ask("forget", hand=hand.said, key=key)
 
-    def use(self, *hands: Hand, zones: dict[str, Any] | None = None) -> None:
+    def use(self, *hands: SharedDictMeter, zones: dict[str, Any] | None = None) -> None:
         self.ask("use", hands=[hand.said for hand in hands], zones=zones or {})
 
     def names(self) -> list[str]:
@@ -175,10 +175,10 @@ class Place:
         self.nginx.stop()
 
 
-def facts(line: str) -> Outcome:
+def facts(line: str) -> WireOutcome:
     words = line.split()
-    return Outcome._make([*map(int, words[:7]), words[7:] == ["overflow"]])
+    return WireOutcome._make([*map(int, words[:7]), words[7:] == ["overflow"]])
 
 
-def _charge(hand: Hand, key: str, cost: int) -> dict[str, Any]:
+def _charge(hand: SharedDictMeter, key: str, cost: int) -> dict[str, Any]:
     return {"hand": hand.said, "key": key, "cost": cost}

@@ -11,7 +11,7 @@ from headgate.clock import ManualClock
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.limit_syntax import parse
-from tests.nginx.engines.shared.shared_harness import Hand, Place, Trouble
+from tests.nginx.engines.shared.shared_harness import SharedDictError, SharedDictMeter, SharedDictNginx
 from tests.nginx.engines.shared.test_parity import wire
 from tests.servers import BASE_US, DrivenClock
 
@@ -20,20 +20,20 @@ TEXTS = (
     *("5/minute queue 4", "5/minute smooth"),
 )
 ALL = 10**6
-THREE = Hand(parse("3/minute"), "three")
+THREE = SharedDictMeter(parse("3/minute"), "three")
 
 
 @pytest.fixture
-def small() -> Iterator[Place]:
-    with DrivenClock(BASE_US) as clock, Place(driven=clock, size="512k") as place:
-        yield place
+def small() -> Iterator[SharedDictNginx]:
+    with DrivenClock(BASE_US) as clock, SharedDictNginx(driven=clock, size="512k") as nginx:
+        yield nginx
 
 
-def fill(place: Place, most: int = ALL, ttl: float = 0, name: str = "x") -> int:
-    return int(place.ask("fill", most=most, ttl=ttl, name=name))
+def fill(nginx: SharedDictNginx, most: int = ALL, ttl: float = 0, name: str = "x") -> int:
+    return int(nginx.ask("fill", most=most, ttl=ttl, name=name))
 
 
-def test_new_keys_share_one_count(small: Place) -> None:
+def test_new_keys_share_one_count(small: SharedDictNginx) -> None:
     small.use(THREE)
     assert small.take(THREE, "old").remaining == 2
     fill(small)
@@ -48,7 +48,7 @@ def test_new_keys_share_one_count(small: Place) -> None:
     assert small.take(THREE, "new9").allowed == 1
 
 
-def test_it_is_told_once_in_ten_seconds(small: Place) -> None:
+def test_it_is_told_once_in_ten_seconds(small: SharedDictNginx) -> None:
     small.use(THREE)
     fill(small)
     for second in (0, 1, 9, 10, 11):
@@ -59,11 +59,11 @@ def test_it_is_told_once_in_ten_seconds(small: Place) -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_count_is_kept_as_ever(text: str, small: Place) -> None:
+def test_a_count_is_kept_as_ever(text: str, small: SharedDictNginx) -> None:
     """In a full dict a state is written in place, whatever it says; and so is the count that is shared."""
     clock = ManualClock(BASE_US)
     local = MemoryEngine(clock)
-    hand, meter = Hand(parse(text), "kept"), local.meter(parse(text), "kept")
+    hand, meter = SharedDictMeter(parse(text), "kept"), local.meter(parse(text), "kept")
     small.use(hand)
     assert small.take(hand, "old") == wire(meter.decide("old", 1))
     fill(small)
@@ -76,8 +76,8 @@ def test_a_count_is_kept_as_ever(text: str, small: Place) -> None:
         )
 
 
-def test_a_log_that_cannot_grow_keeps_what_it_has(small: Place) -> None:
-    hand = Hand(parse("100/minute log"), "log")
+def test_a_log_that_cannot_grow_keeps_what_it_has(small: SharedDictNginx) -> None:
+    hand = SharedDictMeter(parse("100/minute log"), "log")
     small.use(hand)
     small.take(hand, "old", 10)
     fill(small)
@@ -89,10 +89,10 @@ def test_a_log_that_cannot_grow_keeps_what_it_has(small: Place) -> None:
 
 
 @pytest.mark.parametrize("text", ["12/minute fixed", "7/minute burst 12", "12/minute sliding", "12/minute smooth"])
-def test_a_state_of_more_digits_finds_room(text: str, small: Place) -> None:
+def test_a_state_of_more_digits_finds_room(text: str, small: SharedDictNginx) -> None:
     """Some of these names are so long that one digit more would be too much for where they lie."""
     clock = ManualClock(BASE_US)
-    hand, meter = Hand(parse(text), "digits"), MemoryEngine(clock).meter(parse(text), "digits")
+    hand, meter = SharedDictMeter(parse(text), "digits"), MemoryEngine(clock).meter(parse(text), "digits")
     keys = ["x" * length for length in range(60)]
     small.use(hand)
     for key in keys:
@@ -105,8 +105,8 @@ def test_a_state_of_more_digits_finds_room(text: str, small: Place) -> None:
             assert small.take(hand, key, cost) == wire(meter.decide(key, cost)), (len(key), second)
 
 
-def test_a_log_that_gets_shorter_keeps_its_room(small: Place) -> None:
-    hand = Hand(parse("40/minute log"), "short")
+def test_a_log_that_gets_shorter_keeps_its_room(small: SharedDictNginx) -> None:
+    hand = SharedDictMeter(parse("40/minute log"), "short")
     small.use(hand)
     small.take(hand, "old", 20)
     small.at(BASE_US + 30 * SECOND)
@@ -117,8 +117,8 @@ def test_a_log_that_gets_shorter_keeps_its_room(small: Place) -> None:
     assert (facts.remaining, facts.overflow) == (38, False)
 
 
-def test_leases_that_cannot_grow_stay(small: Place) -> None:
-    hand = Hand(Slots(40, 30), "leases")
+def test_leases_that_cannot_grow_stay(small: SharedDictNginx) -> None:
+    hand = SharedDictMeter(Slots(40, 30), "leases")
     small.use(hand)
     fences = [small.acquire(hand).mark for _ in range(6)]
     fill(small)
@@ -128,7 +128,7 @@ def test_leases_that_cannot_grow_stay(small: Place) -> None:
     assert (facts.remaining, facts.overflow) == (39, False)
 
 
-def test_what_has_expired_makes_room(small: Place) -> None:
+def test_what_has_expired_makes_room(small: SharedDictNginx) -> None:
     """Behind entries that live, nginx itself would not look for those that are dead."""
     small.use(THREE)
     fill(small, most=20, name="lives")
@@ -138,7 +138,7 @@ def test_what_has_expired_makes_room(small: Place) -> None:
     assert not small.take(THREE, "new").overflow
 
 
-def test_it_is_not_swept_all_the_time(small: Place) -> None:
+def test_it_is_not_swept_all_the_time(small: SharedDictNginx) -> None:
     """A tenth of a second must pass between two sweeps: the second finds no room, though there could be some."""
     small.use(THREE)
     fill(small, most=20, name="lives")
@@ -151,9 +151,9 @@ def test_it_is_not_swept_all_the_time(small: Place) -> None:
     assert not small.take(THREE, "new").overflow
 
 
-def test_all_or_none_holds_without_room(small: Place) -> None:
+def test_all_or_none_holds_without_room(small: SharedDictNginx) -> None:
     """The first was saved before the second found no room: it is charged once, or not at all."""
-    nine = Hand(parse("9/minute"), "nine")
+    nine = SharedDictMeter(parse("9/minute"), "nine")
     small.use(THREE, nine)
     assert small.take(nine, "old").remaining == 8
     fill(small)
@@ -166,8 +166,10 @@ def test_all_or_none_holds_without_room(small: Place) -> None:
     assert small.take(nine, "old", 0).remaining == 5
 
 
-def test_a_lockout_without_room_locks_nobody_out(small: Place) -> None:
-    login = Hand(parse("1/minute"), "login", ChargeOptions("login", lockout=Lockout(2, 60 * SECOND, 60 * SECOND)))
+def test_a_lockout_without_room_locks_nobody_out(small: SharedDictNginx) -> None:
+    login = SharedDictMeter(
+        parse("1/minute"), "login", ChargeOptions("login", lockout=Lockout(2, 60 * SECOND, 60 * SECOND))
+    )
     small.use(login)
     small.take(login, "old")
     small.take(login, "old")
@@ -176,8 +178,8 @@ def test_a_lockout_without_room_locks_nobody_out(small: Place) -> None:
     assert [small.take(login, "new").allowed for _ in range(4)] == [1, 0, 0, 0]
 
 
-def test_slots_without_room_are_shared(small: Place) -> None:
-    hand = Hand(Slots(2, 30), "slots")
+def test_slots_without_room_are_shared(small: SharedDictNginx) -> None:
+    hand = SharedDictMeter(Slots(2, 30), "slots")
     small.use(hand)
     old = small.acquire(hand, "old")
     fill(small)
@@ -196,8 +198,8 @@ def test_slots_without_room_are_shared(small: Place) -> None:
     assert not small.acquire(hand, "old").overflow
 
 
-def test_the_shared_count_leaves_a_day_after_its_hand(small: Place) -> None:
-    four = Hand(parse("4/minute"), "four")
+def test_the_shared_count_leaves_a_day_after_its_hand(small: SharedDictNginx) -> None:
+    four = SharedDictMeter(parse("4/minute"), "four")
     small.use(THREE, four)
     small.use(THREE)
     small.use(THREE, four)
@@ -208,11 +210,11 @@ def test_the_shared_count_leaves_a_day_after_its_hand(small: Place) -> None:
     assert small.names() == ["chg2:tb:four:{overflow}"]
 
 
-def test_a_dict_without_room_for_anything_gives_no_answer(small: Place) -> None:
+def test_a_dict_without_room_for_anything_gives_no_answer(small: SharedDictNginx) -> None:
     """Not even for the count that is shared: its hand came when the dict was full already."""
     fill(small)
     with pytest.raises(
-        Trouble, match=r"^wrong The shared dict is full, and even chg2:tb:three:\{overflow} has no room"
+        SharedDictError, match=r"^wrong The shared dict is full, and even chg2:tb:three:\{overflow} has no room"
     ):
         small.take(THREE, "new")
 
@@ -227,8 +229,8 @@ def test_a_dict_without_room_for_anything_gives_no_answer(small: Place) -> None:
         ("9999/s", True),
     ],
 )
-def test_what_a_dict_cannot_hold_is_refused_with_a_sentence(text: str, fine: bool, small: Place) -> None:
-    limit = Hand(parse(text), text).said["limit"]
+def test_what_a_dict_cannot_hold_is_refused_with_a_sentence(text: str, fine: bool, small: SharedDictNginx) -> None:
+    limit = SharedDictMeter(parse(text), text).said["limit"]
     said = small.ask("refuses", limit={**limit, "text": text})
     assert (said == "fine") == fine
     each = "a lease" if "slots" in text else "an instant"

@@ -22,8 +22,8 @@ from headgate.clock import ManualClock
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.limit_syntax import parse, parse_all
-from tests.nginx.engines.shared.shared_harness import Hand, Outcome, Place
-from tests.parity.walks import FIRST_US, LAST_US, Step, Walker
+from tests.nginx.engines.shared.shared_harness import SharedDictMeter, SharedDictNginx, WireOutcome
+from tests.parity.walks import FIRST_US, LAST_US, Walker, WalkStep
 from tests.servers import BASE_US
 
 WALKS, STEPS = 25, 60
@@ -36,28 +36,28 @@ PLAIN = ChargeOptions("plain")
 RULES = [
     (PLAIN, "4/s burst 3"),
     (ChargeOptions("silent"), "5/s log; 7/3s"),
-    (ChargeOptions("shadow", aside=True), "3/s; 4/2s fixed"),
+    (ChargeOptions("shadow", is_shadow=True), "3/s; 4/2s fixed"),
     (ChargeOptions("login", lockout=QUICK), "2/s"),
     (ChargeOptions("both", lockout=SLOW), "3/s; 5/2s sliding"),
     (ChargeOptions("tenant"), "6/s queue 2; 7/day fixed in Asia/Shanghai; 9/s smooth"),
-    (ChargeOptions("beside", aside=True, lockout=QUICK), "2/s fixed; 3/s log"),
+    (ChargeOptions("beside", is_shadow=True, lockout=QUICK), "2/s fixed; 3/s log"),
 ]
 
 
 class GatewayWalker(Walker):
     """A walk of takes and refunds."""
 
-    def _decide(self) -> Step:
+    def _decide(self) -> WalkStep:
         cost = self.kinds.costs(self.rng, self.limit)
         before = self._seen()
         facts, after = self.model.decide(self._at_now(), before, self.now_us, cost, None)
         if after is not before:
             self._keep(after)
         if facts[ALLOWED] and cost:
-            self.receipts.append(Receipt.of(facts, cost, 0))
+            self.receipts.append(Receipt.from_outcome(facts, cost, 0))
         return self._step("decide", cost, facts=facts)
 
-    def _refund(self) -> Step:
+    def _refund(self) -> WalkStep:
         receipt = self.rng.choice((self.receipts[-1], self.rng.choice(self.receipts)))
         after = self.model.refund(self._at_now(), self._seen(), self.now_us, receipt.cost, receipt, False)
         if after is not None:
@@ -66,7 +66,7 @@ class GatewayWalker(Walker):
         return self._step("refund", receipt.cost, None, receipt, False, facts, after is not None)
 
 
-def walks(name: str) -> Iterator[list[Step]]:
+def walks(name: str) -> Iterator[list[WalkStep]]:
     for seed in range(WALKS):
         walker = GatewayWalker(name, random.Random(f"{name} {seed}"))
         if not any(isinstance(limit, SlidingLog) and limit.amount > MOST_UNITS for limit in walker.limits):
@@ -74,33 +74,33 @@ def walks(name: str) -> Iterator[list[Step]]:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_it_walks_with_python(name: str, place: Place) -> None:
+def test_it_walks_with_python(name: str, nginx: SharedDictNginx) -> None:
     passed = refused = given = 0
     for number, walk in enumerate(walks(name)):
-        use_zones(place, [step.limit for step in walk])
+        use_zones(nginx, [step.limit for step in walk])
         for step in walk:
-            place.at(step.now_us)
-            hand = Hand(unresolved(step.limit), f"walk {number}")
+            nginx.at(step.now_us)
+            hand = SharedDictMeter(unresolved(step.limit), f"walk {number}")
             if step.verb == "forget":
-                place.forget(hand, "key")
+                nginx.forget(hand, "key")
             elif step.receipt is not None:
                 cost, at_us, reset_after_us, delay_us, mark, _ = step.receipt
-                taken = Outcome(1, 0, 0, reset_after_us, delay_us, at_us, mark)
-                assert place.refund(hand, "key", cost, taken) == wire(step.facts), step
+                taken = WireOutcome(1, 0, 0, reset_after_us, delay_us, at_us, mark)
+                assert nginx.refund(hand, "key", cost, taken) == wire(step.facts), step
                 given += step.given
             else:
-                assert place.take(hand, "key", step.cost) == wire(step.facts), step
+                assert nginx.take(hand, "key", step.cost) == wire(step.facts), step
                 passed += step.facts[ALLOWED]
                 refused += not step.facts[ALLOWED]
     assert min(passed, refused, given) > 50
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_several_charges_are_decided_as_python_decides_them(seed: int, place: Place) -> None:
+def test_several_charges_are_decided_as_python_decides_them(seed: int, nginx: SharedDictNginx) -> None:
     rng = random.Random(seed)
     clock = ManualClock(BASE_US)
     local = MemoryEngine(clock)
-    use_zones(place, [parse("7/day fixed in Asia/Shanghai")])
+    use_zones(nginx, [parse("7/day fixed in Asia/Shanghai")])
     seen: set[object] = set()
     keys = (f"user=anna{seed}", f"user=bob{seed}")  # a lockout is its rule's, and the rules are the same
     for _ in range(120):
@@ -109,20 +109,20 @@ def test_several_charges_are_decided_as_python_decides_them(seed: int, place: Pl
         if rng.random() < 0.03:
             step_us = -rng.choice((1000, 5000))
         clock.set_us(clock.now_us() + step_us)
-        place.at(clock.now_us())
+        nginx.at(clock.now_us())
         parts = [
             (which, rng.choice(keys), rng.choice((0, 1, 1, 2, 2, 3)))
             for which in rng.sample(range(len(RULES)), rng.choice((1, 2, 3, 4)))
         ]
         commit = rng.random() < 0.8
         charges = [
-            (Hand(limit, f"rule {seed} {which} {at}", RULES[which][0]), key, cost)
+            (SharedDictMeter(limit, f"rule {seed} {which} {at}", RULES[which][0]), key, cost)
             for which, key, cost in parts
             for at, limit in enumerate(parse_all(RULES[which][1]))
         ]
         meters = [(local.meter(hand.limit, hand.name, hand.terms), key, cost) for hand, key, cost in charges]
         here = local.decide_all(meters, None, commit)
-        assert place.decide(charges, commit=commit) == [wire(facts) for facts in here], parts
+        assert nginx.decide(charges, commit=commit) == [wire(facts) for facts in here], parts
         seen.update((facts[ALLOWED], type(facts)) for facts in here)
     assert {(False, LockedOutcome), (True, tuple), (False, tuple)} <= seen
 
@@ -130,22 +130,22 @@ def test_several_charges_are_decided_as_python_decides_them(seed: int, place: Pl
 @pytest.mark.parametrize(
     "key", ["", "%#", "a b", "{}", "%#" + "0" * 64, "x" * 200, "x" * 201, "x" * 60_000, "é|%25"]
 )
-def test_any_key_is_counted_by_itself(key: str, place: Place) -> None:
-    hand = Hand(parse("2/minute"), "keys")
-    assert [place.take(hand, key).remaining for _ in range(2)] == [1, 0]
-    assert place.take(hand, key + "'").remaining == 1
+def test_any_key_is_counted_by_itself(key: str, nginx: SharedDictNginx) -> None:
+    hand = SharedDictMeter(parse("2/minute"), "keys")
+    assert [nginx.take(hand, key).remaining for _ in range(2)] == [1, 0]
+    assert nginx.take(hand, key + "'").remaining == 1
 
 
-def test_a_name_is_bounded_and_no_key_looks_like_another(place: Place) -> None:
-    hand = Hand(parse("2/minute"), "names")
+def test_a_name_is_bounded_and_no_key_looks_like_another(nginx: SharedDictNginx) -> None:
+    hand = SharedDictMeter(parse("2/minute"), "names")
     long = "x" * 201
-    assert place.take(hand, long).remaining == 1
-    assert place.take(hand, "%#" + sha256(long.encode()).hexdigest()).remaining == 1
-    place.take(hand, "y" * 60_000)
-    assert max(map(len, place.names())) < 240
+    assert nginx.take(hand, long).remaining == 1
+    assert nginx.take(hand, "%#" + sha256(long.encode()).hexdigest()).remaining == 1
+    nginx.take(hand, "y" * 60_000)
+    assert max(map(len, nginx.names())) < 240
 
 
-def test_a_changed_limit_hands_out_nothing(place: Place) -> None:
+def test_a_changed_limit_hands_out_nothing(nginx: SharedDictNginx) -> None:
     """The pace that a state was written at is kept with it, so units are carried over, and not time."""
     local = MemoryEngine(ManualClock(BASE_US))
     for text, cost in (
@@ -157,13 +157,13 @@ def test_a_changed_limit_hands_out_nothing(place: Place) -> None:
         ("4/minute", 1),
     ):
         there = local.meter(parse(text), "changed").decide("key", cost)
-        assert place.take(Hand(parse(text), "changed"), cost=cost) == wire(there)
+        assert nginx.take(SharedDictMeter(parse(text), "changed"), cost=cost) == wire(there)
         assert there[decision.REMAINING] < 8
 
 
-def use_zones(place: Place, limits: list[Limit]) -> None:
+def use_zones(nginx: SharedDictNginx, limits: list[Limit]) -> None:
     zones = {limit.zone for limit in limits if isinstance(limit, FixedWindow) and limit.zone is not None}
-    place.use(zones={zone: offsets(zone) for zone in zones})
+    nginx.use(zones={zone: offsets(zone) for zone in zones})
 
 
 @cache
@@ -193,7 +193,7 @@ def unresolved(limit: Limit) -> Limit:
     return parse(limit.text) if limit.algorithm == "fixed_window" else limit
 
 
-def wire(facts: decision.Outcome) -> Outcome:
+def wire(facts: decision.Outcome) -> WireOutcome:
     allowed, remaining, retry_us, reset_us, delay_us, at_us, mark = facts
     said = -3 if isinstance(facts, LockedOutcome) else int(allowed)
-    return Outcome(said, remaining, -1 if retry_us is None else retry_us, reset_us, delay_us, at_us, mark)
+    return WireOutcome(said, remaining, -1 if retry_us is None else retry_us, reset_us, delay_us, at_us, mark)

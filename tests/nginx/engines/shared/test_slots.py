@@ -8,46 +8,46 @@ import pytest
 from headgate.algorithms.limit import SECOND
 from headgate.algorithms.slots import Slots
 from headgate.engines.memory.slot_table import SlotTable
-from tests.nginx.engines.shared.shared_harness import Hand, Outcome, Place
+from tests.nginx.engines.shared.shared_harness import SharedDictMeter, SharedDictNginx, WireOutcome
 from tests.nginx.engines.shared.test_parity import wire
 from tests.servers import BASE_US
 
 
-def test_a_slot_returns_when_it_is_released(place: Place) -> None:
-    hand = Hand(Slots(2, 30), "returned")
-    first, second = place.acquire(hand), place.acquire(hand)
+def test_a_slot_returns_when_it_is_released(nginx: SharedDictNginx) -> None:
+    hand = SharedDictMeter(Slots(2, 30), "returned")
+    first, second = nginx.acquire(hand), nginx.acquire(hand)
     assert (first.remaining, second.remaining, first.mark < second.mark) == (1, 0, True)
-    refused = place.acquire(hand)
+    refused = nginx.acquire(hand)
     assert (refused.allowed, refused.retry_after_us) == (0, 30 * SECOND)
-    assert place.release(hand, first.mark)
-    assert not place.release(hand, first.mark)
-    assert place.acquire(hand).mark > second.mark
-    assert place.acquire(hand, "another").allowed == 1
+    assert nginx.release(hand, first.mark)
+    assert not nginx.release(hand, first.mark)
+    assert nginx.acquire(hand).mark > second.mark
+    assert nginx.acquire(hand, "another").allowed == 1
 
 
-def test_a_slot_expires_unless_it_is_renewed(place: Place) -> None:
-    hand = Hand(Slots(2, 30), "expired")
-    kept, left = place.acquire(hand).mark, place.acquire(hand).mark
-    place.at(BASE_US + 29 * SECOND)
-    assert place.renew(hand, kept)
-    place.at(BASE_US + 30 * SECOND)
-    assert not place.renew(hand, left)
-    assert [place.acquire(hand).allowed for _ in range(2)] == [1, 0]
-    assert place.release(hand, kept)
-    place.at(BASE_US + 70 * SECOND)
-    assert not [name for name in place.names() if name.endswith("expired:{key}")]
+def test_a_slot_expires_unless_it_is_renewed(nginx: SharedDictNginx) -> None:
+    hand = SharedDictMeter(Slots(2, 30), "expired")
+    kept, left = nginx.acquire(hand).mark, nginx.acquire(hand).mark
+    nginx.at(BASE_US + 29 * SECOND)
+    assert nginx.renew(hand, kept)
+    nginx.at(BASE_US + 30 * SECOND)
+    assert not nginx.renew(hand, left)
+    assert [nginx.acquire(hand).allowed for _ in range(2)] == [1, 0]
+    assert nginx.release(hand, kept)
+    nginx.at(BASE_US + 70 * SECOND)
+    assert not [name for name in nginx.names() if name.endswith("expired:{key}")]
 
 
-def test_what_has_expired_takes_no_room(place: Place) -> None:
-    hand = Hand(Slots(1, 1), "pruned")
+def test_what_has_expired_takes_no_room(nginx: SharedDictNginx) -> None:
+    hand = SharedDictMeter(Slots(1, 1), "pruned")
     for second in range(50):
-        place.at(BASE_US + second * SECOND)
-        assert place.acquire(hand).allowed == 1
-    assert place.entry("chg2:ss:pruned:{key}")[0] == 16 * 7
+        nginx.at(BASE_US + second * SECOND)
+        assert nginx.acquire(hand).allowed == 1
+    assert nginx.entry("chg2:ss:pruned:{key}")[0] == 16 * 7
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_they_go_as_python_s_go(seed: int, place: Place) -> None:
+def test_they_go_as_python_s_go(seed: int, nginx: SharedDictNginx) -> None:
     rng = random.Random(seed)
     # Later than all others who use this nginx: no number that was given once is given again.
     base_us = BASE_US + (seed + 1) * 1000 * 3600 * SECOND
@@ -59,42 +59,42 @@ def test_they_go_as_python_s_go(seed: int, place: Place) -> None:
             now_us -= rng.choice([1000, 500_000, 10 * SECOND, 3600 * SECOND])
         if rng.random() < 0.05:
             limit = Slots(rng.randrange(1, 9), rng.choice([0.5, 2, 30]))
-        place.at(now_us)
-        hand = Hand(limit, f"walk {seed}")
+        nginx.at(now_us)
+        hand = SharedDictMeter(limit, f"walk {seed}")
         table.sweep(now_us)
         if not len(table):  # What is dead may be forgotten at any time; here both do so at once.
-            place.forget(hand, "key")
+            nginx.forget(hand, "key")
         verb, fence = rng.choice(["acquire", "acquire", "renew", "release"]), rng.choice(fences[-6:])
         if verb == "acquire":
             facts, _ = table.acquire("key", limit, now_us)
-            assert place.acquire(hand) == wire(facts)
+            assert nginx.acquire(hand) == wire(facts)
             fences.append(facts[6] if facts[0] else base_us)
         elif verb == "renew":
-            assert place.renew(hand, fence) == (table.renew("key", limit, fence, now_us) is not None)
+            assert nginx.renew(hand, fence) == (table.renew("key", limit, fence, now_us) is not None)
         else:
-            assert place.release(hand, fence) == table.release("key", fence, now_us)
+            assert nginx.release(hand, fence) == table.release("key", fence, now_us)
 
 
-def test_a_thousand_slots_and_no_more(place: Place) -> None:
-    hand = Hand(Slots(1000, 30), "many")
-    fences = [place.acquire(hand).mark for _ in range(1000)]
-    assert place.acquire(hand).allowed == 0
+def test_a_thousand_slots_and_no_more(nginx: SharedDictNginx) -> None:
+    hand = SharedDictMeter(Slots(1000, 30), "many")
+    fences = [nginx.acquire(hand).mark for _ in range(1000)]
+    assert nginx.acquire(hand).allowed == 0
     assert len(set(fences)) == 1000
-    assert place.release(hand, fences[500])
-    assert [place.acquire(hand).allowed for _ in range(2)] == [1, 0]
+    assert nginx.release(hand, fences[500])
+    assert [nginx.acquire(hand).allowed for _ in range(2)] == [1, 0]
 
 
 def test_two_workers_hand_out_each_slot_once() -> None:
-    hand = Hand(Slots(100, 600), "both")
+    hand = SharedDictMeter(Slots(100, 600), "both")
 
-    def ask(_: int) -> list[Outcome]:
-        with_own = Place.__new__(Place)
-        with_own.nginx, with_own._line, with_own.clock = place.nginx, None, None
+    def ask(_: int) -> list[WireOutcome]:
+        with_own = SharedDictNginx.__new__(SharedDictNginx)
+        with_own.nginx, with_own._line, with_own.clock = nginx.nginx, None, None
         found = [with_own.acquire(hand) for _ in range(40)]
         with_own.hang_up()
         return found
 
-    with Place(workers=2) as place, ThreadPoolExecutor(8) as pool:
+    with SharedDictNginx(workers=2) as nginx, ThreadPoolExecutor(8) as pool:
         found = [facts for some in pool.map(ask, range(8)) for facts in some]
     fences = [facts.mark for facts in found if facts.allowed]
     assert (len(fences), len(set(fences)), len(found)) == (100, 100, 320)

@@ -15,7 +15,7 @@ from headgate.algorithms.leaky_bucket import LeakyBucket
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.limit_syntax import parse
-from tests.nginx.engines.shared.shared_harness import Hand, Place, Trouble
+from tests.nginx.engines.shared.shared_harness import SharedDictError, SharedDictMeter, SharedDictNginx
 from tests.servers.waiting import until
 
 DAY_S = 86_400
@@ -38,12 +38,15 @@ def test_two_workers_admit_exactly_the_limit(name: str) -> None:
     """A worker may happen to do it all by itself; then it is tried again with other keys."""
     limit, keys, wanted = LIMITS[name]
     batches, times = 40, max(keys, wanted // 20)  # at least twice as many charges as may pass
-    with Place(workers=2, hit=Hand(limit, "hammered")) as place, ThreadPoolExecutor(8) as pool:
+    with (
+        SharedDictNginx(workers=2, hit=SharedDictMeter(limit, "hammered")) as nginx,
+        ThreadPoolExecutor(8) as pool,
+    ):
         for tried in range(10):
 
             def hammer(_: int, tried: int = tried) -> tuple[str, int]:
-                reply = place.nginx.get(f"/hammer?times={times}&keys={keys}&prefix={tried}k")
-                assert reply.status == 200, place.nginx.log[-2000:]
+                reply = nginx.nginx.get(f"/hammer?times={times}&keys={keys}&prefix={tried}k")
+                assert reply.status == 200, nginx.nginx.log[-2000:]
                 return reply.headers["x-worker"], int(reply.body)
 
             passed = list(pool.map(hammer, range(batches)))
@@ -56,19 +59,20 @@ def test_two_workers_admit_exactly_the_limit(name: str) -> None:
 
 def test_two_workers_charge_two_keys_or_none() -> None:
     """Two of three keys each time: the one that they share passes 3000 times, and so do the others together."""
-    hand = Hand(TokenBucket(1, DAY_S, 3000), "pairs")
-    with Place(workers=2, hit=hand) as place, ThreadPoolExecutor(8) as pool:
+    hand = SharedDictMeter(TokenBucket(1, DAY_S, 3000), "pairs")
+    with SharedDictNginx(workers=2, hit=hand) as nginx, ThreadPoolExecutor(8) as pool:
         for tried in range(10):
 
             def hammer(_: int, tried: int = tried) -> tuple[str, int]:
-                reply = place.nginx.get(f"/hammer?times=300&keys=2&prefix={tried}k&pairs=1")
-                assert reply.status == 200, place.nginx.log[-2000:]
+                reply = nginx.nginx.get(f"/hammer?times=300&keys=2&prefix={tried}k&pairs=1")
+                assert reply.status == 200, nginx.nginx.log[-2000:]
                 return reply.headers["x-worker"], int(reply.body)
 
             passed = list(pool.map(hammer, range(20)))
             assert sum(count for _, count in passed) == 3000
             left = [
-                place.take(Hand(TokenBucket(1, DAY_S, 3000), "pairs"), f"{tried}k{one}", 0) for one in range(2)
+                nginx.take(SharedDictMeter(TokenBucket(1, DAY_S, 3000), "pairs"), f"{tried}k{one}", 0)
+                for one in range(2)
             ]
             assert sum(facts.remaining for facts in left) == 3000
             if len({worker for worker, count in passed if count}) == 2:
@@ -76,16 +80,16 @@ def test_two_workers_charge_two_keys_or_none() -> None:
     pytest.fail("one worker did it all: nothing was shown")
 
 
-class Load:
+class TwoWorkerLoad:
     """Takes by several connections, each one after the other, until it is told to end."""
 
-    def __init__(self, place: Place, connections: int = 8) -> None:
-        self.place, self.connections = place, connections
+    def __init__(self, nginx: SharedDictNginx, connections: int = 8) -> None:
+        self.place, self.connections = nginx, connections
         self.answers: Counter[int] = Counter()  # by status; 0: the connection ended before there was one
         self._lock, self._over = threading.Lock(), threading.Event()
         self._threads = [threading.Thread(target=self._run) for _ in range(connections)]
 
-    def __enter__(self) -> "Load":
+    def __enter__(self) -> "TwoWorkerLoad":
         for thread in self._threads:
             thread.start()
         return self
@@ -119,13 +123,13 @@ class Load:
 def test_a_killed_worker_takes_no_count_along() -> None:
     """Who was in the killed worker got no answer, and may have been charged: one for each connection and kill."""
     kills = 4
-    with Place(workers=2, hit=Hand(TokenBucket(1, DAY_S, 4000), "killed")) as place:
-        with Load(place) as load:
+    with SharedDictNginx(workers=2, hit=SharedDictMeter(TokenBucket(1, DAY_S, 4000), "killed")) as nginx:
+        with TwoWorkerLoad(nginx) as load:
             for _ in range(kills):
                 load.seen(400)
-                os.kill(place.nginx.worker_pids[0], signal.SIGKILL)
+                os.kill(nginx.nginx.worker_pids[0], signal.SIGKILL)
             until(lambda: None if load.answers[429] > 200 else "it still admits", 60)
-        assert place.nginx.get("/hit?key=hot").status == 429
+        assert nginx.nginx.get("/hit?key=hot").status == 429
     lost = load.answers[0]
     assert 4000 - min(lost, kills * load.connections) <= load.answers[200] <= 4000
     assert load.answers[500] == 0
@@ -133,10 +137,13 @@ def test_a_killed_worker_takes_no_count_along() -> None:
 
 
 def test_a_reload_under_load_loses_no_count() -> None:
-    with Place(workers=2, hit=Hand(TokenBucket(1, DAY_S, 5000), "reloaded")) as place, Load(place) as load:
+    with (
+        SharedDictNginx(workers=2, hit=SharedDictMeter(TokenBucket(1, DAY_S, 5000), "reloaded")) as nginx,
+        TwoWorkerLoad(nginx) as load,
+    ):
         for _ in range(3):
             load.seen(500)
-            place.nginx.reload()
+            nginx.nginx.reload()
         until(lambda: None if load.answers[429] > 200 else "it still admits", 60)
     assert load.answers[200] == 5000
     assert load.answers[500] == 0
@@ -144,47 +151,47 @@ def test_a_reload_under_load_loses_no_count() -> None:
 
 def test_a_lock_whose_holder_died_is_freed() -> None:
     """The worker dies with the lock. Its key waits for half a second; others do not; and nothing is lost."""
-    hand = Hand(TokenBucket(1, DAY_S, 5), "left")
-    with Place(workers=2, hit=hand) as place:
-        assert place.take(hand, "hot").remaining == 4
+    hand = SharedDictMeter(TokenBucket(1, DAY_S, 5), "left")
+    with SharedDictNginx(workers=2, hit=hand) as nginx:
+        assert nginx.take(hand, "hot").remaining == 4
         with pytest.raises((OSError, http.client.HTTPException)):
-            place.ask("die", hand=hand.said, key="hot")
+            nginx.ask("die", hand=hand.said, key="hot")
         started = time.monotonic()
-        assert place.take(hand, "cold").remaining == 4
+        assert nginx.take(hand, "cold").remaining == 4
         cold_s = time.monotonic() - started
-        assert place.take(hand, "hot").remaining == 3
+        assert nginx.take(hand, "hot").remaining == 3
         hot_s = time.monotonic() - started
-        assert [place.take(hand, "hot").remaining for _ in range(3)] == [2, 1, 0]
-        assert "a worker died while it held" in place.nginx.log
+        assert [nginx.take(hand, "hot").remaining for _ in range(3)] == [2, 1, 0]
+        assert "a worker died while it held" in nginx.nginx.log
     assert cold_s < 0.45 <= hot_s < 5
 
 
 def test_who_cannot_wait_that_long_is_told_so() -> None:
     """Deadlines shorter than a dead lock's life: each is kept, and together they find out that it is dead."""
-    hand = Hand(TokenBucket(1, DAY_S, 5), "left")
-    with Place(hit=hand) as place:
+    hand = SharedDictMeter(TokenBucket(1, DAY_S, 5), "left")
+    with SharedDictNginx(hit=hand) as nginx:
         with pytest.raises((OSError, http.client.HTTPException)):
-            place.ask("die", hand=hand.said, key="hot")
+            nginx.ask("die", hand=hand.said, key="hot")
         started, troubles = time.monotonic(), []
         while time.monotonic() - started < 10:
             try:
-                place.decide([(hand, "hot", 1)], deadline=0.02)
+                nginx.decide([(hand, "hot", 1)], deadline=0.02)
                 break
-            except Trouble as trouble:
+            except SharedDictError as trouble:
                 troubles.append(str(trouble))
         assert len(troubles) >= 2
         assert all(one.startswith("timeout Other workers held the lock") for one in troubles)
-        assert place.take(hand, "hot").remaining == 3
+        assert nginx.take(hand, "hot").remaining == 3
 
 
 def test_where_nobody_may_sleep_one_waits_for_milliseconds() -> None:
-    hand = Hand(TokenBucket(1, DAY_S, 5), "left")
-    with Place(hit=hand) as place:
+    hand = SharedDictMeter(TokenBucket(1, DAY_S, 5), "left")
+    with SharedDictNginx(hit=hand) as nginx:
         with pytest.raises((OSError, http.client.HTTPException)):
-            place.ask("die", hand=hand.said, key="hot")
-        place.nginx.get("/logged?key=hot")
-        until(lambda: None if "logged: " in place.nginx.log else "nothing logged", 10)
-        assert "logged: trouble timeout Other workers held the lock" in place.nginx.log
+            nginx.ask("die", hand=hand.said, key="hot")
+        nginx.nginx.get("/logged?key=hot")
+        until(lambda: None if "logged: " in nginx.nginx.log else "nothing logged", 10)
+        assert "logged: trouble timeout Other workers held the lock" in nginx.nginx.log
         time.sleep(0.6)
-        place.nginx.get("/logged?key=hot")
-        until(lambda: None if "logged: 1 4 " in place.nginx.log else "nothing passed", 10)
+        nginx.nginx.get("/logged?key=hot")
+        until(lambda: None if "logged: 1 4 " in nginx.nginx.log else "nothing passed", 10)

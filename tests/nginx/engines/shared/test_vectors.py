@@ -10,29 +10,29 @@ import pytest
 
 from headgate import Charge
 from headgate.algorithms.limit import Limit
-from tests.nginx.engines.shared.shared_harness import Hand, Outcome, Place
+from tests.nginx.engines.shared.shared_harness import SharedDictMeter, SharedDictNginx, WireOutcome
 from tests.recorded import nginx, replay_engines
-from tests.recorded.vectors import Case, read
+from tests.recorded.vectors import VectorCase, read
 
 VECTORS = Path(__file__).parents[3] / "vectors"
 
 
-class Decision(NamedTuple):
+class WireDecision(NamedTuple):
     """As much of one as the replay looks at."""
 
-    verdicts: Sequence[Outcome]
+    verdicts: Sequence[WireOutcome]
 
     @property
     def allowed(self) -> bool:
         return all(facts.allowed == 1 for facts in self.verdicts)
 
 
-class OnTheDict:
+class SharedDictReplay:
     """Where a replay takes place."""
 
     _numbers = count()
 
-    def __init__(self, place: Place, limit: Limit | None = None) -> None:
+    def __init__(self, place: SharedDictNginx, limit: Limit | None = None) -> None:
         self._place, self._limit, self._name = place, limit, self.fresh_name()
 
     def at(self, now_us: int) -> None:
@@ -42,26 +42,27 @@ class OnTheDict:
         return f"case {next(self._numbers)}"
 
     @contextmanager
-    def limiter(self, limit: Limit) -> Iterator["OnTheDict"]:
-        yield OnTheDict(self._place, limit)
+    def limiter(self, limit: Limit) -> Iterator["SharedDictReplay"]:
+        yield SharedDictReplay(self._place, limit)
 
-    def take(self, key: str, cost: int) -> Decision:
+    def take(self, key: str, cost: int) -> WireDecision:
         assert self._limit is not None
-        return Decision([self._place.take(Hand(self._limit, self._name), key, cost)])
+        return WireDecision([self._place.take(SharedDictMeter(self._limit, self._name), key, cost)])
 
-    def take_all(self, charges: Sequence[Charge]) -> Decision:
+    def take_all(self, charges: Sequence[Charge]) -> WireDecision:
         asked = [
-            (Hand(cast(Limit, charge.limit), charge.name or ""), charge.key, charge.cost) for charge in charges
+            (SharedDictMeter(cast(Limit, charge.limit), charge.name or ""), charge.key, charge.cost)
+            for charge in charges
         ]
-        return Decision(self._place.decide(asked))
+        return WireDecision(self._place.decide(asked))
 
 
 @pytest.mark.parametrize(
     ("name", "cases", "steps"), [("nginx_fakeclock.jsonl", 36, 1025), ("nginx_derived.jsonl", 50, 3000)]
 )
-def test_it_decides_as_limit_req_did(name: str, cases: int, steps: int, place: Place) -> None:
-    there = cast(replay_engines.Place, OnTheDict(place))
-    found = [case for case in read(VECTORS / name) if isinstance(case, Case)]
+def test_it_decides_as_limit_req_did(name: str, cases: int, steps: int, place: SharedDictNginx) -> None:
+    there = cast(replay_engines.ReplayEngine, SharedDictReplay(place))
+    found = [case for case in read(VECTORS / name) if isinstance(case, VectorCase)]
     outcomes = [(case.name, outcome) for case in found for outcome in nginx.replay(case, there)]
     assert [pair for pair in outcomes if pair[1].differs] == []
     assert (len(found), len(outcomes), {outcome.apart for _, outcome in outcomes}) == (cases, steps, {None})

@@ -60,7 +60,7 @@ class DegradedAnswers(Settlement):
 
     def fallback_for(self, options: ChargeOptions | None) -> FallbackMode | None:
         """Returns the fallback of charges with these options. The first local one joins the membership."""
-        if options is not None and options.aside:
+        if options is not None and options.is_shadow:
             return "allow"
         mode = self.fallback if options is None or options.fallback is None else options.fallback
         self._modes.add(mode)
@@ -86,22 +86,24 @@ class DegradedAnswers(Settlement):
     def on_use(self) -> None:
         """Starts what runs only while the engine is used, such as heartbeats."""
 
-    def place(self) -> MemberPosition:
+    def member_position(self) -> MemberPosition:
         """Returns how many processes share the limits, as far as it is known, and the rank among them."""
         self.on_use()
         place: MemberPosition = self.members.position
         return place
 
-    def laws(self, limit: Limit, nodes: int, options: ChargeOptions | None = None) -> Iterator[tuple[str, str]]:
+    def guarantees(
+        self, limit: Limit, nodes: int, options: ChargeOptions | None = None
+    ) -> Iterator[tuple[str, str]]:
         mode = self.fallback if options is None or options.fallback is None else options.fallback
-        if mode is None or (options is not None and options.aside):
+        if mode is None or (options is not None and options.is_shadow):
             return
         text = {
             "allow": "every call passes while the engine gives no answer",
             "deny": "every call is refused while the engine gives no answer",
             "local": describe_share(limit, nodes, None if self.members.is_counted else self.members.count),
         }[mode]
-        lockout_note = "; meanwhile nobody is locked out" if options is not None and options.lockout else ""
+        lockout_note = "; meanwhile no key is locked out" if options is not None and options.lockout else ""
         yield "fallback", text + lockout_note
 
     def answer_without_engine(
@@ -115,8 +117,8 @@ class DegradedAnswers(Settlement):
         for meter, _, _ in charges:
             if meter.fallback is None:
                 raise error or EngineUnavailable(
-                    "The engine gave no answer lately and is not asked again before a short pause is over, and "
-                    f'"{meter.name}" has no fallback for that.'
+                    "The engine did not answer lately and is tried again only after a short pause, and "
+                    f'"{meter.name}" has no fallback.'
                 )
         answers = self._answers(charges, patience_us, commit)
         if commit and all_allowed(answers):

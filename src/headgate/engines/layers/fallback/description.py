@@ -9,7 +9,7 @@ from __future__ import annotations
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
-from headgate.engines.layers.fallback.limit_share import equal_share, full_capacity, share
+from headgate.engines.layers.fallback.limit_share import equal_share, share
 
 _BOUNDS = (
     "at most twice the limit in the window in which an outage begins or is partial, at most the limit and one "
@@ -37,7 +37,7 @@ def _ranked_shares(limit: Limit, nodes: int) -> str:
         return _refuses_all(limit, nodes)
     if first == last:
         return f"{_each_process(nodes)} goes on with {first}: {_BOUNDS}"
-    larger_shares = full_capacity(limit) % nodes
+    larger_shares = limit.units_at_once % nodes
     if last is None:
         subject = (
             f"the first {larger_shares} of {nodes} processes go"
@@ -57,7 +57,7 @@ def _total_admitted(limit: Limit, nodes: int, stated_nodes: int) -> str:
             f"{nodes / stated_nodes:.3g} times the limit, and in the window in which an outage begins or "
             "is partial, what the engine admitted besides"
         )
-    capacity, sharers = full_capacity(limit), min(nodes, stated_nodes)
+    capacity, sharers = limit.units_at_once, min(nodes, stated_nodes)
     if sharers <= capacity:
         return _BOUNDS
     if isinstance(limit, Slots):

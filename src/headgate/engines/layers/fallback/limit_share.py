@@ -29,21 +29,7 @@ Laws (tests/engines/layers/test_limit_share.py, test_equal_share.py):
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from fractions import Fraction
-from math import nextafter
-from typing import Any
-
-from headgate.algorithms.decision import REMAINING, RETRY_AFTER_US, Outcome
-from headgate.algorithms.fixed_window import FixedWindow
-from headgate.algorithms.leaky_bucket import LeakyBucket
-from headgate.algorithms.limit import SECOND, Limit
-from headgate.algorithms.sliding_log import SlidingLog
-from headgate.algorithms.sliding_window import SlidingWindow
-from headgate.algorithms.slots import Slots
-from headgate.algorithms.smooth import Smooth
-from headgate.algorithms.token_bucket import TokenBucket
-from headgate.errors import InvalidRule
+from headgate.algorithms.limit import Limit
 
 # How many members share the limits, and the rank among them, if it is known.
 MemberPosition = tuple[int, int | None]
@@ -56,8 +42,8 @@ def share(limit: Limit, count: int, rank: int | None) -> Limit | None:
         return equal_share(limit, count)
     if count <= 1:
         return limit
-    capacity = full_capacity(limit)
-    return _divide(limit, units_for_rank(capacity, count, rank), count, min(count, capacity))
+    units = limit.units_at_once
+    return limit.divide(count, units_for_rank(units, count, rank), min(count, units))
 
 
 def equal_share(limit: Limit, count: int, rank: int | None = None) -> Limit | None:
@@ -65,107 +51,9 @@ def equal_share(limit: Limit, count: int, rank: int | None = None) -> Limit | No
     units go to the lower ranks, where ranks are known. None if the limit is too slow to be divided so."""
     if count <= 1:
         return limit
-    return _divide(limit, max(1, units_for_rank(full_capacity(limit), count, rank)), count, count)
-
-
-def _divide(limit: Limit, share_units: int, count: int, sharers: int) -> Limit | None:
-    """Returns the limit with so many units, and its rate divided by the number of sharers."""
-    if isinstance(limit, Smooth):
-        return _smooth(limit, count)
-    if not share_units:
-        return None
-    try:
-        return _DIVIDERS[limit.algorithm](limit, share_units, sharers)
-    except InvalidRule:
-        return None  # too slow to be expressed
+    return limit.divide(count, max(1, units_for_rank(limit.units_at_once, count, rank)), count)
 
 
 def units_for_rank(total: int, count: int, rank: int | None) -> int:
     """Returns how many of the total units fall to this rank; without a rank, those that fall to every member."""
     return total // count + (rank is not None and rank < total % count)
-
-
-def full_capacity(limit: Any) -> int:
-    """Returns how many units pass at once on an unused key."""
-    if isinstance(limit, TokenBucket):
-        return limit.burst
-    if isinstance(limit, LeakyBucket):
-        return limit.burst + 1
-    if isinstance(limit, Smooth):
-        return 1
-    amount: int = limit.amount
-    return amount
-
-
-def units_in_use(limit: Limit, outcome: Outcome) -> int:
-    """Returns how many units the count still holds, from the outcome of a peek; rounded up."""
-    if isinstance(limit, Smooth):
-        return -(-(outcome[RETRY_AFTER_US] or 0) // max(1, int(limit.interval_us)))
-    return max(0, full_capacity(limit) - outcome[REMAINING])
-
-
-def _token_bucket(limit: TokenBucket, share_units: int, sharers: int) -> Limit:
-    # The period is multiplied, not the amount divided: that is exact. If the last unit of a burst makes a bucket
-    # too slow to fill, it is left out; if the period gets too long to express, the amount is rounded down.
-    less = max(1, share_units - 1)
-    for burst in (share_units, less):
-        try:
-            return TokenBucket(limit.amount, limit.period_us * sharers / SECOND, burst)
-        except InvalidRule:
-            continue
-    return TokenBucket(limit.amount // sharers, limit.period_us / SECOND, less)
-
-
-def _leaky_bucket(limit: LeakyBucket, share_units: int, sharers: int) -> Limit:
-    undelayed = None if limit.delay is None else max(0, (min(limit.delay, limit.burst) + 1) // sharers - 1)
-    # The rate is in thousandths per second, so as many units per 1000 s.
-    return LeakyBucket(limit.rate // sharers, 1000, share_units - 1, undelayed)
-
-
-def _fixed_window(limit: FixedWindow, share_units: int, sharers: int) -> Limit:
-    if limit.unit is not None:
-        return FixedWindow(share_units, limit.unit, limit.zone)
-    return FixedWindow(share_units, _lengthen(limit.period_us, limit.amount, sharers) / SECOND)
-
-
-def _sliding_window(limit: SlidingWindow, share_units: int, sharers: int) -> Limit:
-    cell_us = _lengthen(limit.cell_us, limit.amount, sharers)
-    return SlidingWindow(share_units, cell_us * limit.cells / SECOND, limit.cells)
-
-
-def _sliding_log(limit: SlidingLog, share_units: int, sharers: int) -> Limit:
-    return SlidingLog(share_units, _lengthen(limit.period_us, limit.amount, sharers) / SECOND)
-
-
-def _lengthen(us: int, amount: int, sharers: int) -> int:
-    """Returns the time in which each sharer may have one unit, rounded up; unchanged if the amount suffices for
-    all."""
-    return us if amount >= sharers else -(-us * sharers // amount)
-
-
-def _slots(limit: Slots, share_units: int, sharers: int) -> Limit:
-    return Slots(share_units, limit.ttl_us / SECOND)
-
-
-_DIVIDERS: dict[str, Callable[[Any, int, int], Limit]] = {
-    "token_bucket": _token_bucket,
-    "leaky_bucket": _leaky_bucket,
-    "fixed_window": _fixed_window,
-    "sliding_window": _sliding_window,
-    "sliding_log": _sliding_log,
-    "slots": _slots,
-}
-
-
-def _smooth(limit: Smooth, count: int) -> Limit | None:
-    rate, warmup_us, shape = limit.args
-    shape_options = {"warmup": warmup_us / SECOND, "cold": shape} if warmup_us else {"burst": shape}
-    amount = rate * SECOND
-    while True:
-        try:
-            candidate = Smooth(amount, count * SECOND, **shape_options)
-        except InvalidRule:
-            return None  # too slow to be paced
-        if Fraction(candidate.args[0]) * count <= Fraction(rate):
-            return candidate
-        amount = nextafter(amount, 0)

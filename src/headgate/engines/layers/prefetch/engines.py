@@ -1,5 +1,7 @@
 """Prefetching: fetches units of hot keys ahead, and hands them out without a request to the engine.
 
+The file is long for one reason: it states and proves the law, and spells the engine out twice, sync and async.
+
 Picture a kiosk that orders from a warehouse. What sells is ordered ahead, as much as was sold lately, and sold
 over the counter; what does not sell goes back before it spoils. Such an order is a fetch: one charge on the inner
 engine of the call's cost and some extra, of which the extra stays here as a batch.
@@ -48,14 +50,13 @@ from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from headgate.algorithms.decision import Outcome, Receipt
-from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import SECOND, Limit, check_whole
 from headgate.algorithms.slots import Slots
 from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.deadlines import set_deadline
 from headgate.engines.fork_reset import on_fork
-from headgate.engines.layers.prefetch.hot_keys import Hold, HotKeys, PrefetchFlows
+from headgate.engines.layers.prefetch.hot_keys import HotKeys, PrefetchFlows, PrefetchHold
 from headgate.engines.layers.prefetch.prefetched_units import PrefetchedUnits, PrefetchTable, max_prefetch
 from headgate.engines.layers.prefetch.return_thread import MIN_WAKE_US, ReturnThread
 from headgate.engines.memory.engine import Decide
@@ -76,8 +77,8 @@ def guarantee(limit: Limit, *, hold_us: int = HOLD_US, units: int | None = None,
     if not max_units:
         return f"{limit} is never prefetched: every call is decided by the engine itself."
     total = check_whole("The number of processes", nodes) * max_units
-    admitted = "not one unit more is" if isinstance(limit, FixedWindow) else f"at most {total} units more are"
-    span = "in any window" if isinstance(limit, FixedWindow) else "over any span"
+    admitted = "not one unit more is" if limit.has_edges else f"at most {total} units more are"
+    span = "in any window" if limit.has_edges else "over any span"
     return (
         f"{limit}, prefetched by {nodes} processes, at most {max_units} units each: {span} {admitted} admitted "
         f"than the limit alone admits, and at most {total} units are kept from others, "
@@ -92,23 +93,26 @@ class _PrefetchBase:
 
     def __init__(self, hold_us: int | None, units: int | None, clock: Clock | None) -> None:
         self.clock: Clock = clock or SystemClock()
-        self._hold = None if hold_us is None else Hold.validated(hold_us, units)
+        self._hold = None if hold_us is None else PrefetchHold.create(hold_us, units)
         self._hot_keys = HotKeys()
 
-    def _hold_for(self, limit: Limit, options: ChargeOptions | None) -> Hold | None:
+    def _hold_for(self, limit: Limit, options: ChargeOptions | None) -> PrefetchHold | None:
         """Returns how units of this limit are held; None if they are not."""
-        return self._chosen_hold(options) if max_prefetch(limit) and (options is None or options.plain) else None
+        exact = not max_prefetch(limit) or (options is not None and not options.without_rule_state)
+        return None if exact else self._chosen_hold(options)
 
-    def _chosen_hold(self, options: ChargeOptions | None) -> Hold | None:
+    def _chosen_hold(self, options: ChargeOptions | None) -> PrefetchHold | None:
         if options is None:
             return self._hold
-        return None if options.prefetch is None else Hold.validated(*options.prefetch)
+        return None if options.prefetch is None else PrefetchHold.create(*options.prefetch)
 
-    def laws(self, limit: Limit, nodes: int, options: ChargeOptions | None = None) -> Iterator[tuple[str, str]]:
+    def guarantees(
+        self, limit: Limit, nodes: int, options: ChargeOptions | None = None
+    ) -> Iterator[tuple[str, str]]:
         hold = self._chosen_hold(options)
         if hold is None:
             return
-        if options is not None and not options.plain:
+        if options is not None and not options.without_rule_state:
             yield "prefetch", f"{limit} is never prefetched, because its rule has a lockout or overrides."
         else:
             yield "prefetch", guarantee(limit, hold_us=hold.us, units=hold.units, nodes=nodes)
@@ -129,8 +133,8 @@ class _PrefetchBase:
     def overrides(self, rule: str) -> Any:
         return self.inner.overrides(rule)
 
-    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Any:
-        return self.inner.assignments(limit, name, ttl_us, grace_us)
+    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Any:
+        return self.inner.quota_ledger(limit, name, ttl_us, grace_us)
 
     def set_deadline(self, seconds: float) -> None:
         set_deadline(self.inner, seconds)
@@ -142,7 +146,7 @@ class ExactMeter:
     def __init__(self, meter: Any, options: ChargeOptions | None) -> None:
         self.limit: Limit = meter.limit
         self.name: str = meter.name
-        self.terms = options
+        self.options = options
         self.meter: Any = meter
         self.decide: Any = meter.decide
         self.refund: Any = meter.refund
@@ -175,13 +179,13 @@ class PrefetchEngine(_PrefetchBase):
             return ExactMeter(self.inner.meter(limit, name, options), options)
         with self._hot_keys.lock:
             latest = self._meters.get((limit.algorithm, name))
-            if latest is None or latest.limit.text != limit.text or latest.terms is not options:
+            if latest is None or latest.limit.text != limit.text or latest.options is not options:
                 table = latest.table if latest else self._hot_keys.new_table()
                 latest = PrefetchMeter(self, self.inner.meter(limit, name, options), options, table, hold)
                 self._meters[limit.algorithm, name] = latest
         return latest
 
-    def flows(self, meter: Meter, table: PrefetchTable, hold: Hold) -> PrefetchFlows:
+    def flows(self, meter: Meter, table: PrefetchTable, hold: PrefetchHold) -> PrefetchFlows:
         return PrefetchFlows(self._hot_keys, table, meter, hold, self.clock, self._ready, self._watch, run)
 
     def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> SlotMeter:
@@ -247,11 +251,16 @@ class PrefetchMeter:
     """A limit bound to the prefetch engine."""
 
     def __init__(
-        self, engine: PrefetchEngine, meter: Meter, options: ChargeOptions | None, table: PrefetchTable, hold: Hold
+        self,
+        engine: PrefetchEngine,
+        meter: Meter,
+        options: ChargeOptions | None,
+        table: PrefetchTable,
+        hold: PrefetchHold,
     ) -> None:
         self.limit: Limit = meter.limit
         self.name: str = meter.name
-        self.terms = options
+        self.options = options
         self.meter = meter
         self.table = table
         self._flows = engine.flows(meter, table, hold)
@@ -297,13 +306,13 @@ class AsyncPrefetchEngine(_PrefetchBase):
             return ExactMeter(self.inner.meter(limit, name, options), options)
         with self._hot_keys.lock:
             latest = self._meters.get((limit.algorithm, name))
-            if latest is None or latest.limit.text != limit.text or latest.terms is not options:
+            if latest is None or latest.limit.text != limit.text or latest.options is not options:
                 table = latest.table if latest else self._hot_keys.new_table()
                 latest = AsyncPrefetchMeter(self, self.inner.meter(limit, name, options), options, table, hold)
                 self._meters[limit.algorithm, name] = latest
         return latest
 
-    def flows(self, meter: AsyncMeter, table: PrefetchTable, hold: Hold) -> PrefetchFlows:
+    def flows(self, meter: AsyncMeter, table: PrefetchTable, hold: PrefetchHold) -> PrefetchFlows:
         return PrefetchFlows(
             self._hot_keys, table, meter, hold, self.clock, lambda: True, self._watch, self._shield
         )
@@ -362,11 +371,11 @@ class AsyncPrefetchMeter:
         meter: AsyncMeter,
         options: ChargeOptions | None,
         table: PrefetchTable,
-        hold: Hold,
+        hold: PrefetchHold,
     ) -> None:
         self.limit: Limit = meter.limit
         self.name: str = meter.name
-        self.terms = options
+        self.options = options
         self.meter = meter
         self.table = table
         self._flows = engine.flows(meter, table, hold)

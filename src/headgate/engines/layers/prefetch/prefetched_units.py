@@ -7,11 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from headgate.algorithms.decision import AT_US, MARK, REMAINING, RESET_AFTER_US, Outcome, Receipt
-from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import Limit
-from headgate.algorithms.sliding_log import SlidingLog
-from headgate.algorithms.sliding_window import SlidingWindow
-from headgate.algorithms.token_bucket import TokenBucket
 
 HOT_CALLS = 4  # a key with so many calls during one hold time is hot
 
@@ -22,13 +18,9 @@ _SWEEP_SIZE = 2  # old keys examined for each new one
 
 def max_prefetch(limit: Limit, units: int | None = None) -> int:
     """Returns how many units of a key one process holds at most: U. It is 0 for a limit that paces its calls."""
-    if isinstance(limit, TokenBucket):
-        capacity = limit.burst
-    elif isinstance(limit, FixedWindow | SlidingWindow | SlidingLog):
-        capacity = limit.amount
-    else:
+    if not limit.prefetchable:
         return 0
-    return max(1, capacity // 10) if units is None else units
+    return max(1, limit.units_at_once // 10) if units is None else units
 
 
 class Demand:
@@ -125,14 +117,13 @@ class PrefetchedUnits:
         self.extra = self.unready = extra  # unready: those in `ready` are not counted
         self.ready: list[Outcome] = []
         self.calls: int = 0
-        self.receipt: Receipt = Receipt.of(outcome, cost + extra)
+        self.receipt: Receipt = Receipt.from_outcome(outcome, cost + extra)
         self.base_remaining, self.at_us = outcome[REMAINING], outcome[AT_US]
         self.base_reset_us, self.mark = outcome[RESET_AFTER_US], outcome[MARK]
-        self.drain_us, self.drain_units = 0, 1
-        if isinstance(meter.limit, TokenBucket):
+        self.drain_us, self.drain_units = meter.limit.unit_drain
+        if self.drain_us:
             # A unit's water ends where that of the units after it begins. The part of a microsecond in the mark is
             # left out, which errs on the safe side.
-            self.drain_us, self.drain_units = meter.limit.period_us, meter.limit.amount
             part = self.mark % self.drain_units
             self.base_reset_us, self.mark = self.base_reset_us - (part > 0), self.mark - part
 

@@ -1,4 +1,4 @@
-"""HTTP/2 by hand, so that it can be wrong: frames, and header blocks without tables or Huffman's code."""
+"""Builds HTTP/2 frames byte by byte, valid and broken; header blocks use neither tables nor Huffman codes."""
 
 from collections.abc import Sequence
 from random import Random

@@ -1,4 +1,4 @@
-"""Just enough of the Redis protocol to ask a server something without a client library."""
+"""Sends commands to a Redis over its Unix socket, without a client library."""
 
 import socket
 from typing import BinaryIO
@@ -6,7 +6,7 @@ from typing import BinaryIO
 Reply = bytes | int | None | list["Reply"]
 
 
-class ServerRefused(Exception):
+class ErrorReply(Exception):
     """The server answered with an error; its words are the message."""
 
 
@@ -34,7 +34,7 @@ def _read(stream: BinaryIO) -> Reply:
         case b"+":
             return rest
         case b"-":
-            raise ServerRefused(rest.decode())
+            raise ErrorReply(rest.decode())
         case b":":
             return int(rest)
         case b"$":
