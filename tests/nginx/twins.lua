@@ -11,6 +11,7 @@
 --   {"ask": "breaker", "steps": [[step, now_us, route, settle_us]]}      [[route or time, breaker]] after each step
 --   {"ask": "at_most", "factors": [a, b, c, d]}                          whether a * b <= c * d
 --   {"ask": "headers", "form", "verdicts", "wait", "allowed"}            [[name, value]], or {"error"}
+--   {"ask": "deciding", "verdicts"}                                      the index of the verdict that decides
 --   {"ask": "kept", "one", "other"}                                      whether what is kept of one verdict is used for the other
 --   {"ask": "refusal", "refuse", "rule", "violated", "accept"}           {"status", "body", ...}, or {"error"}
 --   {"ask": "word", "allowed", "delayed", "asides"}                      the word
@@ -21,6 +22,7 @@ package.path = arg[1] .. "/?.lua;" .. package.path
 
 local breaker = require "resty.headgate.engines.fallback.breaker"
 local calendar = require "resty.headgate.calendar"
+local deciding_verdict = require "resty.headgate.http.deciding_verdict"
 local exact_compare = require "resty.headgate.exact_compare"
 local headers = require "resty.headgate.http.headers"
 local json = require "resty.headgate.rules.bundle_json"
@@ -121,18 +123,21 @@ function answers.headers(question)
   return tried(fields, headers.put, question.form, question.verdicts, question.wait, question.allowed)
 end
 
-function answers.headers_of_one(question)
-  local verdict = told(question.verdict)
-  local outcome = verdict.outcome
-  verdict.outcome = false
-  return fields(headers.put_one, question.form, verdict, outcome)
+-- Which of the verdicts decides, counted from 0.
+function answers.deciding(question)
+  local verdicts = question.verdicts
+  for _, verdict in ipairs(verdicts) do told(verdict) end
+  local deciding = deciding_verdict.most_restrictive(verdicts)
+  for i, verdict in ipairs(verdicts) do
+    if verdict == deciding then return i - 1 end
+  end
 end
 
 function answers.kept(question)
   local one, other = told(question.one), told(question.other)
   fields(headers.put, "draft-11", { one }, nil, true)
   local before = one.limit.policy_items[one.rule.name][0]
-  fields(headers.put_one, "draft-11", other, other.outcome)
+  fields(headers.put, "draft-11", { other }, nil, true)
   return other.limit.policy_items[other.rule.name][0] == before
 end
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.engines.layers.fallback.breaker import Breaker, BreakerState, BreakerRoute
+from headgate.engines.layers.fallback.breaker import Breaker, BreakerRoute, BreakerState
 from tests.nginx.lua_twins import twins
 from tests.nginx.rules.luajit_process import LuajitProcess
 

@@ -2,9 +2,9 @@
 -- The twin of rules/match.py.
 --
 -- A rulebook is compiled from its canonical document, as headgate writes and publishes it, decoded: defaults and named
--- conditions are resolved there already, and `charge_options` lists the cases of each rule in their order. Each rule becomes two
--- functions, whether it applies and the match it makes of the call; an index selects the rules to try; finally rules
--- that replace others remove them.
+-- conditions are resolved there already, and `charge_options` lists the cases of each rule in their order. Each rule
+-- becomes two functions, whether it applies and the match it makes of the call; an index selects the rules to try;
+-- finally rules that replace others remove them.
 --
 -- Laws (tests/vectors, tests/nginx): matches come in the order of the rulebook, byte for byte those of Python; no
 -- engine is asked, and no state is kept.
