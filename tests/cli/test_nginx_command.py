@@ -265,7 +265,7 @@ def test_without_nginx_it_is_told_what_to_install(
     monkeypatch.setenv("PATH", "/nowhere")
     told = prompt.told("nginx", "check", write(BOOK))
     assert told.startswith("There is no nginx on this machine.")
-    assert "apt install nginx libnginx-mod-http-lua" in told
+    assert "apt install nginx libnginx-mod-http-lua lua-cjson" in told
     assert prompt("nginx", "conf", "rules.yaml") == 0
     assert "# load_module /usr/share/nginx/modules/ngx_http_lua_module.so;" in prompt.out
 

@@ -106,6 +106,20 @@ def test_the_script_with_all_of_them_serves_every_call(book: Rulebook) -> None:
 
 
 @given(BOOKS)
+def test_cases_are_listed_in_their_order(book: Rulebook) -> None:
+    found = compile_bundle(book, NOW_US)
+    for rule in found["rules"]:
+        chosen = {
+            name: list(rule[name]["cases"]) for name in ("limit", "candidate", "cost") if has_cases(rule, name)
+        }
+        assert found["charge_options"][rule["name"]].get("cases", {}) == chosen
+
+
+def has_cases(rule: dict[str, Any], name: str) -> bool:
+    return isinstance(rule.get(name), dict) and "cases" in rule[name]
+
+
+@given(BOOKS)
 def test_every_sha_has_its_text(book: Rulebook) -> None:
     found = compile_bundle(book, NOW_US)
     known = script_texts(found)
@@ -154,7 +168,8 @@ def test_what_a_rule_says_to_an_engine() -> None:
     assert found["charge_options"] == {
         "a": {
             "names": ["free", "pro*"],
-            "candidate_names": [""],  # the key decides it
+            "candidate_names": [""],
+            "cases": {"limit": ["free", "pro*"], "candidate": ["ann"]},  # the key decides it
             "lockout": [5, 60_000_000, 3_600_000_000],
             "deadline": 0.05,
         },

@@ -5,6 +5,7 @@ from typing import Any
 
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import Limit
+from headgate.algorithms.smooth import Smooth
 from headgate.engines.redis.protocol import limit_args
 from headgate.http.headers import per_second, quota
 from tests.nginx.rules.luajit_process import LuajitProcess
@@ -27,6 +28,8 @@ def entry(limit: Limit) -> dict[str, Any]:
         "per_second": per_second(limit),
         "fresh": limit.units_at_once,
     }
+    if isinstance(limit, Smooth):
+        told["interval_us"] = limit.interval_us
     if isinstance(limit, FixedWindow) and limit.unit is not None:
         told["calendar"] = {"unit": limit.unit, "zone": limit.zone}
     return {name: value for name, value in told.items() if value is not None}

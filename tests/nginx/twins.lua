@@ -8,8 +8,10 @@
 --   {"ask": "calendar", "limit", "zones", "times": [us]}                 [[words]], and how many tables they were
 --   {"ask": "share" | "even", "limit", "count", "rank"}                  a limit, or false
 --   {"ask": "complete", "limit"}                                         the limit, with its quota worked out anew
+--   {"ask": "breaker", "steps": [[step, now_us, route, settle_us]]}      [[route or time, breaker]] after each step
 --   {"ask": "at_most", "factors": [a, b, c, d]}                          whether a * b <= c * d
 --   {"ask": "headers", "form", "verdicts", "wait", "allowed"}            [[name, value]], or {"error"}
+--   {"ask": "deciding", "verdicts"}                                      the index of the verdict that decides
 --   {"ask": "kept", "one", "other"}                                      whether what is kept of one verdict is used for the other
 --   {"ask": "refusal", "refuse", "rule", "violated", "accept"}           {"status", "body", ...}, or {"error"}
 --   {"ask": "word", "allowed", "delayed", "asides"}                      the word
@@ -18,16 +20,18 @@
 
 package.path = arg[1] .. "/?.lua;" .. package.path
 
+local breaker = require "resty.headgate.engines.fallback.breaker"
 local calendar = require "resty.headgate.calendar"
+local deciding_verdict = require "resty.headgate.http.deciding_verdict"
 local exact_compare = require "resty.headgate.exact_compare"
 local headers = require "resty.headgate.http.headers"
-local json = require "resty.headgate.text.json"
+local json = require "resty.headgate.rules.bundle_json"
 local limit_quota = require "resty.headgate.limit_quota"
 local limit_share = require "resty.headgate.engines.fallback.limit_share"
 local log_status = require "resty.headgate.request.log_status"
 local refusal_body = require "resty.headgate.http.refusal_body"
 
-local quoted = json.quoted
+local quoted = json.encode
 
 local function written(value)
   if type(value) == "string" then return quoted(value) end
@@ -81,6 +85,23 @@ function answers.complete(question)
   return limit_quota.complete { algorithm = limit.algorithm, numbers = limit.numbers, calendar = limit.calendar }
 end
 
+function answers.breaker(question)
+  local state, found = breaker.NEW, {}
+  for i, step in ipairs(question.steps) do
+    local name, now_us, route, settle_us = unpack(step)
+    local result = false
+    if name == "choose_route" then
+      result, state = breaker.choose_route(state, now_us)
+    elseif name == "next_probe_us" then
+      result = breaker.next_probe_us(state, now_us)
+    else
+      state = breaker[name](state, route, now_us, settle_us)
+    end
+    found[i] = { result, { state.phase, state.failures, state.pause_us, state.since_us, state.until_us } }
+  end
+  return found
+end
+
 function answers.at_most(question) return exact_compare.at_most(unpack(question.factors)) end
 
 -- A verdict as the gateway has it.
@@ -102,18 +123,21 @@ function answers.headers(question)
   return tried(fields, headers.put, question.form, question.verdicts, question.wait, question.allowed)
 end
 
-function answers.headers_of_one(question)
-  local verdict = told(question.verdict)
-  local outcome = verdict.outcome
-  verdict.outcome = false
-  return fields(headers.put_one, question.form, verdict, outcome)
+-- Which of the verdicts decides, counted from 0.
+function answers.deciding(question)
+  local verdicts = question.verdicts
+  for _, verdict in ipairs(verdicts) do told(verdict) end
+  local deciding = deciding_verdict.most_restrictive(verdicts)
+  for i, verdict in ipairs(verdicts) do
+    if verdict == deciding then return i - 1 end
+  end
 end
 
 function answers.kept(question)
   local one, other = told(question.one), told(question.other)
   fields(headers.put, "draft-11", { one }, nil, true)
   local before = one.limit.policy_items[one.rule.name][0]
-  fields(headers.put_one, "draft-11", other, other.outcome)
+  fields(headers.put, "draft-11", { other }, nil, true)
   return other.limit.policy_items[other.rule.name][0] == before
 end
 

@@ -29,6 +29,7 @@ local gateway = require "resty.headgate.gateway"
 local request_attributes = require "resty.headgate.request.request_attributes"
 local request_identity = require "resty.headgate.request.request_identity"
 local respond = require "resty.headgate.respond"
+local single_charge = require "resty.headgate.single_charge"
 
 local M = {}
 
@@ -60,8 +61,8 @@ local function run_decision()
   if not bundle then return nil, nil end
   local single, matches = bundle.match(request_attributes.request())
   if single then
-    local outcome = decide.single(bundle, single, gate.engines)
-    if outcome then return respond.single(bundle, single, outcome) end
+    local outcome = single_charge.decide(bundle, single, gate.engines)
+    if outcome then return single_charge.respond(bundle, single, outcome) end
     matches = { single }
   end
   if not matches[1] then return respond.pass(), nil end

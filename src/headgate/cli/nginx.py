@@ -32,7 +32,7 @@ from headgate.rules import load
 from headgate.rules.rule import Rulebook
 
 ENGINE = "redis://127.0.0.1:6379/0?fallback=local"
-INSTALL = "In Debian: apt install nginx libnginx-mod-http-lua. Elsewhere OpenResty has all that is needed."
+INSTALL = "In Debian: apt install nginx libnginx-mod-http-lua lua-cjson. OpenResty has all that is needed."
 _PROGRAM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/usr/local/openresty/bin", "/usr/local/openresty/nginx/sbin")
 _INIT_TIMEOUT_S = 30
 _init_failed = re.compile(r"init_by_lua(?:_block)? error: (?:init_by_lua:\d+: )?(.*)")

@@ -3,10 +3,11 @@
 It is the rulebook's own document, and in addition:
 
     limits     each limit text in the rules: its algorithm, its numbers as the scripts read them, its header
-               values, and how many units pass at once
+               values, how many units pass at once, and of a smooth one the time of a unit
     zones      the time zones of calendar windows, each as the instants at which its offset from UTC changes
     charge_options
-               each rule's charge options, in microseconds, and the names that its cases are counted under
+               each rule's charge options, in microseconds; the names that its cases are counted under; and their
+               order, as lists: a mapping in JSON has none
     scripts    the SHA1 of every script that the rulebook can need; their texts are stored separately
     warnings   what looks wrong in the rulebook, as sentences with its file and line: gateways log them
 
@@ -32,6 +33,7 @@ from typing import Any
 
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import SECOND, Limit
+from headgate.algorithms.smooth import Smooth
 from headgate.calendar import time_zone
 from headgate.enforcement.call_plan import limit_cases
 from headgate.engines.redis.protocol import limit_args
@@ -44,7 +46,7 @@ from headgate.engines.redis.script_assembly import (
 )
 from headgate.http.headers import per_second, quota
 from headgate.rules import serialization
-from headgate.rules.rule import Rule, Rulebook
+from headgate.rules.rule import Choice, Rule, Rulebook
 
 Bundle = dict[str, Any]
 
@@ -94,6 +96,8 @@ def _limit_entry(limit: Limit) -> Iterator[tuple[str, Any]]:
     if (rate := per_second(limit)) is not None:
         yield "per_second", rate
     yield "fresh", limit.units_at_once
+    if isinstance(limit, Smooth):
+        yield "interval_us", limit.interval_us
     if isinstance(limit, FixedWindow) and limit.unit is not None:
         yield "calendar", {"unit": limit.unit, "zone": limit.zone}
 
@@ -103,6 +107,8 @@ def _charge_options(rule: Rule) -> Iterator[tuple[str, Any]]:
         cases = [case for case, _ in limit_cases(rule, candidate)[:-1]]  # the last is `otherwise`
         if cases:
             yield name, cases
+    if orders := case_orders(rule):
+        yield "cases", orders
     if rule.lockout is not None:
         yield "lockout", list(rule.lockout)
     if rule.deadline is not None:
@@ -110,6 +116,16 @@ def _charge_options(rule: Rule) -> Iterator[tuple[str, Any]]:
     if rule.prefetch is not None:
         units = {} if rule.prefetch.units is None else {"units": rule.prefetch.units}
         yield "prefetch", {"hold_us": rule.prefetch.hold_us} | units
+
+
+def case_orders(rule: Rule) -> dict[str, list[Any]]:
+    """Returns the cases of the rule's limit, candidate and cost, each in their order."""
+    choices: dict[str, Choice[Any] | None] = {"limit": rule.limit, "candidate": rule.candidate, "cost": rule.cost}
+    return {
+        name: serialization.case_texts(choice)
+        for name, choice in choices.items()
+        if choice is not None and choice.cases
+    }
 
 
 def _script_names(algorithms: set[str], locks: bool) -> Iterator[str]:

@@ -102,6 +102,11 @@ def _test_value(test: Test) -> Any:
     return test.expected[0] if len(test.expected) == 1 else list(test.expected)
 
 
+def case_texts(choice: Choice[Any]) -> list[Any]:
+    """Returns the cases of a choice in their order, as its document names them."""
+    return [_test_value(test) for test, _ in choice.cases]
+
+
 def _choice(choice: Choice[Limits] | Choice[int | str]) -> Any:
     if not choice.cases:
         return _value(choice.otherwise)

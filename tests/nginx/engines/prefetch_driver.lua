@@ -1,7 +1,7 @@
 -- Runs inside nginx: a prefetch engine around a real Redis, and calls that ask it as a test says by JSON.
 
 local engines = require "resty.headgate.engines.redis.engine"
-local json = require "resty.headgate.text.json"
+local json = require "resty.headgate.rules.bundle_json"
 local keys = require "resty.headgate.engines.redis.keys"
 local prefetch = require "resty.headgate.engines.prefetch"
 

@@ -10,7 +10,7 @@
 
 package.path = arg[1] .. "/?.lua;" .. package.path
 
-local json = require "resty.headgate.text.json"
+local json = require "resty.headgate.rules.bundle_json"
 local prefetched_units = require "resty.headgate.engines.prefetch.prefetched_units"
 
 local answers = {}

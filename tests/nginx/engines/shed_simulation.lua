@@ -4,7 +4,7 @@
 local lib = arg[1]
 package.path = lib .. "/?.lua;" .. package.path
 
-local json = require "resty.headgate.text.json"
+local json = require "resty.headgate.rules.bundle_json"
 local shed_rate = require "resty.headgate.engines.load_shedding.shed_rate"
 
 local START = 1700000000000000 -- a multiple of a second

@@ -39,9 +39,14 @@ def server() -> Iterator[RedisServer]:
 
 # How long anybody waits, and what the log says.
 
+FAILURES = 3  # that open the breaker, of all workers together
+PROBES = 6  # in two seconds: after 0.1 s, 0.2 s, 0.4 s, and every half second, and the time of each itself
+
 
 @pytest.mark.parametrize("how", ["killed", "stopped", "silent", "cut"])
-def test_under_load_nobody_gets_an_error_and_only_those_under_way_wait(server: RedisServer, how: str) -> None:
+def test_under_load_nobody_gets_an_error_and_only_those_under_way_and_probes_wait(
+    server: RedisServer, how: str
+) -> None:
     clients, workers = 6, 2
     with Proxy(server) as link, gateway(link, rule(limit="1000000/hour"), workers=workers) as gate:
         assert set(statuses(gate, 10)) == {200}
@@ -57,10 +62,10 @@ def test_under_load_nobody_gets_an_error_and_only_those_under_way_wait(server: R
         assert {seen.status for seen in load.seen} == {200}
         assert len(after) > 100
         assert max(seen.seconds for seen in after) < DEADLINE + 0.5
-        assert len(waited) <= clients
+        assert len(waited) <= clients + FAILURES + PROBES
         if how == "stopped":
             assert waited  # it was worth waiting
-        assert 1 <= gate.log.count(GONE) <= workers
+        assert gate.log.count(GONE) == 1
         assert f"{GONE}. Redis at 127.0.0.1" in gate.log
         assert AGAIN not in gate.log
         assert {"stopped": "no answer within the deadline", "cut": "the connection failed"}.get(
@@ -68,47 +73,45 @@ def test_under_load_nobody_gets_an_error_and_only_those_under_way_wait(server: R
         ) in gate.log
 
 
-def told_by(gate: NginxGateway, words: str) -> Counter[str]:
-    """How often each worker has said so, by its process."""
-    return Counter(line.split()[3] for line in gate.log.splitlines() if words in line)
-
-
-def test_each_worker_says_once_that_redis_is_gone_and_once_that_it_is_back(server: RedisServer) -> None:
+def test_all_workers_say_once_that_redis_is_gone_and_once_that_it_is_back(server: RedisServer) -> None:
     patient = {"deadline": 1, "workers": 2}
     with gateway(server, rule(limit="1000000/hour"), **patient) as gate, OutageLoad(gate, 8):
         time.sleep(0.5)
         for outage in (1, 2):
             server.pause()
-            until(lambda n=outage: None if n in told_by(gate, GONE).values() else "not noticed", 10)  # type: ignore[misc]
+            until(lambda n=outage: None if gate.log.count(GONE) == n else "not noticed", 10)  # type: ignore[misc]
             time.sleep(1.5)
-            gone = told_by(gate, GONE)
             server.resume()
             resumed_at = time.monotonic()
-            until(lambda n=gone: None if told_by(gate, AGAIN) == n else "not back", 10)  # type: ignore[misc]
-            assert time.monotonic() - resumed_at < BACK
+            until(lambda n=outage: None if gate.log.count(AGAIN) == n else "not back", 10)  # type: ignore[misc]
+            assert time.monotonic() - resumed_at < BACK + 1  # a probe may have been under way, for a second
             time.sleep(0.3)
-            assert told_by(gate, GONE) == told_by(gate, AGAIN) == gone
-            assert set(gone.values()) == {outage}
+            assert gate.log.count(GONE) == gate.log.count(AGAIN) == outage
 
 
 def test_a_remembered_refusal_is_no_answer_of_redis(server: RedisServer) -> None:
-    """Redis was probed and may be asked again, but nobody has: what memory says does not show that it answers."""
+    """A call may probe Redis, but what memory says does not show that it answers."""
     one = rule("one", "1/minute fixed", key="header.one", missing="skip")
     two = rule("two", "9/day fixed", key="header.two", missing="skip")
     with Proxy(server) as link, gateway(link, one, two, options="shed = false") as gate:
+        assert statuses(gate, 1, two="b") == [200]
+        link.refuse()
+        link.cut()
+        statuses(gate, 3, two="b")
+        assert GONE in gate.log
+        link.heal()
+        await_back(gate, two="b")
         assert statuses(gate, 2, one="a") == [200, 429]
         refused_at = time.monotonic()
         link.refuse()
         link.cut()
-        gate.get("/", {"two": "b"})
-        assert GONE in gate.log
+        until(lambda: None if statuses(gate, 1, two="b") and gate.log.count(GONE) == 2 else "not gone", 5)
+        for _ in range(3):
+            gate.get("/", {"one": "a"})
+            if time.monotonic() - refused_at < 0.9:  # else it was not memory that spoke
+                assert gate.log.count(AGAIN) == 1
         link.heal()
-        until(lambda: None if server.call("EXISTS", "hg2:probe:{header.two=b}") else "nobody looked", 5)
-        time.sleep(0.05)
-        assert gate.get("/", {"one": "a"}).status == 429
-        if time.monotonic() - refused_at < 0.9:  # else it was not memory that spoke
-            assert AGAIN not in gate.log
-        await_back(gate, two="b")
+        await_back(gate, 2, two="b")
 
 
 def test_a_server_that_comes_back_empty_decides_again_within_two_seconds(server: RedisServer) -> None:
@@ -117,7 +120,6 @@ def test_a_server_that_comes_back_empty_decides_again_within_two_seconds(server:
         server.kill()
         assert set(statuses(gate, 20)) == {200}
         server.start()
-        assert server.call("DBSIZE") == 0
         assert await_back(gate) < BACK
         gate.get("/")
         assert server.call("EXISTS", "hg2:tb:api:{all}") == 1
@@ -217,13 +219,10 @@ def test_the_beginning_and_the_end_of_an_outage_admit_twice_the_limit_at_most(se
             admitted.append(Counter(statuses(gate, 30))[200])
             server.resume()
             await_back(gate, outage)
-            time.sleep(BACK)  # and the other worker
-            statuses(gate, 4)
             admitted.append(Counter(statuses(gate, 30))[200])
         assert admitted == [limit, limit, 0, 0, 0]
         server.kill()
         server.start()  # and has forgotten everything: that is once more
-        time.sleep(BACK)
         assert Counter(statuses(gate, 60))[200] == limit
 
 
@@ -253,13 +252,14 @@ class FallbackWalker:
     """A gate in front of a Redis that is stopped now and then; each walk has a key of its own."""
 
     LIMIT = 10
+    DEADLINE = 0.05
 
     def __init__(self, server: RedisServer, gate: NginxGateway) -> None:
         self.server, self.gate = server, gate
-        self.key, self.admitted, self.asked = 0, 0, 0
+        self.key, self.admitted, self.asked, self.lost = 0, 0, 0, 0
 
     def begin(self) -> None:
-        self.key, self.admitted, self.asked = self.key + 1, 0, 0
+        self.key, self.admitted, self.asked, self.lost = self.key + 1, 0, 0, 0
 
     def step(self, step: FallbackStep) -> None:
         if step.what == "pause" and self.server.awake:
@@ -268,11 +268,19 @@ class FallbackWalker:
             self.server.resume()
             time.sleep(0.05 * step.times)
         elif step.what == "ask":
-            found = Counter(statuses(self.gate, step.times, user=f"{self.key}"))
-            assert set(found) <= {200, 429}
-            self.admitted, self.asked = self.admitted + found[200], self.asked + step.times
-        assert self.admitted >= min(self.asked, self.LIMIT)
+            for _ in range(step.times):
+                self._ask()
+        assert self.admitted >= min(self.asked, self.LIMIT) - self.lost
         assert self.admitted <= 2 * self.LIMIT
+
+    def _ask(self) -> None:
+        began = time.monotonic()
+        [status] = statuses(self.gate, 1, user=f"{self.key}")
+        assert status in (200, 429)
+        self.admitted, self.asked = self.admitted + (status == 200), self.asked + 1
+        # A paused Redis charges a request whose reply nobody waited for, and is charged with what the share
+        # admitted in its place.
+        self.lost += time.monotonic() - began > self.DEADLINE * 0.9
 
     def end(self) -> None:
         if not self.server.awake:
@@ -282,7 +290,9 @@ class FallbackWalker:
 @pytest.fixture
 def walked(server: RedisServer) -> Iterator[FallbackWalker]:
     with gateway(
-        server, rule(limit=f"{FallbackWalker.LIMIT}/day fixed", key="header.user", missing="deny"), deadline=0.05
+        server,
+        rule(limit=f"{FallbackWalker.LIMIT}/day fixed", key="header.user", missing="deny"),
+        deadline=FallbackWalker.DEADLINE,
     ) as gate:
         gate.get("/", {"user": "0"})
         yield FallbackWalker(server, gate)

@@ -1,5 +1,6 @@
 """The fallback where Redis answers and refuses, answers too late for some, gives slots, or changes places."""
 
+import re
 import threading
 import time
 from collections import Counter
@@ -87,7 +88,10 @@ def test_a_server_that_takes_no_writes_is_left_alone(server: RedisServer) -> Non
         for _ in range(40):
             time.sleep(0.05)
             assert statuses(gate, 1) == [200]
-        assert server.info("commandstats")["cmdstat_evalsha"].startswith("calls=1,")
+        calls = int(re.findall(r"calls=(\d+)", server.info("commandstats")["cmdstat_evalsha"])[0])
+        assert (
+            calls <= 3 + 2 * 7
+        )  # what opens the breaker, and in two seconds some probes, each with a peek before it
 
 
 def test_what_is_wrong_with_one_key_concerns_nobody_else(server: RedisServer) -> None:
@@ -124,25 +128,6 @@ def test_a_value_that_nobody_can_read_is_told_in_the_log(
 # Deadlines.
 
 
-def test_too_late_for_one_rule_is_in_time_for_another(server: RedisServer) -> None:
-    rules = [
-        rule("hasty", "3/day fixed", when={"path": "/hasty"}, deadline="500ms"),
-        rule("patient", "1000/day fixed", when={"path": "/patient"}, deadline="10s"),
-    ]
-    with Proxy(server) as link, gateway(link, *rules, deadline=10) as gate:
-        assert statuses(gate, 2, "/hasty") + statuses(gate, 1, "/patient") == [200, 200, 200]
-        link.delay(1000, "replies")
-        began = time.monotonic()
-        assert Counter(statuses(gate, 6, "/hasty")) == {200: 3, 429: 3}  # a share of its own
-        assert time.monotonic() - began < 0.5 + 2
-        for left in (998, 997, 996):
-            reply = gate.get("/patient")
-            assert reply.headers["ratelimit"].startswith(f'"patient";r={left};')  # by Redis
-        assert gate.log.count(GONE) == 1
-        link.heal()
-        await_back(gate, target="/hasty")
-
-
 def test_a_question_from_before_says_nothing_about_now(server: RedisServer) -> None:
     """It fails when its own time is over, and by then all is well again."""
     rules = [
@@ -155,7 +140,7 @@ def test_a_question_from_before_says_nothing_about_now(server: RedisServer) -> N
         patient = threading.Thread(target=gate.get, args=["/patient"])
         patient.start()
         time.sleep(0.3)
-        assert statuses(gate, 2, "/hasty") == [200, 200]
+        assert statuses(gate, 3, "/hasty") == [200, 200, 200]
         link.heal()
         await_back(gate, target="/hasty")
         assert patient.is_alive()
@@ -204,7 +189,9 @@ def test_a_slot_goes_back_to_whoever_gave_it(server: RedisServer) -> None:
     with gateway(server, slots, wide, server=SLOW) as gate:
         await_quick(gate)
         server.pause()
-        assert statuses(gate, 1, "/wide") == [200]  # had it asked for a slot, that would be lost until its ttl
+        assert set(statuses(gate, 3, "/wide")) == {
+            200
+        }  # had it asked for a slot, that would be lost until its ttl
         with holding(gate, 1):
             assert statuses(gate, 1, "/quick") == [429]  # the share has but one
             server.resume()
@@ -212,7 +199,7 @@ def test_a_slot_goes_back_to_whoever_gave_it(server: RedisServer) -> None:
             await_quick(gate)  # Redis has one as well
         with holding(gate, 1):  # of Redis
             server.pause()
-            assert statuses(gate, 1, "/wide") == [200]
+            assert set(statuses(gate, 3, "/wide")) == {200}
             await_quick(gate)  # the share has its own again
         assert statuses(gate, 1, "/quick") == [200]
         server.resume()

@@ -74,14 +74,6 @@ def test_the_fields_are_pythons(lua: LuajitProcess, said: list[Verdict], form: s
     assert fields(lua, decision, form, locked) == headers(decision, form)  # type: ignore[arg-type]
 
 
-@settings(max_examples=1000, deadline=None)
-@given(verdicts(), st.sampled_from(FORMS), st.booleans())
-@example(refused("20 slots", 0, 12.5, 30, "room"), "draft-11", True)
-def test_those_of_one_verdict_are_the_same(lua: LuajitProcess, said: Verdict, form: str, locked: bool) -> None:
-    answer = lua.ask("headers_of_one", form=form, verdict=told(said, locked))
-    assert [tuple(field) for field in answer] == headers(StubDecision(said), form)  # type: ignore[arg-type]
-
-
 @settings(deadline=None)
 @given(st.lists(verdicts(), max_size=3), st.sampled_from(FORMS))
 def test_a_call_that_was_refused_without_a_count(lua: LuajitProcess, said: list[Verdict], form: str) -> None:

@@ -31,7 +31,7 @@ server {
   listen 127.0.0.1:%d proxy_protocol;
   location / {
     access_by_lua_block {
-      local json, match = require "resty.headgate.text.json", require "resty.headgate.rules.match"
+      local json, match = require "resty.headgate.rules.bundle_json", require "resty.headgate.rules.match"
       local met = match.compile(json.decode(ngx.shared.books:get("book")))
       local one, found = met(require("resty.headgate.request.request_attributes").request())
       if one then found = { one } end

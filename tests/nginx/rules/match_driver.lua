@@ -14,12 +14,12 @@ package.path = arg[1] .. "/?.lua;" .. package.path
 
 local attributes = require "resty.headgate.rules.attributes"
 local crc32 = require "resty.headgate.text.crc32"
-local json = require "resty.headgate.text.json"
+local json = require "resty.headgate.rules.bundle_json"
 local keys = require "resty.headgate.rules.keys"
 local match = require "resty.headgate.rules.match"
 local redis_keys = require "resty.headgate.engines.redis.keys"
 local sha256 = require "resty.headgate.text.sha256"
-local utf8 = require "resty.headgate.text.utf8"
+local strings = require "resty.headgate.text.strings"
 
 local function quoted(text)
   return '"' .. string.gsub(text, '[%c"\\]', function(c) return string.format("\\u%04x", string.byte(c)) end) .. '"'
@@ -66,7 +66,7 @@ function answers.key(question)
   return string.format('{"key":%s,"missing":%s,"redis":%s}', quoted(key), texts(missing), quoted(redis))
 end
 
-function answers.character(question) return tostring(utf8.character(question.text, 1) or "null") end
+function answers.character(question) return tostring(strings.character_size(question.text, 1) or "null") end
 
 function answers.sha256(question) return quoted(sha256(question.text)) end
 

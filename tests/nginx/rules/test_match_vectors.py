@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.engines.redis import keys
+from headgate.gateway.bundle import case_orders
 from headgate.rules import load
 from headgate.rules.attributes import request
 from headgate.rules.ip_networks import canonical
@@ -148,8 +149,12 @@ def known(line: dict[str, Any]) -> dict[str, Any]:
     return {"request": {**sent, "headers": headers, "address": came["address"]}}
 
 
+def with_case_orders(book: Rulebook) -> dict[str, Any]:
+    return {**document(book), "charge_options": {rule.name: {"cases": case_orders(rule)} for rule in book.rules}}
+
+
 def matched(lua: LuajitProcess, book: Rulebook, cost: int | None, **call: Any) -> Any:
-    return lua.ask("match", book=json.dumps(document(book)), cost=cost, **call)
+    return lua.ask("match", book=json.dumps(with_case_orders(book)), cost=cost, **call)
 
 
 def told(match: Match) -> dict[str, Any]:

@@ -25,7 +25,7 @@ local function charge_of(bound_limit, key, cost)
 end
 
 -- Returns whether this match makes a single charge; if so, the match becomes that charge.
-local function to_single_charge(bundle, match)
+function M.to_single_charge(bundle, match)
   if match.denied or match.candidate then return false end
   local bound_limits = bundle.bound_limits[match.limits][match.shadow and "shadow" or "live"]
   local bound_limit = bound_limits[1]
@@ -35,26 +35,14 @@ local function to_single_charge(bundle, match)
 end
 
 -- Records the override that decided a charge; the outcome names it.
-local function note_override(engines, charge, outcome)
+function M.note_override(engines, charge, outcome)
   if charge.bound_limit.options.overrides and outcome and outcome[8] then engines.overrides:note(charge, outcome[8]) end
-end
-
--- Returns the Outcome of a request to which one rule applies, if the rule makes a single charge and has no slots.
--- Otherwise it returns nil and charges nothing.
-function M.single(bundle, match, engines)
-  if not to_single_charge(bundle, match) or match.shadow then return nil end
-  local bound_limit = match.bound_limit
-  local engine = engines[bound_limit.decided_by]
-  if not engine then return nil end -- a slot is held
-  local outcome, failure = engine:take(match, bound_limit.options.deadline)
-  note_override(engines, match, outcome)
-  return outcome or engines.unavailable({ match }, failure)[1]
 end
 
 -- Returns whether each match makes a single charge.
 local function all_single_charges(bundle, matches)
-  local single = to_single_charge(bundle, matches[1])
-  for i = 2, #matches do single = single and to_single_charge(bundle, matches[i]) end
+  local single = M.to_single_charge(bundle, matches[1])
+  for i = 2, #matches do single = single and M.to_single_charge(bundle, matches[i]) end
   return single
 end
 
@@ -132,8 +120,8 @@ end
 local function request_outcomes(engines, engine, charges)
   local outcomes, failure = engine:decide(charges, 1, deadline_of(charges))
   if not outcomes then return engines.unavailable(charges, failure) end
-  note_override(engines, charges[1], outcomes[1])
-  for i = 2, #charges do note_override(engines, charges[i], outcomes[i]) end
+  M.note_override(engines, charges[1], outcomes[1])
+  for i = 2, #charges do M.note_override(engines, charges[i], outcomes[i]) end
   return outcomes
 end
 

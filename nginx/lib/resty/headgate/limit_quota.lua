@@ -67,14 +67,16 @@ function quota_of.smooth(per_second, warmup_us, shape)
   local saved_us = warmup_us > 0 and 0 or math.floor(shape * SECOND_US + 0.5)
   local window = math.max(1, ceil_div(math.max(saved_us, math.ceil(SECOND_US / per_second)), SECOND_US))
   local is_whole = per_second == math.floor(per_second)
-  return math.max(1, math.floor(per_second * window)), window, is_whole and per_second or nil, 1
+  return math.max(1, math.floor(per_second * window)), window, is_whole and per_second or nil, 1, SECOND_US / per_second
 end
 
--- Returns the limit, with its quota, window, per_second and fresh.
+-- Returns the limit, with its quota, window, per_second, fresh and interval_us.
 function M.complete(limit)
   local numbers, third = limit.numbers, limit.calendar
   if limit.algorithm ~= "fixed_window" then third = tonumber(numbers[3]) end
-  local quota, window, per_second, fresh = quota_of[limit.algorithm](tonumber(numbers[1]), tonumber(numbers[2]), third)
+  local quota, window, per_second, fresh, interval_us =
+    quota_of[limit.algorithm](tonumber(numbers[1]), tonumber(numbers[2]), third)
+  limit.interval_us = interval_us
   limit.quota, limit.window, limit.fresh = math.min(MAX_FIELD_INTEGER, quota), window, fresh
   limit.per_second = per_second and math.min(MAX_FIELD_INTEGER, per_second)
   return limit

@@ -4,7 +4,7 @@
 -- each Outcome (the eighth is "overflow" where it is so), or "trouble KIND TEXT".
 
 local clock = require "resty.headgate.clock"
-local json = require "resty.headgate.text.json"
+local json = require "resty.headgate.rules.bundle_json"
 local keys = require "resty.headgate.engines.redis.keys"
 local lock = require "resty.headgate.engines.shared.lock"
 local shared = require "resty.headgate.engines.shared.engine"

@@ -82,7 +82,7 @@ class SharedDictNginx:
         self.clock = driven
         init = ""
         if hit is not None:
-            said = f"require('resty.headgate.text.json').decode([==[{json.dumps(hit.said)}]==])"
+            said = f"require('resty.headgate.rules.bundle_json').decode([==[{json.dumps(hit.said)}]==])"
             init = f"driver.only = driver.hand({said})"
             more += " location = /hit { content_by_lua_block { driver.hit() } }"
             more += " location = /hammer { content_by_lua_block { driver.hammer() } }"

@@ -2,14 +2,13 @@
 -- forms and their laws are described.
 --
 --   draft-11   RateLimit-Policy: "login";q=10;w=60      RateLimit: "login";r=3;t=42
---   legacy     X-RateLimit-Limit, -Remaining, -Reset, of the one count nearest to its end
+--   legacy     X-RateLimit-Limit, -Remaining, -Reset, of the verdict that decides
 --   envoy      the same, and X-RateLimit-Limit goes on with every policy
 --   spring     X-RateLimit-Remaining, -Burst-Capacity, -Replenish-Rate, -Requested-Tokens
 --   off        none of these; Retry-After is there on refusals in every form
 --
 -- A verdict is { rule = a bundle's rule, limit = a bundle's limit, outcome = Outcome, cost = n }. The caller passes the
--- verdicts that are live and limited: in a list (put), or a single one and its outcome beside it (put_one). The outcome
--- of a rule that is locked out (-3) is written as that of any refusal.
+-- verdicts that are live and limited. The outcome of a rule that is locked out (-3) is written as that of any refusal.
 --
 -- This runs for every request. Fields are written one by one into ngx.header or any other table. The parts that depend
 -- on the limit and the name alone are formatted once and cached on the limit, as `policy_items`: so one verdict costs
@@ -25,13 +24,16 @@ local M = {}
 local SECOND_US = 1000000
 local MAX_FIELD_INTEGER = 999999999999999 -- the largest integer of a structured field
 
-local floor, huge = math.floor, math.huge
+local floor = math.floor
+local most_restrictive = require("resty.headgate.http.deciding_verdict").most_restrictive
 
 -- Returns a number as it is appended to a text: Lua writes up to 14 digits by itself, and an exponent from there on.
 local function digits(number)
   if number < 1e14 then return number end
   return string.format("%.0f", number)
 end
+
+M.digits = digits
 
 local function seconds(us)
   local rounded = floor(us / SECOND_US)
@@ -76,13 +78,13 @@ local function item_of(limit, name, occurrence)
   return cached and cached[occurrence] or cache_policy(limit, name, occurrence)
 end
 
-local function policy_item(verdicts, index)
-  local verdict = verdicts[index]
-  local name, occurrence = name_of(verdict), 0
+-- Returns how many verdicts of the same name come before this one.
+local function occurrence_of(verdicts, index)
+  local name, occurrence = name_of(verdicts[index]), 0
   for earlier = 1, index - 1 do
     if name_of(verdicts[earlier]) == name then occurrence = occurrence + 1 end
   end
-  return item_of(verdict.limit, name, occurrence)
+  return occurrence
 end
 
 local function remaining_of(limit, outcome)
@@ -97,13 +99,15 @@ local function seconds_until_more(outcome)
   return seconds((outcome[1] == 1 or outcome[3] == -1) and outcome[4] or outcome[3])
 end
 
--- Returns an item of RateLimit. A t later than Retry-After is omitted, and slots have none.
-local function ratelimit_item(limit, outcome, item, wait)
-  local remaining = digits(remaining_of(limit, outcome))
-  if not limit.window then return item.count .. remaining end
+-- Returns the items of a verdict in RateLimit-Policy and RateLimit. A t later than Retry-After (`wait`) is omitted, and
+-- slots have none. `occurrence`: how many verdicts of that name come before.
+function M.draft_11_items(verdict, outcome, occurrence, wait)
+  local limit = verdict.limit
+  local item, remaining = item_of(limit, name_of(verdict), occurrence), digits(remaining_of(limit, outcome))
+  if not limit.window then return item.policy, item.count .. remaining end
   local until_more = seconds_until_more(outcome)
-  if wait and until_more > wait then return item.count .. remaining end
-  return item.count .. remaining .. ";t=" .. digits(until_more)
+  if wait and until_more > wait then return item.policy, item.count .. remaining end
+  return item.policy, item.count .. remaining .. ";t=" .. digits(until_more)
 end
 
 local writers = {}
@@ -111,33 +115,13 @@ local writers = {}
 writers["draft-11"] = function(header, verdicts, wait)
   local policies, counts
   for index = 1, #verdicts do
-    local verdict, item = verdicts[index], policy_item(verdicts, index)
-    local item_text = ratelimit_item(verdict.limit, verdict.outcome, item, wait)
-    policies = policies and policies .. ", " .. item.policy or item.policy
-    counts = counts and counts .. ", " .. item_text or item_text
+    local verdict = verdicts[index]
+    local policy, count = M.draft_11_items(verdict, verdict.outcome, occurrence_of(verdicts, index), wait)
+    policies = policies and policies .. ", " .. policy or policy
+    counts = counts and counts .. ", " .. count or count
   end
   header["RateLimit-Policy"] = policies
   header["RateLimit"] = counts
-end
-
-local function remaining_share(verdict) return remaining_units(verdict) / verdict.limit.quota end
-
--- Returns the verdict that refuses longest; if none does, the one with the least left; the first of equals.
-local function most_restrictive(verdicts, score_of)
-  if #verdicts == 1 then return verdicts[1] end
-  local selected, longest, smallest = nil, -1, huge
-  for index = 1, #verdicts do
-    local verdict = verdicts[index]
-    local outcome = verdict.outcome
-    if outcome[1] ~= 1 then
-      local wait_us = outcome[3] == -1 and huge or outcome[3]
-      if wait_us > longest then selected, longest = verdict, wait_us end
-    elseif longest < 0 then
-      local score = score_of(verdict)
-      if score < smallest then selected, smallest = verdict, score end
-    end
-  end
-  return selected
 end
 
 local function write_x_ratelimit(header, verdict, limit)
@@ -147,19 +131,22 @@ local function write_x_ratelimit(header, verdict, limit)
 end
 
 function writers.legacy(header, verdicts)
-  local verdict = most_restrictive(verdicts, remaining_share)
+  local verdict = most_restrictive(verdicts)
   write_x_ratelimit(header, verdict, "" .. digits(verdict.limit.quota))
 end
 
 function writers.envoy(header, verdicts)
-  local verdict = most_restrictive(verdicts, remaining_units)
+  local verdict = most_restrictive(verdicts)
   local policies = { "" .. digits(verdict.limit.quota) }
-  for index = 1, #verdicts do policies[index + 1] = policy_item(verdicts, index).envoy end
+  for index = 1, #verdicts do
+    local item = item_of(verdicts[index].limit, name_of(verdicts[index]), occurrence_of(verdicts, index))
+    policies[index + 1] = item.envoy
+  end
   write_x_ratelimit(header, verdict, table.concat(policies, ", "))
 end
 
 function writers.spring(header, verdicts)
-  local verdict = most_restrictive(verdicts, remaining_share)
+  local verdict = most_restrictive(verdicts)
   local limit, cost = verdict.limit, verdict.cost
   header["X-RateLimit-Remaining"] = "" .. digits(remaining_units(verdict))
   header["X-RateLimit-Burst-Capacity"] = "" .. digits(limit.quota)
@@ -188,20 +175,6 @@ function M.put(header, form, verdicts, wait_us, allowed)
   end
   local wait = M.retry_after(wait_us, allowed)
   if verdicts[1] then write(header, verdicts, wait) end
-  if wait then header["Retry-After"] = "" .. digits(wait) end
-end
-
--- Writes the fields of a single verdict, whose outcome is beside it: in the most common form, only a text is created.
-function M.put_one(header, form, verdict, outcome)
-  local allowed = outcome[1] == 1
-  if form ~= "draft-11" then
-    verdict.outcome = outcome
-    return M.put(header, form, { verdict }, outcome[3], allowed)
-  end
-  local limit, wait = verdict.limit, M.retry_after(outcome[3], allowed)
-  local item = item_of(limit, name_of(verdict), 0)
-  header["RateLimit-Policy"] = item.policy
-  header["RateLimit"] = ratelimit_item(limit, outcome, item, wait)
   if wait then header["Retry-After"] = "" .. digits(wait) end
 end
 

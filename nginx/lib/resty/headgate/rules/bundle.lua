@@ -12,8 +12,8 @@
 -- Laws (tests/nginx/test_gateway.py, test_faults.py): a bound limit has the name that Python gives the same count; a
 -- bundle that cannot be followed is refused as a whole, with a sentence, and the current bundle stays.
 
+local bundle_json = require "resty.headgate.rules.bundle_json"
 local headers = require "resty.headgate.http.headers"
-local json = require "resty.headgate.text.json"
 local keys = require "resty.headgate.engines.redis.keys"
 local limit_share = require "resty.headgate.engines.fallback.limit_share"
 local match = require "resty.headgate.rules.match"
@@ -129,7 +129,7 @@ end
 -- among how many members its limit is split, and the rank of this one), reason_unsupported (a function of a limit that
 -- is decided on the shared dict: a sentence, or nil).
 function M.compile(text, settings)
-  local bundle = json.decode(text)
+  local bundle = bundle_json.decode(text)
   if type(bundle) ~= "table" or not bundle.rules or not bundle.limits then
     fail("This is no bundle. Compile a rulebook by `headgate rules compile`, or publish it by `headgate rules push`.")
   end

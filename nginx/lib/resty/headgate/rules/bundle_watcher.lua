@@ -12,11 +12,13 @@
 -- all workers, after a start and after a reload; so are the warnings of a rulebook. Rules that are split among the
 -- members are compiled anew within a second of a change of their number (tests/nginx/engines/test_split_limits.py).
 
+local bundle_json = require "resty.headgate.rules.bundle_json"
 local bundles = require "resty.headgate.rules.bundle"
-local json = require "resty.headgate.text.json"
 local keys = require "resty.headgate.engines.redis.keys"
 
 local M = {}
+
+local decode, encode = bundle_json.decode, bundle_json.encode
 
 local POLL_INTERVAL_S = 0.4 -- between two polls
 local TIMEOUT_S = 1.0 -- of one request to Redis
@@ -168,7 +170,7 @@ end
 -- Returns a bundle with the texts of its scripts, for a start without Redis.
 local function with_scripts(document, texts)
   local entries = {}
-  for sha, text in pairs(texts) do entries[#entries + 1] = '"' .. sha .. '":' .. json.quoted(text) end
+  for sha, text in pairs(texts) do entries[#entries + 1] = '"' .. sha .. '":' .. encode(text) end
   return string.sub(document, 1, -2) .. ',"texts":{' .. table.concat(entries, ",") .. "}}"
 end
 
@@ -177,8 +179,8 @@ function BundleWatcher:fetch(version)
   local raw, failure = self.engine:command({ "HGET", keys.rules(self.prefix), version }, nil, TIMEOUT_S)
   if failure then return nil, failure.text, true end
   if type(raw) ~= "string" then return nil, "it is missing. Push it again." end
-  local document = json.decode(raw).document
-  local texts, why, is_transient = fetch_scripts(self, json.decode(document), self.bundle and self.bundle.texts or {})
+  local document = decode(raw).document
+  local texts, why, is_transient = fetch_scripts(self, decode(document), self.bundle and self.bundle.texts or {})
   if not texts then return nil, why, is_transient end
   return with_scripts(document, texts)
 end

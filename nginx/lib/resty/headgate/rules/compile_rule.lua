@@ -10,7 +10,6 @@
 
 local compose = require "resty.headgate.compose"
 local condition = require "resty.headgate.rules.condition"
-local json = require "resty.headgate.text.json"
 local keys = require "resty.headgate.rules.keys"
 
 local M = {}
@@ -19,15 +18,29 @@ local ALL_KEYS = 10000 -- rollouts are in hundredths of a percent
 local MAX_EXACT_TEXT = "9007199254740992" -- 2^53: beyond it doubles skip whole numbers
 local MODES = { enforce = { ALL_KEYS, 0 }, shadow = { 0, ALL_KEYS }, off = { 0, 0 } }
 
--- Compiles a value, or a choice of values by an attribute: the first case that matches. Also returns all values: those
--- of the cases in their order, then `otherwise`.
-local function choice(spec, read)
+-- Returns the list; an error unless it names each case once.
+local function checked_order(cases, case_order)
+  local rest = {}
+  for name in pairs(cases) do rest[name] = true end
+  for _, name in ipairs(case_order) do
+    if not rest[name] then error("the bundle lists a case " .. tostring(name) .. " that the rule does not have.", 0) end
+    rest[name] = nil
+  end
+  local name = next(rest)
+  if name == nil then return case_order end
+  error("the bundle does not list the case " .. name .. " in its order: another version of headgate wrote it. Push "
+    .. "the rulebook again, or compile it again.", 0)
+end
+
+-- Compiles a value, or a choice of values by an attribute: the first case that matches. `case_order` lists the cases in
+-- their order. Also returns all values: those of the cases, then `otherwise`.
+local function choice(spec, read, case_order)
   if type(spec) ~= "table" or not spec.cases then
     local value = read(spec)
     return function() return value end, { value }
   end
   local cases, values, otherwise = {}, {}, read(spec.otherwise)
-  for i, text in ipairs(json.names(spec.cases)) do
+  for i, text in ipairs(checked_order(spec.cases, case_order or {})) do
     local matches, value = condition.test(spec.by, text).match, read(spec.cases[text])
     values[i] = value
     cases[i] = function(attributes) return matches(attributes) and value end
@@ -71,8 +84,8 @@ local function missing_text(missing_names)
 end
 
 -- Compiles the cost into a function that returns the cost of a call, or nil and why it has none.
-local function compile_cost(spec)
-  local cost_of = (choice(spec, function(value) return value end))
+local function compile_cost(spec, case_order)
+  local cost_of = (choice(spec, function(value) return value end, case_order))
   return function(attributes)
     local cost = cost_of(attributes)
     if type(cost) == "number" then return cost, nil end
@@ -90,16 +103,16 @@ local function compile_cost(spec)
 end
 
 -- Compiles a rule into a function of attributes, with the captures of its paths, and the caller's cost; also returns
--- all limits that it may choose, and those of its candidate.
-function M.compile(rule, crc32)
+-- all limits that it may choose, and those of its candidate. `case_orders`: the cases of its limit, candidate and cost.
+function M.compile(rule, case_orders, crc32)
   local is_excepted = rule.except and condition.compile(rule.except).match
   local key_of = keys.compile(keys.dimensions(rule.key))
   local missing = rule.missing or "deny"
   local mode = compile_mode(rule, crc32)
-  local cost_of = rule.cost ~= nil and compile_cost(rule.cost)
-  local limits_of, all_limits = choice(rule.limit, limits)
+  local cost_of = rule.cost ~= nil and compile_cost(rule.cost, case_orders.cost)
+  local limits_of, all_limits = choice(rule.limit, limits, case_orders.limit)
   local candidate_of, candidates
-  if rule.candidate then candidate_of, candidates = choice(rule.candidate, limits) end
+  if rule.candidate then candidate_of, candidates = choice(rule.candidate, limits, case_orders.candidate) end
 
   return function(attributes, cost)
     if is_excepted and is_excepted(attributes) then return nil end

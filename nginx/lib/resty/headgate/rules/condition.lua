@@ -10,7 +10,6 @@
 
 local compose = require "resty.headgate.compose"
 local ip_networks = require "resty.headgate.rules.ip_networks"
-local json = require "resty.headgate.text.json"
 local memoize = require "resty.headgate.memoize"
 local pattern = require "resty.headgate.rules.pattern"
 local strings = require "resty.headgate.text.strings"
@@ -140,10 +139,17 @@ local function none_of(spec)
   return without_captures(function(attributes) return condition.match(attributes) == nil end)
 end
 
+local function sorted_names(mapping)
+  local names = {}
+  for name in pairs(mapping) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
 -- Compiles a condition of a canonical document: a mapping, of which every entry must hold.
 function M.compile(spec)
   local conditions = {}
-  for _, name in ipairs(json.names(spec)) do
+  for _, name in ipairs(sorted_names(spec)) do
     local value = spec[name]
     if name == "all" then
       for _, condition in ipairs((compile_list(value))) do conditions[#conditions + 1] = condition end

@@ -10,7 +10,6 @@
 -- absent.
 
 local strings = require "resty.headgate.text.strings"
-local utf8 = require "resty.headgate.text.utf8"
 
 local M = {}
 
@@ -111,7 +110,8 @@ end
 
 -- Returns the address in canonical form; nil if it is none.
 function M.canonical(text)
-  if #text > 4 * MAX_CHARACTERS or #text > MAX_CHARACTERS and utf8.count(text) > MAX_CHARACTERS then return nil end
+  if #text > 4 * MAX_CHARACTERS then return nil end
+  if #text > MAX_CHARACTERS and strings.count_characters(text) > MAX_CHARACTERS then return nil end
   local words = parse(text)
   return words and format_address(words)
 end

@@ -11,7 +11,7 @@
 local attributes = require "resty.headgate.rules.attributes"
 local ip_networks = require "resty.headgate.rules.ip_networks"
 local memoize = require "resty.headgate.memoize"
-local utf8 = require "resty.headgate.text.utf8"
+local strings = require "resty.headgate.text.strings"
 
 local M = {}
 
@@ -25,7 +25,7 @@ local function escaped(value)
     if not from then break end
     pieces[#pieces + 1] = string.sub(value, at, from - 1)
     local byte = string.byte(value, from)
-    local length = byte >= 128 and utf8.character(value, from)
+    local length = byte >= 128 and strings.character_size(value, from)
     pieces[#pieces + 1] = length and string.sub(value, from, from + length - 1) or string.format("%%%02X", byte)
     at = from + (length or 1)
   end

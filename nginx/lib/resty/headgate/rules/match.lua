@@ -1,9 +1,10 @@
 -- Matches calls with rules: which rules of a rulebook apply to a call, under which key, by which limits, at which cost.
 -- The twin of rules/match.py.
 --
--- A rulebook is compiled from its canonical document, as headgate writes and publishes it, decoded by json.lua:
--- defaults and named conditions are resolved there already. Each rule becomes two functions, whether it applies and the
--- match it makes of the call; an index selects the rules to try; finally rules that replace others remove them.
+-- A rulebook is compiled from its canonical document, as headgate writes and publishes it, decoded: defaults and named
+-- conditions are resolved there already, and `charge_options` lists the cases of each rule in their order. Each rule
+-- becomes two functions, whether it applies and the match it makes of the call; an index selects the rules to try;
+-- finally rules that replace others remove them.
 --
 -- Laws (tests/vectors, tests/nginx): matches come in the order of the rulebook, byte for byte those of Python; no
 -- engine is asked, and no state is kept.
@@ -66,7 +67,8 @@ local NONE = {}
 function M.compile(document, checksum)
   local entries, conditions, choices, replacing_rules = {}, {}, {}, replacers_first(document.rules)
   for i, rule in ipairs(document.rules) do
-    local evaluate, limits, candidates = compile_rule.compile(rule, checksum or crc32)
+    local charge_options = document.charge_options and document.charge_options[rule.name] or {}
+    local evaluate, limits, candidates = compile_rule.compile(rule, charge_options.cases or {}, checksum or crc32)
     local match_condition = rule.when and condition.compile(rule.when).match or unconditional
     entries[i] = { number = i, match_condition = match_condition, evaluate = evaluate }
     conditions[i] = rule.when

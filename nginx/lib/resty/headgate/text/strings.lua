@@ -1,10 +1,18 @@
--- Splits and strips texts. Separators are plain texts, never patterns.
+-- Splits and strips texts, and finds their characters. Separators are plain texts, never patterns.
 --
--- Law: the pieces, joined by the separator, are the text again.
+-- Laws: the pieces, joined by the separator, are the text again; a byte belongs to a character exactly where Python's
+-- strict UTF-8 decoder says so (tests/nginx/rules/test_match_vectors.py).
 
 local M = {}
 
 local find, sub = string.find, string.sub
+
+-- UTF-8 beyond ASCII: no overlong forms, no surrogates, nothing above U+10FFFF.
+local CHARACTERS = {
+  "^[\194-\223][\128-\191]", "^\224[\160-\191][\128-\191]", "^[\225-\236\238\239][\128-\191][\128-\191]",
+  "^\237[\128-\159][\128-\191]", "^\240[\144-\191][\128-\191][\128-\191]",
+  "^[\241-\243][\128-\191][\128-\191][\128-\191]", "^\244[\128-\143][\128-\191][\128-\191]",
+}
 
 function M.split(text, separator)
   local pieces, at = {}, 1
@@ -38,6 +46,24 @@ function M.segments(path)
     at = slash + 1
   end
   return segments
+end
+
+-- Returns how many bytes the character has that begins here; nil if none does.
+function M.character_size(text, at)
+  if string.byte(text, at) < 128 then return 1 end
+  for _, character in ipairs(CHARACTERS) do
+    local _, last = find(text, character, at)
+    if last then return last - at + 1 end
+  end
+end
+
+-- Returns the number of characters of a text; a byte that is none counts as one.
+function M.count_characters(text)
+  local count, at = 0, 1
+  while at <= #text do
+    count, at = count + 1, at + (M.character_size(text, at) or 1)
+  end
+  return count
 end
 
 -- Removes blanks at both ends, in two anchored steps, each linear: "^[ \t]*(.-)[ \t]*$" would take the square of a long

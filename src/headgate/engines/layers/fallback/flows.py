@@ -14,10 +14,7 @@ engine was charged with a sum, maybe not all of it. What the engine admitted is 
 Laws (tests/engines/layers: test_fallback.py and _laws.py, test_fallback_by_rule.py, test_settlement_by_rule.py):
   - no EngineUnavailable reaches a caller, unless a charge has no fallback (an operator's overrides may fail);
   - with allow nothing is refused; with deny nothing passes while the breaker is open;
-  - local: N members together admit at most twice the limit in a window in which an outage begins or is partial,
-    and at most the limit and one share in any other. Members whose number was stated and that know no rank admit
-    at most the limit's rate, and N at once where the burst is smaller (test_stated_node_count.py);
-  - two seconds after the engine is back it alone decides again;
+  - local: the law of docs/explanation/outages.md, which nginx keeps too (test_stated_node_count.py);
   - a request whose reply was lost is not repeated: it may have been charged;
   - no refund gives back more than was charged where it is given back;
   - a preview that commits nothing charges no share either.

@@ -9,7 +9,8 @@
 -- A rate is divided exactly where an algorithm can (a token bucket of 100/s among three is 100 per 3 s each), and
 -- rounded down where it rounds by itself, or where an exact share could not be written down.
 --
--- A share is a limit like those of a bundle: algorithm, numbers, text, fresh, quota, window, per_second, calendar. Each
+-- A share is a limit like those of a bundle: algorithm, numbers, text, fresh, quota, window, per_second, interval_us,
+-- calendar. Each
 -- call creates a new one, so the caller caches it; for a single member it is the bundle's own.
 --
 -- Laws (tests/nginx/engines/test_limit_share.py):
