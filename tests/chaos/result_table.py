@@ -11,11 +11,11 @@ HEAD = (
 )
 
 
-def head() -> list[str]:
+def table_head() -> list[str]:
     return [_line(HEAD), "-" * len(_line(HEAD))]
 
 
-def lines(result: FaultResult) -> list[str]:
+def row_lines(result: FaultResult) -> list[str]:
     """A row, and beneath it what fails and what there is to say."""
     row = _line(
         (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.nginx.lua_twins import twins
+from tests.nginx.lua_twins import start_twins
 from tests.nginx.rules.luajit_process import LuajitProcess
 
 TEXTS = st.text(st.characters(codec="utf-8")) | st.text('"\\/bfnrtu0041\n\t\x00\x1f\x7f', max_size=30)
@@ -23,7 +23,7 @@ VALUES = st.recursive(
 
 @pytest.fixture(scope="module")
 def lua() -> Iterator[LuajitProcess]:
-    running = twins()
+    running = start_twins()
     yield running
     running.close()
 
