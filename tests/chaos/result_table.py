@@ -28,7 +28,7 @@ def row_lines(result: FaultResult) -> list[str]:
             f"{result.stall * 1000:.0f}",
             f"{result.timer * 1000:.0f}",
             _over(result),
-            "never" if result.recovered is None else f"{result.recovered:.2f} s",
+            "never" if result.recovery_seconds is None else f"{result.recovered:.2f} s",
             "FAIL" if result.failures else "pass",
         )
     )

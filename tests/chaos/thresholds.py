@@ -67,10 +67,10 @@ def judge_load(
         load.notes,
     )
     failures = [*_waiting(result, margin), *_promises(load, degraded, errors), *_admission(result, load)]
-    if result.recovered is None:
+    if result.recovery_seconds is None:
         failures.append("it did not recover")
-    elif result.recovered > within:
-        failures.append(f"recovered after {result.recovered:.2f} s, not within {within:g} s")
+    elif result.recovery_seconds > within:
+        failures.append(f"recovered after {result.recovery_seconds:.2f} s, not within {within:g} s")
     if harmless and len(degraded) + len(errors) > SELDOM * len(calls):
         failures.append(f"{len(degraded) + len(errors)} calls without Redis, which was there all the time")
     return result._replace(failures=failures)

@@ -25,11 +25,11 @@ class ComparedFact(NamedTuple):
     name: str
     expected: object
     got: object
-    equal_fact: bool
+    same: bool
 
 
 class StepResult(NamedTuple):
-    not_compared: str | None
+    apart: str | None
     facts: tuple[ComparedFact, ...] = ()
 
     @property
