@@ -26,7 +26,7 @@ async def _answers(channel: grpc.aio.Channel) -> bool:
 
 def _send_invalid_method(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port), 5) as connection:
-        frames = http2_frame_builder.request(b"/\xff", b"\0\0\0\0\0", kind=b"application/grpc")
+        frames = http2_frame_builder.request_frames(b"/\xff", b"\0\0\0\0\0", kind=b"application/grpc")
         connection.sendall(b"".join(frames))
         connection.settimeout(5)
         connection.recv(100)

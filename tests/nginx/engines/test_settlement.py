@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.nginx.engines.outage_harness import GONE, OutageLoad, await_back, gateway, rule, statuses
+from tests.nginx.engines.outage_harness import GONE, OutageLoad, await_back, ready_gateway, rule, statuses
 from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import Proxy, RedisServer
 from tests.servers.waiting import until
@@ -39,7 +39,7 @@ def cut_off(link: Proxy, gate: NginxGateway) -> None:
 
 
 def test_what_all_workers_admitted_alone_is_charged_to_redis_once(server: RedisServer) -> None:
-    with Proxy(server) as link, gateway(link, rule(limit=f"{LIMIT}/day fixed"), workers=WORKERS) as gate:
+    with Proxy(server) as link, ready_gateway(link, rule(limit=f"{LIMIT}/day fixed"), workers=WORKERS) as gate:
         assert remaining(gate) == LIMIT - 1
         with OutageLoad(gate, 6) as load:
             time.sleep(0.3)
@@ -56,7 +56,7 @@ def test_what_all_workers_admitted_alone_is_charged_to_redis_once(server: RedisS
 
 
 def test_a_redis_that_lost_its_memory_learns_what_was_admitted_without_it(server: RedisServer) -> None:
-    with gateway(server, rule(limit="20/day fixed"), workers=WORKERS) as gate:
+    with ready_gateway(server, rule(limit="20/day fixed"), workers=WORKERS) as gate:
         assert statuses(gate, 1) == [200]
         server.kill()
         assert Counter(statuses(gate, 30)) == {200: 20, 429: 10}
@@ -67,14 +67,14 @@ def test_a_redis_that_lost_its_memory_learns_what_was_admitted_without_it(server
 
 def test_a_count_that_nobody_uses_is_settled_in_the_background(server: RedisServer) -> None:
     keyed = rule(limit="20/day fixed", key="header.user", missing="one")
-    with Proxy(server) as link, gateway(link, keyed) as gate:
+    with Proxy(server) as link, ready_gateway(link, keyed) as gate:
         assert statuses(gate, 1, user="ada") == [200]
         cut_off(link, gate)
         assert statuses(gate, 5, user="bob") == [200] * 5
         assert server.call("EXISTS", "hg2:fw:api:{header.user=bob}") == 0
         link.heal()
         until(lambda: None if server.call("EXISTS", "hg2:fw:api:{header.user=bob}") else "not settled", 5)
-        assert b":5:" in server.call("GET", "hg2:fw:api:{header.user=bob}")
+        assert b":5:" in _stored(server, "hg2:fw:api:{header.user=bob}")
 
 
 def test_what_a_share_gave_back_is_not_charged(server: RedisServer) -> None:
@@ -83,7 +83,7 @@ def test_what_a_share_gave_back_is_not_charged(server: RedisServer) -> None:
         rule("first", "100000/day fixed", when={"path": "/b"}, prefetch={"for": "100ms", "units": 1}),
         rule("refused", "100000/hour", when={"path": "/b"}, fallback="deny"),
     ]
-    with Proxy(server) as link, gateway(link, *rules) as gate:
+    with Proxy(server) as link, ready_gateway(link, *rules) as gate:
         assert statuses(gate, 1) == [200]
         link.refuse()
         link.cut()
@@ -91,14 +91,14 @@ def test_what_a_share_gave_back_is_not_charged(server: RedisServer) -> None:
         assert set(statuses(gate, 20, "/b")) == {429}
         link.heal()
         until(lambda: None if statuses(gate, 1, "/b") == [200] else "refused", 5)
-        used = int(server.call("GET", "hg2:fw:first:{all}").split(b":")[1])
+        used = int(_stored(server, "hg2:fw:first:{all}").split(b":")[1])
         assert used <= 5
 
 
 def test_while_accounts_are_settled_a_call_must_pass_its_share_too(server: RedisServer) -> None:
     """The share is used up, and Redis came back empty: nothing passes while others may still decide alone, nor
     after that."""
-    with Proxy(server) as link, gateway(link, rule(limit="5/day fixed")) as gate:
+    with Proxy(server) as link, ready_gateway(link, rule(limit="5/day fixed")) as gate:
         assert statuses(gate, 1) == [200]
         cut_off(link, gate)
         statuses(gate, 10)
@@ -108,3 +108,9 @@ def test_while_accounts_are_settled_a_call_must_pass_its_share_too(server: Redis
         assert set(statuses(gate, 10)) == {429}
         await_back(gate)
         assert set(statuses(gate, 10)) == {429}
+
+
+def _stored(server: RedisServer, key: str) -> bytes:
+    state = server.call("GET", key)
+    assert isinstance(state, bytes)
+    return state

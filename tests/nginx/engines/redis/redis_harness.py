@@ -108,7 +108,7 @@ class LimitBundle(NamedTuple):
     texts: dict[str, str]
 
 
-def bundle(limits: Sequence[Limit], names: Sequence[str], lockouts: bool = False) -> LimitBundle:
+def limit_bundle(limits: Sequence[Limit], names: Sequence[str], lockouts: bool = False) -> LimitBundle:
     """What a gateway is told of limits: the same words as on Python's wire."""
     said: dict[str, Any] = {}
     scripts: dict[str, Script] = {}
@@ -147,7 +147,7 @@ class NginxRedisEngine:
         self.limits = {name: parse(text) for name, text in limits.items()}
         self.names = list(limits)
         lockouts = any("lockout" in each for each in terms.values())
-        self.bundle = bundle(list(self.limits.values()), self.names, lockouts)
+        self.bundle = limit_bundle(list(self.limits.values()), self.names, lockouts)
         hands: list[Any] = []
         said: list[Any] = []
         for at, (name, limit) in enumerate(self.limits.items()):
@@ -186,7 +186,7 @@ def _given(deadline: float | None) -> dict[str, Any]:
     return {} if deadline is None else {"deadline": deadline}
 
 
-def keys_apart(masters: int = 3) -> list[str]:
+def keys_of_distinct_masters(masters: int = 3) -> list[str]:
     """One key in each third of the slots."""
     found: dict[int, str] = {}
     for number in itertools.count():
