@@ -32,8 +32,9 @@ def test_vectors(line: dict[str, Any]) -> None:
 
 
 def told(match: Match) -> dict[str, Any]:
-    fields = {**match._asdict(), "rule": match.rule.name}
-    return {**fields, "denied": fields.pop("denial_reason") is not None}
+    fields = match._asdict()
+    is_denied = fields.pop("denial_reason") is not None
+    return {**fields, "rule": match.rule.name, "denied": is_denied}
 
 
 def expected(line: dict[str, Any]) -> dict[str, Any]:
