@@ -20,7 +20,7 @@ PLAIN = """attributes = (function()
   require("resty.headgate.single_charge").decide = function() return nil end
   return {}
 end)()"""
-RULES = [
+RULES: list[dict[str, Any]] = [
     {"name": "tight", "when": {"path": "/tight/**"}, "limit": "2/minute fixed"},
     {"name": "wide", "when": {"path": "/wide/**"}, "limit": "1000/s"},
     {"name": "slow", "when": {"path": "/slow/**"}, "limit": "1000/s queue 5", "cost": 1},
