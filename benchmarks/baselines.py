@@ -57,7 +57,7 @@ def locked(amount: int, period: float) -> Take:
     return take
 
 
-def rich(amount: int, period: float) -> Take:
+def locked_with_details(amount: int, period: float) -> Take:
     """GCRA in a dict, with a lock and a cost: allowed, remaining, retry_after, reset_after."""
     unit, burst, monotonic, dry_at, lock = (
         period / amount,

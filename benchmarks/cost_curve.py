@@ -19,11 +19,11 @@ from benchmarks.interleave import (
     Subject,
     TaskCallers,
     ThreadCaller,
-    in_turn,
     last_core,
     median,
     over_keys,
     ratio,
+    run_interleaved,
 )
 from benchmarks.report import BenchmarkReport, figure
 from benchmarks.servers import pinned_server
@@ -45,8 +45,8 @@ def answer(report: BenchmarkReport) -> None:
     with pinned_server(core) as server:
         _fill(server)
         for case, make in (("one thread", one_thread), (f"{TASKS} tasks", many_tasks)):
-            samples = in_turn(report, case, _subjects(server, make), rounds=20, seconds=0.2, core=core)
-            _tell(report, case, samples)
+            samples = run_interleaved(report, case, _subjects(server, make), rounds=20, seconds=0.2, core=core)
+            _print_table(report, case, samples)
 
 
 def _fill(server: RedisServer) -> None:
@@ -69,7 +69,7 @@ def _subjects(server: RedisServer, make: Callable[..., Stretch]) -> list[Subject
     return [Subject(name, make, (pid, url, *how)) for name, how in made.items()]
 
 
-def _tell(report: BenchmarkReport, case: str, samples: Samples) -> None:
+def _print_table(report: BenchmarkReport, case: str, samples: Samples) -> None:
     few = "1,000 keys"
     rows = []
     for name in samples:

@@ -21,15 +21,15 @@ from benchmarks.interleave import (
     TaskCallers,
     ThreadCaller,
     best_peer,
-    in_turn,
     last_core,
-    measured,
+    measure_calls,
+    print_table,
     ratio,
-    tell,
+    run_interleaved,
 )
 from benchmarks.report import BenchmarkReport
 from benchmarks.servers import pinned_server
-from tests.servers.raw_redis_client import ask
+from tests.servers.raw_redis_client import send_commands
 
 LIMIT, AMOUNT, SECONDS = "10/minute", 10, 60
 ASKED = 1_000  # times for each key
@@ -44,8 +44,8 @@ def answer(report: BenchmarkReport) -> None:
     for case in ("one thread", f"{TASKS} tasks"):
         with pinned_server(core) as server:
             subjects = _subjects(case, server.url, server.pid, server.unix_path)
-            samples = in_turn(report, case, subjects, rounds=10, seconds=0.5, core=core)
-        tell(report, case, samples, OURS, passed="passed", seen_by_Redis="seen")
+            samples = run_interleaved(report, case, subjects, rounds=10, seconds=0.5, core=core)
+        print_table(report, case, samples, OURS, passed="passed", seen_by_Redis="seen")
         _targets(report, case, samples)
 
 
@@ -98,18 +98,18 @@ def _waves(subject: ThreadCaller | TaskCallers, name: str, server_pid: int, path
         nonlocal number
         number += 1
         asked = [f"{name}:{number}:{place}" for place in range(max(1, calls // ASKED))] * ASKED
-        before = _seen(path)
-        sample = measured(server_pid, len(asked), lambda spent: subject.ask(asked, spent))
-        seen = {name: (count - before[name]) / len(asked) for name, count in _seen(path).items()}
+        before = _commandstats(path)
+        sample = measure_calls(server_pid, len(asked), lambda spent: subject.ask(asked, spent))
+        seen = {name: (count - before[name]) / len(asked) for name, count in _commandstats(path).items()}
         # A plain INCRBY is all that one peer sends; those in scripts are counted as well.
         return {**sample, "seen": max(seen["evalsha"], seen["incrby"]), "asked": seen["looked up"]}
 
     return stretch
 
 
-def _seen(path: str) -> dict[str, int]:
+def _commandstats(path: str) -> dict[str, int]:
     """How often Redis has run each command, and how many keys it has looked up: for ours one in each decision."""
-    commands, keyspace = ask(path, ("INFO", "commandstats"), ("INFO", "stats"))
+    commands, keyspace = send_commands(path, ("INFO", "commandstats"), ("INFO", "stats"))
     assert isinstance(commands, bytes)
     assert isinstance(keyspace, bytes)
     lines = [line.partition(":") for line in (commands + keyspace).decode().splitlines()]

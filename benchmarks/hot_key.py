@@ -24,11 +24,11 @@ from benchmarks.interleave import (
     TaskCallers,
     ThreadCaller,
     best_peer,
-    in_turn,
     last_core,
     over_keys,
+    print_table,
     ratio,
-    tell,
+    run_interleaved,
 )
 from benchmarks.report import BenchmarkReport, figure
 from benchmarks.servers import pinned_server
@@ -50,8 +50,8 @@ def answer(report: BenchmarkReport) -> None:
     core = last_core()
     for case in ("one thread", f"{TASKS} tasks"):
         with pinned_server(core) as server:
-            samples = in_turn(report, case, _subjects(case, server), rounds=20, seconds=0.2, core=core)
-        tell(report, f"one key, {case}", samples, OURS, passed="passed")
+            samples = run_interleaved(report, case, _subjects(case, server), rounds=20, seconds=0.2, core=core)
+        print_table(report, f"one key, {case}", samples, OURS, passed="passed")
         best = best_peer(samples)
         report.target(f"{case}, over the best peer ({best})", ratio(samples, OURS, best, SPEED), at_least=50)
     with pinned_server(core) as server:
@@ -98,7 +98,7 @@ def _exceeded(report: BenchmarkReport, server: RedisServer) -> None:
     for text in EXCEEDED:
         limit = headgate.parse(text)
         admitted, asked, prefetched = _hammer(f"{server.url}?prefetch=100ms", text, seconds)
-        alone, allowance = _alone(limit), PROCESSES * max_prefetch(limit)
+        alone, allowance = _limit_per_second(limit), PROCESSES * max_prefetch(limit)
         fullest = _fullest_window(admitted) if "fixed" in text else _fullest_second(admitted)
         if "fixed" in text:
             allowance = 0
@@ -116,7 +116,7 @@ def _exceeded(report: BenchmarkReport, server: RedisServer) -> None:
     report.table(["", *columns], rows)
 
 
-def _alone(limit: Any) -> int:
+def _limit_per_second(limit: Any) -> int:
     """What the limit itself admits at most in a second: of a bucket what it holds, and what comes meanwhile."""
     if isinstance(limit, headgate.TokenBucket):
         return limit.burst + limit.amount * SPAN_US // limit.period_us
@@ -139,7 +139,7 @@ def _fullest_window(admitted: list[AdmittedCall]) -> int:
 def _hammer(url: str, text: str, seconds: float) -> tuple[list[AdmittedCall], int, int]:
     """Returns the admitted calls in order, the number of requests to Redis, and the units prefetched."""
     spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(PROCESSES, initializer=_meet, initargs=(spawn.Barrier(PROCESSES),)) as pool:
+    with spawn.Pool(PROCESSES, initializer=_set_barrier, initargs=(spawn.Barrier(PROCESSES),)) as pool:
         shifts = pool.map(_work, [(url, text, seconds)] * PROCESSES, chunksize=1)
     admitted = sorted(each for calls, _, _ in shifts for each in calls)
     return admitted, sum(asked for _, asked, _ in shifts), sum(prefetched for _, _, prefetched in shifts)
@@ -148,7 +148,7 @@ def _hammer(url: str, text: str, seconds: float) -> tuple[list[AdmittedCall], in
 _together: list[Barrier] = []
 
 
-def _meet(together: Barrier) -> None:
+def _set_barrier(together: Barrier) -> None:
     _together.append(together)
 
 

@@ -46,7 +46,7 @@ class Subject:
     args: tuple[Any, ...] = field(default=())
 
 
-def in_turn(
+def run_interleaved(
     report: BenchmarkReport,
     case: str,
     subjects: Sequence[Subject],
@@ -86,7 +86,7 @@ def ratio(samples: Samples, ours: str, other: str, what: str) -> float:
     return statistics.median(a[what] / b[what] for a, b in pairs)
 
 
-def timed(call: Callable[[str], Any], keys: Sequence[str]) -> dict[str, float]:
+def decisions_per_second(call: Callable[[str], Any], keys: Sequence[str]) -> dict[str, float]:
     """Decisions per second of CPU and of the wall clock."""
     wall, cpu = time.perf_counter(), time.process_time()
     for key in keys:
@@ -102,7 +102,7 @@ def own_keys(owner: str, count: int) -> list[str]:
     return keys
 
 
-def measured(server_pid: int, calls: int, work: Callable[[list[int]], int]) -> dict[str, float]:
+def measure_calls(server_pid: int, calls: int, work: Callable[[list[int]], int]) -> dict[str, float]:
     """What so many calls cost both sides. The work notes how long some of them took, and says how many passed."""
     spent: list[int] = []
     server_us, cpu, started = server_cpu_us(server_pid), time.process_time(), time.perf_counter_ns()
@@ -192,12 +192,12 @@ def over_keys(subject: ThreadCaller | TaskCallers, keys: Sequence[str], server_p
 
     def stretch(calls: int) -> dict[str, float]:
         asked = list(itertools.islice(turn, calls))
-        return measured(server_pid, calls, lambda spent: subject.ask(asked, spent))
+        return measure_calls(server_pid, calls, lambda spent: subject.ask(asked, spent))
 
     return stretch
 
 
-def tell(report: BenchmarkReport, case: str, samples: Samples, ours: str, **more: str) -> None:
+def print_table(report: BenchmarkReport, case: str, samples: Samples, ours: str, **more: str) -> None:
     """A table: decisions a second, and what one costs."""
     columns = COSTS | {name.replace("_", " "): what for name, what in more.items()}
     rows = []

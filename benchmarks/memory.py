@@ -13,7 +13,16 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks import baselines, peers, subjects
-from benchmarks.interleave import Samples, Stretch, Subject, in_turn, last_core, median, ratio, timed
+from benchmarks.interleave import (
+    Samples,
+    Stretch,
+    Subject,
+    decisions_per_second,
+    last_core,
+    median,
+    ratio,
+    run_interleaved,
+)
 from benchmarks.report import BenchmarkReport, figure, thousands
 
 ONE, MANY, NEW = "1 key", "100,000 keys", "new keys"
@@ -46,7 +55,7 @@ def answer(report: BenchmarkReport) -> None:
     report.say("Decisions per second of CPU time; medians. Ratios are formed within each round.")
     measured = {
         # Long enough for a library's own threads to come to work within it.
-        case: in_turn(report, case, _subjects(case), rounds=12, seconds=0.2, core=last_core())
+        case: run_interleaved(report, case, _subjects(case), rounds=12, seconds=0.2, core=last_core())
         for case in CASES
     }
     names = list(dict.fromkeys(name for samples in measured.values() for name in samples))
@@ -82,7 +91,7 @@ def _subjects(case: str) -> list[Subject]:
         made[f"throttled-py {algorithm}"] = (peers.throttled, algorithm, *numbers)
     for algorithm in ("token", "gcra") if case == ONE else peers.PYRATE:
         made[f"pyrate-limiter {algorithm}"] = (peers.pyrate, algorithm, *numbers)
-    made[RICH] = (baselines.rich, *numbers)
+    made[RICH] = (baselines.locked_with_details, *numbers)
     made["floor: GCRA, lock, yes or no"] = (baselines.locked, *numbers)
     made["floor: GCRA, no lock (wrong under threads)"] = (baselines.unlocked, *numbers)
     over = over_new if case == NEW else over_known
@@ -100,7 +109,7 @@ def over_known(count: int, make: Callable[..., Callable[[str], Any]], *args: Any
     time.sleep(0.01)
     if not take(keys[0]):
         raise RuntimeError("it refuses, and refusing is not what is measured here")
-    return lambda calls: timed(take, list(itertools.islice(turn, calls)))
+    return lambda calls: decisions_per_second(take, list(itertools.islice(turn, calls)))
 
 
 def over_new(count: int, make: Callable[..., Callable[[str], Any]], *args: Any) -> Stretch:
@@ -109,4 +118,6 @@ def over_new(count: int, make: Callable[..., Callable[[str], Any]], *args: Any) 
     numbers = itertools.count()
     for number in itertools.islice(numbers, count):
         take(f"user:{number}")
-    return lambda calls: timed(take, [f"user:{number}" for number in itertools.islice(numbers, calls)])
+    return lambda calls: decisions_per_second(
+        take, [f"user:{number}" for number in itertools.islice(numbers, calls)]
+    )

@@ -12,7 +12,7 @@ from typing import Any
 
 import headgate
 from benchmarks import baselines, peers, subjects
-from benchmarks.interleave import Subject, in_turn
+from benchmarks.interleave import Subject, run_interleaved
 from benchmarks.memory import ALGORITHMS
 from benchmarks.report import BenchmarkReport, figure
 
@@ -31,19 +31,21 @@ def _bytes_per_key(report: BenchmarkReport) -> None:
     made |= {f"limits {strategy}": (peers.limits, strategy, 100, 60) for strategy in peers.LIMITS}
     made |= {f"throttled-py {name}": (peers.throttled, name, 100, 60) for name in peers.THROTTLED}
     made |= {f"pyrate-limiter {name}": (peers.pyrate, name, 100, 60) for name in peers.PYRATE}
-    made["floor: GCRA, lock, four facts (rich)"] = (baselines.rich, 100, 60)
+    made["floor: GCRA, lock, four facts (rich)"] = (baselines.locked_with_details, 100, 60)
     rows = []
     for name, how in made.items():
         # A process anew for each sample: memory that was used once is not given back.
         taken = [
-            in_turn(report, "bytes", [Subject(name, grown, how)], rounds=1, seconds=0.0, core=None)[name][0]
+            run_interleaved(
+                report, "bytes", [Subject(name, memory_growth, how)], rounds=1, seconds=0.0, core=None
+            )[name][0]
             for _ in range(report.rounds(3))
         ]
         rows.append([name, figure(statistics.median(sample["bytes_per_key"] for sample in taken))])
     report.table(["", "bytes per key"], rows)
 
 
-def grown(how: Callable[..., Callable[[str], Any]], *args: Any) -> Callable[[int], dict[str, float]]:
+def memory_growth(how: Callable[..., Callable[[str], Any]], *args: Any) -> Callable[[int], dict[str, float]]:
     take = how(*args)
     keys = [f"user:{number}" for number in range(KEYS)]
     take("somebody")

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks import baselines, peers
 from benchmarks import subjects as benchmarks_subjects
-from benchmarks.interleave import Subject, in_turn, last_core
+from benchmarks.interleave import Subject, last_core, run_interleaved
 from benchmarks.report import BenchmarkReport, figure
 
 KEYS = 100_000
@@ -33,12 +33,12 @@ def answer(report: BenchmarkReport) -> None:
         "limits moving": (peers.limits, "moving", 1, 1),
         "throttled-py gcra": (peers.throttled, "gcra", 1, 1),
         "pyrate-limiter gcra": (peers.pyrate, "gcra", 1, 1),
-        "floor: GCRA, lock, four facts (rich)": (baselines.rich, 1, 1),
+        "floor: GCRA, lock, four facts (rich)": (baselines.locked_with_details, 1, 1),
     }
-    samples = in_turn(
+    samples = run_interleaved(
         report,
         "stalls",
-        [Subject(name, a_generation, how) for name, how in subjects.items()],
+        [Subject(name, run_generation, how) for name, how in subjects.items()],
         rounds=3,
         seconds=0.0,
         core=last_core(),
@@ -54,7 +54,7 @@ def answer(report: BenchmarkReport) -> None:
     report.target("the token bucket's longest call, of limits' longest", value, at_most=1)
 
 
-def a_generation(how: Callable[..., Callable[[str], Any]], *args: Any) -> Callable[[int], dict[str, float]]:
+def run_generation(how: Callable[..., Callable[[str], Any]], *args: Any) -> Callable[[int], dict[str, float]]:
     take = how(*args)
     generation = 0
 

@@ -66,7 +66,7 @@ def _subjects() -> dict[str, tuple[Any, ...]]:
 
 
 def _rich(amount: int, period: float) -> Take:
-    take = baselines.rich(amount, period)
+    take = baselines.locked_with_details(amount, period)
     return lambda key: take(key)[0]
 
 

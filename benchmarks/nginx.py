@@ -154,7 +154,7 @@ def answer(report: BenchmarkReport) -> None:
         for number in range(report.rounds(5)):
             with RedisServer() as server:
                 _round(report, workers, number, server, samples)
-        _tell(report, workers, samples)
+        _print_table(report, workers, samples)
 
 
 def _round(report: BenchmarkReport, workers: int, number: int, server: RedisServer, samples: Samples) -> None:
@@ -213,7 +213,7 @@ def _wrk(url: str, seconds: int) -> dict[str, float]:
     }
 
 
-def _tell(report: BenchmarkReport, workers: int, samples: Samples) -> None:
+def _print_table(report: BenchmarkReport, workers: int, samples: Samples) -> None:
     report.say("One worker." if workers == 1 else "Two workers.")
     rows = []
     for name in PATHS:

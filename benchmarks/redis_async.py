@@ -18,13 +18,13 @@ from benchmarks.interleave import (
     Subject,
     TaskCallers,
     best_peer,
-    in_turn,
     last_core,
     median,
     over_keys,
     own_keys,
+    print_table,
     ratio,
-    tell,
+    run_interleaved,
 )
 from benchmarks.report import BenchmarkReport
 from benchmarks.servers import pinned_server
@@ -45,10 +45,10 @@ def answer(report: BenchmarkReport) -> None:
     for tasks in (512, 64):
         with pinned_server(core) as server:
             server.call("EVAL", FILL, 0)
-            samples = in_turn(
+            samples = run_interleaved(
                 report, f"{tasks} tasks", _subjects(tasks, server), rounds=16, seconds=0.4, core=core
             )
-        tell(report, f"{tasks} tasks, {OTHERS:,} keys, all allowed", samples, OURS, passed="passed")
+        print_table(report, f"{tasks} tasks, {OTHERS:,} keys, all allowed", samples, OURS, passed="passed")
         _targets(report, tasks, samples)
 
 

@@ -27,7 +27,7 @@ end
 def answer(report: BenchmarkReport) -> None:
     with pinned_server(last_core()) as server:
         _buckets(report, server)
-        _log(report, server)
+        _report_log_bytes(report, server)
 
 
 def _buckets(report: BenchmarkReport, server: RedisServer) -> None:
@@ -35,8 +35,8 @@ def _buckets(report: BenchmarkReport, server: RedisServer) -> None:
     for text in LIMITS:
         limit = headgate.parse(text)
         shape = keys.build_key(keys.key_head("hg", limit.algorithm, limit.text), "user:@")
-        integer, counter = (_set(server, shape, value) for value in (1_800_000_000_123_456, 7))
-        ours = _taken(server, text)
+        integer, counter = (_bytes_of_set(server, shape, value) for value in (1_800_000_000_123_456, 7))
+        ours = _bytes_after_take(server, text)
         report.keep(limit=text, integer=integer, counter=counter, ours=ours)
         rows.append([text, figure(ours), figure(ours - integer), figure(ours - counter)])
         if text in BUCKETS:
@@ -45,7 +45,7 @@ def _buckets(report: BenchmarkReport, server: RedisServer) -> None:
     report.table(["one take each", "bytes per key", "above an integer", "above a counter of 7"], rows)
 
 
-def _taken(server: RedisServer, text: str) -> float:
+def _bytes_after_take(server: RedisServer, text: str) -> float:
     """Bytes per key after one take each, as a program would."""
     with headgate.Limiter(text, server.unix_url) as limiter:
         limiter.take("somebody")
@@ -56,7 +56,7 @@ def _taken(server: RedisServer, text: str) -> float:
         return (used_memory(server) - before) / KEYS
 
 
-def _set(server: RedisServer, shape: bytes, value: int) -> float:
+def _bytes_of_set(server: RedisServer, shape: bytes, value: int) -> float:
     """Bytes per key of a plain value with a TTL."""
     server.call("FLUSHALL", "SYNC")
     before = used_memory(server)
@@ -64,7 +64,7 @@ def _set(server: RedisServer, shape: bytes, value: int) -> float:
     return (used_memory(server) - before) / KEYS
 
 
-def _log(report: BenchmarkReport, server: RedisServer) -> None:
+def _report_log_bytes(report: BenchmarkReport, server: RedisServer) -> None:
     """One log of 70,000 a day: the string's own size by MEMORY USAGE, for each unit that it holds."""
     rows, worst, size = [], 0.0, 0
     limit = headgate.parse(f"{LOG}/day log")

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks import baselines, peers
 from benchmarks import subjects as benchmarks_subjects
-from benchmarks.interleave import Samples, Stretch, Subject, in_turn, last_core, median, ratio
+from benchmarks.interleave import Samples, Stretch, Subject, last_core, median, ratio, run_interleaved
 from benchmarks.report import BenchmarkReport, figure
 from benchmarks.servers import pinned_server, server_cpu_us
 from tests.servers import RedisServer
@@ -45,7 +45,7 @@ def answer(report: BenchmarkReport) -> None:
 
 def _case(report: BenchmarkReport, case: str, server: RedisServer, core: int) -> None:
     subjects = _subjects(case, server)
-    samples = in_turn(report, case, subjects, rounds=40, seconds=0.05, core=core)
+    samples = run_interleaved(report, case, subjects, rounds=40, seconds=0.05, core=core)
     report.say(case)
     rows = [[name, *_cells(samples, name)] for name in samples]
     report.table(["", "decisions/s", "of ours", "p50 us", "p99 us", "client CPU us", "server CPU us"], rows)

@@ -17,13 +17,13 @@ from benchmarks.interleave import (
     Stretch,
     Subject,
     best_peer,
-    in_turn,
     last_core,
-    measured,
+    measure_calls,
     median,
     own_keys,
+    print_table,
     ratio,
-    tell,
+    run_interleaved,
 )
 from benchmarks.report import BenchmarkReport
 from benchmarks.servers import pinned_server
@@ -42,8 +42,8 @@ def answer(report: BenchmarkReport) -> None:
     core = last_core()
     with pinned_server(core) as server:
         server.call("EVAL", FILL, 0)
-        samples = in_turn(report, "threads", _subjects(server), rounds=20, seconds=0.3, core=core)
-    tell(report, f"{THREADS} threads, {OTHERS:,} keys, all allowed", samples, OURS, passed="passed")
+        samples = run_interleaved(report, "threads", _subjects(server), rounds=20, seconds=0.3, core=core)
+    print_table(report, f"{THREADS} threads, {OTHERS:,} keys, all allowed", samples, OURS, passed="passed")
     best = best_peer(samples)
     report.target(f"over the best peer ({best})", ratio(samples, OURS, best, SPEED), at_least=3)
     value = median(samples, best, "client_cpu_us") / median(samples, OURS, "client_cpu_us")
@@ -75,7 +75,7 @@ def by_threads(name: str, server_pid: int, make: Callable[..., Callable[[str], A
 
     def stretch(calls: int) -> dict[str, float]:
         asked = list(itertools.islice(turn, calls))
-        return measured(server_pid, calls, lambda spent: ask(asked, spent))
+        return measure_calls(server_pid, calls, lambda spent: ask(asked, spent))
 
     return stretch
 

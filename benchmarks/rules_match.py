@@ -13,7 +13,16 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.interleave import Samples, Stretch, Subject, in_turn, last_core, median, ratio, timed
+from benchmarks.interleave import (
+    Samples,
+    Stretch,
+    Subject,
+    decisions_per_second,
+    last_core,
+    median,
+    ratio,
+    run_interleaved,
+)
 from benchmarks.report import BenchmarkReport, figure
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.limiter import Limiter
@@ -47,7 +56,7 @@ def answer(report: BenchmarkReport) -> None:
         for size in SIZES
         for handed in HANDED
     ]
-    samples = in_turn(report, "match", subjects, rounds=15, seconds=0.1, core=last_core())
+    samples = run_interleaved(report, "match", subjects, rounds=15, seconds=0.1, core=last_core())
     report.say(
         "Microseconds of CPU for a call that four rules apply to; medians. Ratios are formed within each round."
     )
@@ -83,24 +92,24 @@ def _name(shape: str, size: int, handed: str) -> str:
 
 
 def empty() -> Stretch:
-    return over(lambda attributes: None, _calls("dict"))
+    return over_calls(lambda attributes: None, _calls("dict"))
 
 
 def reading() -> Stretch:
     parts = [_parts(number) for number in range(1000)]
-    return over(lambda part: request("GET", part[0], part[1], part[2], user=part[3]), parts)
+    return over_calls(lambda part: request("GET", part[0], part[1], part[2], user=part[3]), parts)
 
 
 def matching(shape: str, size: int, handed: str) -> Stretch:
     match, calls = Matcher(load.from_mapping(book(shape, size))).match, _calls(handed)
     if any(len(match(call)) != 4 for call in calls):
         raise RuntimeError("it is not four rules that apply, and four are what is measured")
-    return over(match, calls)
+    return over_calls(match, calls)
 
 
 def checking() -> Stretch:
     limiter = Limiter.from_rules(book("path", 1000, "1000000/s"))
-    return over(limiter.check, _calls("request"))
+    return over_calls(limiter.check, _calls("request"))
 
 
 def asking() -> Stretch:
@@ -110,12 +119,12 @@ def asking() -> Stretch:
         [(engine.meter(verdict.limit, f"r{place}"), verdict.key, 1) for place, verdict in enumerate(parts)]
         for parts in (limiter.check(call).verdicts for call in _calls("request"))
     ]
-    return over(engine.decide_all, charges)
+    return over_calls(engine.decide_all, charges)
 
 
-def over(call: Callable[[Any], Any], given: Sequence[Any]) -> Stretch:
+def over_calls(call: Callable[[Any], Any], given: Sequence[Any]) -> Stretch:
     turn = itertools.cycle(given)
-    return lambda calls: timed(call, list(itertools.islice(turn, calls)))
+    return lambda calls: decisions_per_second(call, list(itertools.islice(turn, calls)))
 
 
 def book(shape: str, size: int, limit: str = "10/s") -> dict[str, Any]:

@@ -45,7 +45,7 @@ class _ScriptCall:
 def answer(report: BenchmarkReport) -> None:
     cores = sorted(os.sched_getaffinity(0))
     with pinned_server(cores[-1]) as server:
-        called = _called()
+        called = _script_calls()
         for one in called.values():
             server.call("SCRIPT", "LOAD", one.script.text)
         samples: dict[int, Samples] = {16: {name: [] for name in called}, 1: {}}
@@ -57,10 +57,10 @@ def answer(report: BenchmarkReport) -> None:
                     sample = _run(server, name, called[name], pipeline, cores[0])
                     samples[pipeline][name].append(sample)
                     report.keep(subject=name, pipeline=pipeline, round=number, **sample)
-    _tell(report, samples)
+    _print_table(report, samples)
 
 
-def _called() -> dict[str, _ScriptCall]:
+def _script_calls() -> dict[str, _ScriptCall]:
     many = [
         _minimal("floor: a script that does nothing", "return 1"),
         _minimal(MINIMAL, baselines.MINIMAL_GCRA, 600_000, 60_000_000),
@@ -136,7 +136,7 @@ def _written(server: RedisServer, names: list[str]) -> int:
     return sum(int.from_bytes(head, "big") for head in heads if isinstance(head, bytes))
 
 
-def _tell(report: BenchmarkReport, samples: dict[int, Samples]) -> None:
+def _print_table(report: BenchmarkReport, samples: dict[int, Samples]) -> None:
     rows = []
     for name in samples[16]:
         cells = [figure(ratio(samples[16], name, MINIMAL, "requests_per_second"))]

@@ -80,7 +80,7 @@ def answer(report: BenchmarkReport) -> None:
     for name, kept in quotas.items():
         for sample in kept:
             report.keep(subject=name, **sample)
-    _tell(report, "One worker.", one, FLOORS)
+    _print_table(report, "One worker.", one, FLOORS)
     for name, at_least in ((MEMORY, 0.6), (REDIS, 0.4)):
         for floor, called in ((EMPTY, ""), (TUNED, ", tuned"), (READING, ", tuned and reading")):
             of_floor = ratio(one, name, floor, SPEED)
@@ -96,7 +96,7 @@ def answer(report: BenchmarkReport) -> None:
     report.target(
         "Envoy under a quota, of Envoy without a limit", ratio(quotas, QUOTA, ENVOY, SPEED), at_least=0.9
     )
-    _tell(report, "Envoy, and what a request costs it.", quotas, FLOORS)
+    _print_table(report, "Envoy, and what a request costs it.", quotas, FLOORS)
     report.say("Two workers, of one.")
     rows = []
     for name in (REDIS, RLS_REDIS):
@@ -105,7 +105,7 @@ def answer(report: BenchmarkReport) -> None:
     report.table(["", "per second", "of one worker"], rows)
 
 
-def _tell(report: BenchmarkReport, title: str, samples: Samples, floors: dict[str, str]) -> None:
+def _print_table(report: BenchmarkReport, title: str, samples: Samples, floors: dict[str, str]) -> None:
     report.say(title)
     rows = []
     for name in samples:

@@ -19,12 +19,12 @@ from benchmarks.interleave import (
     Subject,
     TaskCallers,
     ThreadCaller,
-    in_turn,
     last_core,
     over_keys,
     own_keys,
+    print_table,
     ratio,
-    tell,
+    run_interleaved,
 )
 from benchmarks.report import BenchmarkReport
 from benchmarks.servers import pinned_server
@@ -57,8 +57,8 @@ def answer(report: BenchmarkReport) -> None:
 
 
 def _case(report: BenchmarkReport, case: str, subjects: list[Subject], core: int) -> None:
-    samples = in_turn(report, case, subjects, rounds=25, seconds=0.1, core=core)
-    tell(report, case, samples, OURS)
+    samples = run_interleaved(report, case, subjects, rounds=25, seconds=0.1, core=core)
+    print_table(report, case, samples, OURS)
     report.target(f"{case}: p50 of the bare call's", ratio(samples, OURS, BARE, "p50_us"), at_most=1.15)
 
 

@@ -52,9 +52,9 @@ RULES = {
 }
 FACTS = (
     *("allowed", "remaining", "retry_after", "reset_after", "delay", "degraded", "atomic", "limit", "verdicts"),
-    *("key", "cost", "rule", "shadow_kind", "lost", "given_back"),
+    *("key", "cost", "rule", "shadow_kind", "lost", "refunded_units"),
 )
-RULED_FACTS = (*FACTS, "shadow_verdicts", "nearest", "refusal", "why", "locked")
+RULED_FACTS = (*FACTS, "shadow_verdicts", "refusal", "why", "locked")
 
 ways = pytest.mark.parametrize(
     "way",

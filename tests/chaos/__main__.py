@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tests.chaos import failover_faults, resource_leaks, result_table, single_server_faults
 from tests.chaos.load import ChaosLoad
-from tests.chaos.thresholds import MARGIN, judge
+from tests.chaos.thresholds import MARGIN, judge_load
 
 LOCAL = ("local",)
 EVERY = ("local", "allow", "deny", None)
@@ -53,10 +53,10 @@ def main(arguments: list[str]) -> int:
     if unknown := [word for word in arguments if word not in known]:
         sys.stderr.write(f'faults: there is no fault "{unknown[0]}". There are: {", ".join(known)}.\n')
         return 2
-    _print(result_table.head())
+    _print(result_table.table_head())
     good = [_run(fault) for fault in FAULTS if not arguments or fault.name in arguments]
     if not arguments or LEAKS in arguments:
-        result = resource_leaks.hundred_cycles()
+        result = resource_leaks.run_outage_cycles()
         _print(result.lines())
         good.append(not result.failures)
     load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
@@ -73,8 +73,8 @@ def _run(fault: FaultScenario) -> bool:
 def _row(fault: FaultScenario, fallback: str | None, threads: bool, attempts: int) -> bool:
     load = ChaosLoad(fallback, threads, broken=fault.broken)
     fault.story(load)
-    result = judge(fault.words, load, harmless=fault.harmless)
-    _print(result_table.lines(result))
+    result = judge_load(fault.words, load, harmless=fault.harmless)
+    _print(result_table.row_lines(result))
     if result.failures and result.timer > MARGIN and attempts > 1:
         _print([f"    the machine itself stood still for {result.timer * 1000:.0f} ms: once more"])
         return _row(fault, fallback, threads, attempts - 1)

@@ -61,7 +61,7 @@ class CallerPlan(NamedTuple):
         return f"{self.url}{joint}deadline=50ms" + (f"&fallback={fallback}" if fallback else "")
 
 
-def work(wire: Connection, part: CallerPlan) -> None:
+def run_caller_process(wire: Connection, part: CallerPlan) -> None:
     """In the process: say when ready, call until told to stop, hand over what was seen."""
     logging.getLogger("headgate").addHandler(logging.NullHandler())
     keys.LAYOUT = part.layout
@@ -74,7 +74,7 @@ def work(wire: Connection, part: CallerPlan) -> None:
     wire.send(seen)
 
 
-def questions(part: CallerPlan, caller: int) -> Iterator[tuple[str, int, float]]:
+def call_schedule(part: CallerPlan, caller: int) -> Iterator[tuple[str, int, float]]:
     """Limit, key and time of each call, without end."""
     rng = random.Random(f"{part.seed} {caller}")
     due = time.monotonic() + rng.random() * part.every
@@ -125,7 +125,7 @@ async def _tasks(wire: Connection, part: CallerPlan, seen: ProcessRecord) -> Non
 
     with contextlib.suppress(EngineUnavailable):  # connected before the story begins
         await limiters[FIXED].peek(key_of(FIXED, 0))
-    asked = [questions(part, number) for number in range(part.callers)] + [_ledger(part)] * part.ledger
+    asked = [call_schedule(part, number) for number in range(part.callers)] + [_ledger(part)] * part.ledger
     running = [asyncio.create_task(control()), *(asyncio.create_task(caller(each)) for each in asked)]
     wire.send("ready")
     await asyncio.to_thread(wire.recv)
@@ -161,7 +161,9 @@ def _threads(wire: Connection, part: CallerPlan, seen: ProcessRecord) -> None:
     with contextlib.suppress(EngineUnavailable):
         limiters[FIXED].peek(key_of(FIXED, 0))
     running = [threading.Thread(target=control)]
-    running += [threading.Thread(target=caller, args=[questions(part, number)]) for number in range(part.callers)]
+    running += [
+        threading.Thread(target=caller, args=[call_schedule(part, number)]) for number in range(part.callers)
+    ]
     for thread in running:
         thread.start()
     wire.send("ready")

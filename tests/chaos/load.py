@@ -24,7 +24,7 @@ from multiprocessing.context import SpawnProcess
 from headgate.engines.redis.keys import LAYOUT
 from headgate.limiter import Limiter
 from tests.chaos.call_record import ADMITTED, LEDGER, LEDGER_KEYS, LIMITS, ProcessRecord, key_of
-from tests.chaos.callers import CallerPlan, work
+from tests.chaos.callers import CallerPlan, run_caller_process
 
 PATIENCE = 60.0
 
@@ -60,11 +60,11 @@ class ChaosLoad:
             for number in range(self.workers):
                 ours, theirs = spawn.Pipe()
                 mine = part._replace(seed=number, layout=layouts[number % len(layouts)])
-                process = spawn.Process(target=work, args=(theirs, mine), daemon=True)
+                process = spawn.Process(target=run_caller_process, args=(theirs, mine), daemon=True)
                 process.start()
                 crew.append((process, ours))
             for _, wire in crew:
-                _hear(wire)
+                _receive(wire)
             self.began = time.monotonic()
             time.sleep(self.warm)
             yield
@@ -72,7 +72,7 @@ class ChaosLoad:
             self.ended = time.monotonic()
             for _, wire in crew:
                 wire.send("stop")
-            self.seen = [_hear(wire) for _, wire in crew]
+            self.seen = [_receive(wire) for _, wire in crew]
             if ledger:
                 self.forgotten = self._forgotten(url)
         finally:
@@ -109,7 +109,7 @@ class ChaosLoad:
         return lost, sum(admitted)
 
 
-def _hear(wire: Connection) -> ProcessRecord:
+def _receive(wire: Connection) -> ProcessRecord:
     if not wire.poll(PATIENCE):
         raise TimeoutError(f"a process of the load said nothing for {PATIENCE:g} s")
     said: ProcessRecord = wire.recv()

@@ -68,7 +68,7 @@ def worst_tick(ticks: Iterable[TimerTick]) -> float:
     return max((tick.woke - tick.due for tick in ticks), default=0.0)
 
 
-def recovered(calls: Sequence[CallRecord], back: float, ended: float) -> float | None:
+def recovery_seconds(calls: Sequence[CallRecord], back: float, ended: float) -> float | None:
     """Seconds after `back`; None if that was never seen."""
     at = back
     for end in sorted(call.end for call in calls if (call.degraded or call.error) and call.end > back):

@@ -65,7 +65,7 @@ class LeakResult(NamedTuple):
         return [*rows, *(f"  ! {failure}" for failure in self.failures)]
 
 
-def hundred_cycles(cycles: int = CYCLES, before: int = BEFORE, peace: float = PEACE) -> LeakResult:
+def run_outage_cycles(cycles: int = CYCLES, before: int = BEFORE, peace: float = PEACE) -> LeakResult:
     spawn = multiprocessing.get_context("spawn")
     with RedisServer() as server, Proxy(server) as link:
         crew = {}
@@ -77,13 +77,13 @@ def hundred_cycles(cycles: int = CYCLES, before: int = BEFORE, peace: float = PE
 
         def count() -> dict[str, Footprint]:
             time.sleep(peace)
-            return {who: _least(wire) for who, (_, wire) in crew.items()}
+            return {who: _lowest_footprint(wire) for who, (_, wire) in crew.items()}
 
         try:
             count()
-            _break(link, before)
+            _run_outage(link, before)
             first = count()
-            _break(link, cycles)
+            _run_outage(link, cycles)
             return LeakResult(cycles, first, count())
         finally:
             for process, _ in crew.values():
@@ -91,7 +91,7 @@ def hundred_cycles(cycles: int = CYCLES, before: int = BEFORE, peace: float = PE
                 process.join()
 
 
-def _least(wire: Connection) -> Footprint:
+def _lowest_footprint(wire: Connection) -> Footprint:
     """What is there at each of several looks: a probe that comes and goes is not left behind."""
     looks = []
     for _ in range(LOOKS):
@@ -101,7 +101,7 @@ def _least(wire: Connection) -> Footprint:
     return Footprint(*map(min, zip(*looks, strict=True)))
 
 
-def _break(link: Proxy, cycles: int) -> None:
+def _run_outage(link: Proxy, cycles: int) -> None:
     for cycle in range(cycles):
         if cycle % 3 == 1:
             link.swallow()

@@ -11,11 +11,11 @@ HEAD = (
 )
 
 
-def head() -> list[str]:
+def table_head() -> list[str]:
     return [_line(HEAD), "-" * len(_line(HEAD))]
 
 
-def lines(result: FaultResult) -> list[str]:
+def row_lines(result: FaultResult) -> list[str]:
     """A row, and beneath it what fails and what there is to say."""
     row = _line(
         (
@@ -28,7 +28,7 @@ def lines(result: FaultResult) -> list[str]:
             f"{result.stall * 1000:.0f}",
             f"{result.timer * 1000:.0f}",
             _over(result),
-            "never" if result.recovered is None else f"{result.recovered:.2f} s",
+            "never" if result.recovery_seconds is None else f"{result.recovery_seconds:.2f} s",
             "FAIL" if result.failures else "pass",
         )
     )

@@ -1,6 +1,6 @@
-"""The most telling outages in short: killed, hanging, silent. `make faults` has them all.
+"""The most telling outages in short: killed, hanging, silent. `make chaos` has them all.
 
-The bars are those of `make faults`, with wider margins of time, for busy machines. The measures are pure, and have
+The bars are those of `make chaos`, with wider margins of time, for busy machines. The measures are pure, and have
 stories of their own.
 """
 
@@ -9,22 +9,22 @@ from itertools import count
 
 import pytest
 
-from tests.chaos import single_server_faults, thresholds
-from tests.chaos.call_record import AMOUNT, BUCKET, FIXED, CallRecord, ProcessRecord, TimerTick
+from tests.chaos import single_server_faults
+from tests.chaos.call_record import AMOUNT, BUCKET, DEADLINE, FIXED, CallRecord, ProcessRecord, TimerTick
 from tests.chaos.load import ChaosLoad
-from tests.chaos.metrics import SECOND, OverAdmission, longest_stall, over_admitted, recovered
-from tests.chaos.resource_leaks import hundred_cycles
-from tests.chaos.thresholds import FaultResult, judge
+from tests.chaos.metrics import SECOND, OverAdmission, longest_stall, over_admitted, recovery_seconds
+from tests.chaos.resource_leaks import run_outage_cycles
+from tests.chaos.thresholds import FaultResult, judge_load
 
 MARGIN = 0.15
-WITHIN = 2.5
+WITHIN = 6.0
 NOON_US = 1_700_000_000 * SECOND  # an hour begins, and so does a window
 
 
-def _measured(story: Callable[[ChaosLoad], None], threads: bool) -> FaultResult:
-    load = ChaosLoad("local", threads, workers=2, warm=1.6, broken=1.5, settle=3.6)
+def _measure(story: Callable[[ChaosLoad], None], threads: bool) -> FaultResult:
+    load = ChaosLoad("local", threads, workers=2, warm=1.6, broken=1.5, settle=7.2)
     story(load)
-    return judge(story.__name__, load, margin=MARGIN, within=WITHIN)
+    return judge_load(story.__name__, load, margin=MARGIN, within=WITHIN)
 
 
 @pytest.mark.servers
@@ -38,13 +38,11 @@ def _measured(story: Callable[[ChaosLoad], None], threads: bool) -> FaultResult:
     ],
 )
 def test_an_outage(story: Callable[[ChaosLoad], None], threads: bool) -> None:
-    """Measured again, at most twice, if it misses a bar while the machine itself stood still: the control timer,
-    which asks nobody, was late. What fails on a machine that runs is not."""
-    result = _measured(story, threads)
-    for _ in range(2):
-        if result.failures and result.timer > thresholds.MARGIN:
-            result = _measured(story, threads)
-    assert result.failures == []
+    """Bars of time hold as far as the machine kept time itself: a control timer, which sends no request, must not
+    have been later than a request may be."""
+    result = _measure(story, threads)
+    kept_time = result.timer <= DEADLINE
+    assert [failure for failure in result.failures if kept_time or "recover" not in failure] == []
     assert result.errors == 0
     assert result.by_redis > result.calls / 4
     assert result.by_fallback > result.calls / 20
@@ -53,7 +51,7 @@ def test_an_outage(story: Callable[[ChaosLoad], None], threads: bool) -> None:
 @pytest.mark.servers
 @pytest.mark.slow
 def test_outages_leave_nothing_behind() -> None:
-    assert hundred_cycles(cycles=8, before=4, peace=1.5).failures == []
+    assert run_outage_cycles(cycles=8, before=4, peace=1.5).failures == []
 
 
 def test_a_stall_is_what_the_machine_cannot_explain() -> None:
@@ -65,9 +63,9 @@ def test_a_stall_is_what_the_machine_cannot_explain() -> None:
 
 def test_recovered_is_when_a_second_of_peace_begins() -> None:
     calls = [_call(end, end, degraded=True) for end in (9.9, 10.3, 10.8, 12.5)]
-    assert recovered(calls, back=10.0, ended=14.0) == pytest.approx(0.8)
-    assert recovered(calls[:1], back=10.0, ended=14.0) == 0
-    assert recovered(calls[:3], back=10.0, ended=11.5) is None
+    assert recovery_seconds(calls, back=10.0, ended=14.0) == pytest.approx(0.8)
+    assert recovery_seconds(calls[:1], back=10.0, ended=14.0) == 0
+    assert recovery_seconds(calls[:3], back=10.0, ended=11.5) is None
 
 
 def test_a_window_is_over_by_what_all_processes_admit() -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tests.chaos.call_record import DEADLINE, CallRecord
 from tests.chaos.load import ChaosLoad
-from tests.chaos.metrics import OverAdmission, longest_stall, over_admitted, recovered, worst_tick
+from tests.chaos.metrics import OverAdmission, longest_stall, over_admitted, recovery_seconds, worst_tick
 
 MARGIN = 0.02
 RECOVERED = 2.0
@@ -36,13 +36,13 @@ class FaultResult(NamedTuple):
     stall: float
     timer: float
     over: OverAdmission | None
-    recovered: float | None
+    recovery_seconds: float | None
     forgotten: tuple[int, int] | None
     failures: list[str]
     notes: list[str]
 
 
-def judge(
+def judge_load(
     fault: str, load: ChaosLoad, *, harmless: bool = False, margin: float = MARGIN, within: float = RECOVERED
 ) -> FaultResult:
     """What the load saw, against the bars."""
@@ -61,16 +61,16 @@ def judge(
         max(longest_stall(seen.calls, seen.ticks) for seen in load.seen),
         max(worst_tick(seen.ticks) for seen in load.seen),
         over,
-        recovered(calls, load.back_at, load.ended),
+        recovery_seconds(calls, load.back_at, load.ended),
         load.forgotten,
         [],
         load.notes,
     )
     failures = [*_waiting(result, margin), *_promises(load, degraded, errors), *_admission(result, load)]
-    if result.recovered is None:
+    if result.recovery_seconds is None:
         failures.append("it did not recover")
-    elif result.recovered > within:
-        failures.append(f"recovered after {result.recovered:.2f} s, not within {within:g} s")
+    elif result.recovery_seconds > within:
+        failures.append(f"recovered after {result.recovery_seconds:.2f} s, not within {within:g} s")
     if harmless and len(degraded) + len(errors) > SELDOM * len(calls):
         failures.append(f"{len(degraded) + len(errors)} calls without Redis, which was there all the time")
     return result._replace(failures=failures)

@@ -49,7 +49,7 @@ class ShownCommand(NamedTuple):
     output: list[str]
 
 
-def shown(page: Path) -> list[ShownCommand]:
+def shown_commands(page: Path) -> list[ShownCommand]:
     """The commands of a page, in their order."""
     found: list[ShownCommand] = []
     inside = False
@@ -71,10 +71,10 @@ def shown(page: Path) -> list[ShownCommand]:
     return [each for each in found if each.command.startswith("headgate ")]
 
 
-def pages() -> list[Path]:
+def pages_with_commands() -> list[Path]:
     """Every page that shows a command."""
     every = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "nginx").glob("*.md")]
-    return sorted(page for page in every if shown(page))
+    return sorted(page for page in every if shown_commands(page))
 
 
 @dataclass
@@ -152,19 +152,19 @@ def _timeless(line: str) -> str:
     return _nginx_time.sub(r"TIME \1", line)
 
 
-def played(page: Path, server: RedisServer) -> list[tuple[ShownCommand, int, list[str]]]:
+def run_page(page: Path, server: RedisServer) -> list[tuple[ShownCommand, int, list[str]]]:
     """Every command of a page with its exit code and what it printed."""
     name = str(page.relative_to(ROOT))
     with tempfile.TemporaryDirectory(prefix="headgate-console-") as folder:
         console = PageConsole(SCENES[name], server, Path(folder).resolve())
         return [
             (each, *console.play(each.command))
-            for each in shown(page)
+            for each in shown_commands(page)
             if each.command not in console.scene.skipped
         ]
 
 
-def written(output: Sequence[str], printed: Sequence[str]) -> list[str]:
+def expected_output(output: Sequence[str], printed: Sequence[str]) -> list[str]:
     """What a page should show: all that was printed, or as much of its beginning and end as is shown now."""
     gaps = [index for index, line in enumerate(output) if line.strip() == GAP]
     if not gaps:
@@ -176,9 +176,9 @@ def written(output: Sequence[str], printed: Sequence[str]) -> list[str]:
 def main(words: Sequence[str]) -> int:
     differ = 0
     with RedisServer("redis", driven=DrivenClock(BEGIN_US)) as server:
-        for page in pages():
+        for page in pages_with_commands():
             lines = page.read_text("utf-8").splitlines()
-            for each, code, printed in reversed(played(page, server)):
+            for each, code, printed in reversed(run_page(page, server)):
                 if code == each.code and (not each.output or matches(each.output, printed)):
                     continue
                 differ += 1
@@ -186,7 +186,7 @@ def main(words: Sequence[str]) -> int:
                 print("\n".join(f"    {line}" for line in printed))  # noqa: T201
                 if "--write" in words and each.output:
                     begin = each.line + 1
-                    new = [f"    {line}".rstrip() for line in written(each.output, printed)]
+                    new = [f"    {line}".rstrip() for line in expected_output(each.output, printed)]
                     lines[begin : begin + len(each.output)] = new
             if "--write" in words:
                 page.write_text("\n".join(lines) + "\n", "utf-8")

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from tests.docs.command_scenes import SCENES
-from tests.docs.shown_commands import GAP, matches, pages, played, shown, written
+from tests.docs.shown_commands import GAP, expected_output, matches, pages_with_commands, run_page, shown_commands
 from tests.repo_rules.repository import ROOT
 from tests.servers import RedisServer
 
 REMEDY = "If this is right, put it into the page: python -m tests.docs.shown_commands --write"
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", pages_with_commands(), ids=lambda page: page.stem)
 def test_commands_print_what_is_shown(page: Path, driven_redis: RedisServer) -> None:
-    for each, code, printed in played(page, driven_redis):
+    for each, code, printed in run_page(page, driven_redis):
         place = f"{page.relative_to(ROOT)}:{each.line + 1}: {each.command}"
         assert code == each.code, (place, printed)
         if each.output:
@@ -24,9 +24,9 @@ def test_commands_print_what_is_shown(page: Path, driven_redis: RedisServer) -> 
 
 
 def test_every_page_has_a_scene_and_every_step_its_command() -> None:
-    assert set(SCENES) == {str(page.relative_to(ROOT)) for page in pages()}
+    assert set(SCENES) == {str(page.relative_to(ROOT)) for page in pages_with_commands()}
     for name, scene in SCENES.items():
-        commands = {each.command for each in shown(ROOT / name)}
+        commands = {each.command for each in shown_commands(ROOT / name)}
         assert {*scene.before, *scene.skipped} <= commands
 
 
@@ -44,4 +44,4 @@ def test_every_page_has_a_scene_and_every_step_its_command() -> None:
 )
 def test_what_differs_is_seen(output: list[str], printed: list[str], same: bool) -> None:
     assert matches(output, printed) is same
-    assert matches(written(output, printed), printed)
+    assert matches(expected_output(output, printed), printed)

@@ -31,8 +31,8 @@ from headgate.limiter import AsyncLimiter, Limiter
 from headgate.rules import load
 from headgate.rules.attributes import Attributes, request
 from headgate.rules.match import Matcher
-from tests.engines.layers.faulty_engine import FaultyEngine, ImmediateFallback, faulty
-from tests.engines.redis.version_harness import close_all, versions_at
+from tests.engines.layers.faulty_engine import FaultyEngine, ImmediateFallback, faulty_memory_engine
+from tests.engines.redis.version_harness import close_all, open_versions
 from tests.servers import Proxy, RedisServer
 from tests.servers.waiting import until
 
@@ -95,7 +95,7 @@ def test_what_only_shadows_ask_is_not_waited_for_long() -> None:
 
 def test_a_shadow_whose_part_of_a_cluster_is_gone_brings_no_fallback_upon_others() -> None:
     clock = ManualClock()
-    wire = faulty(clock, parts=True)  # by the first letter of the key
+    wire = faulty_memory_engine(clock, parts=True)  # by the first letter of the key
     engine = ImmediateFallback(wire, fallback=None, clock=clock)
     live = engine.meter(DAY, "live", ChargeOptions("live", fallback="deny"))
     shadow = engine.meter(DAY, "shadow", ChargeOptions("shadow", is_shadow=True))
@@ -214,7 +214,7 @@ def test_a_book_that_cannot_be_followed_is_not_kept(
     redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    versions = versions_at(redis_server.url)
+    versions = open_versions(redis_server.url)
     for name, rule in (("good", {"name": "a", "limit": "5/s"}), ("bad", SLOW)):
         document = json.dumps({"name": name, "rules": [rule]})
         versions.push(document, document, format="json", author="ana")

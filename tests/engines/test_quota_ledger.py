@@ -21,7 +21,7 @@ from headgate.engines.url_options import FallbackMode
 from headgate.errors import EngineUnavailable, InvalidCharge, InvalidRule
 from headgate.limit_syntax import parse
 from headgate.testing.sync_adapter import SyncAdapter
-from tests.engines.layers.faulty_engine import ImmediateFallback, faulty
+from tests.engines.layers.faulty_engine import ImmediateFallback, faulty_memory_engine
 from tests.servers import BASE_US, RedisServer
 
 LIMIT = parse("100/s")
@@ -217,7 +217,7 @@ def test_nobody_need_listen_for_what_was_told_to_be_nothing(driven_server: Redis
 @pytest.mark.parametrize("instead", ["allow", "deny", "local", None])
 def test_an_engine_that_does_not_answer_tells_nothing(instead: FallbackMode | None) -> None:
     clock = ManualClock(BASE_US)
-    wire = faulty(clock)
+    wire = faulty_memory_engine(clock)
     wire.engine = old(clock)
     engine = ImmediateFallback(wire, fallback=instead, clock=clock)
     ledger = ledger_of(engine)

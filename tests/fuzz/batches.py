@@ -85,7 +85,7 @@ def fuzz(kinds: list[str], engines: list[str], inputs: int, seed: int, first: in
                 yield KindResult(kind, engine, count, time.monotonic() - begun, judge.first_kb, judge.kb)
 
 
-def made(kind: str, seed: int, number: int, sender: InputKind) -> Any:
+def make_input(kind: str, seed: int, number: int, sender: InputKind) -> Any:
     return sender.make(Random(f"{seed}/{kind}/{number}"))
 
 
@@ -97,7 +97,7 @@ def _batch(kind: str, service: Service, numbers: range, seed: int, engine: str) 
         await sender.open()
         try:
             for number in left:
-                what = made(kind, seed, number, sender)
+                what = make_input(kind, seed, number, sender)
                 try:
                     fault = await sender.send(what)
                 except NoReply as error:

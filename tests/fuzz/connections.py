@@ -21,7 +21,7 @@ class NoReply(Exception):
     """A connection that is neither answered nor closed."""
 
 
-async def exchanged(host: str, port: int, pieces: Sequence[bytes], *, pause: float = 0.0) -> bytes:
+async def exchange(host: str, port: int, pieces: Sequence[bytes], *, pause: float = 0.0) -> bytes:
     """All that comes back for these bytes, sent one after the other, until the other side closes.
 
     Our side is closed when nothing more comes: from then on the other side has SECONDS to do the same."""

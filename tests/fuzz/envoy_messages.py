@@ -16,8 +16,8 @@ from envoy.service.ratelimit.v3 import rls_pb2  # type: ignore[import-untyped]
 
 from headgate.service.envoy import rlqs, rls
 from tests.fuzz import http2_frame_builder
-from tests.fuzz.connections import NoReply, exchanged
-from tests.fuzz.mutate import TEXTS, spoilt
+from tests.fuzz.connections import NoReply, exchange
+from tests.fuzz.mutate import TEXTS, mutate_bytes
 from tests.fuzz.service_under_attack import SECONDS
 from tests.service.service_harness import Service
 
@@ -66,7 +66,7 @@ class RateLimitMessages:
                 return _framed(rng, rls.PATH.encode(), [asked])
             case 4 | 5:
                 return asked
-        return spoilt(rng, asked)
+        return mutate_bytes(rng, asked)
 
     def _valid(self, rng: Random) -> bytes:
         asked = rls_pb2.RateLimitRequest(domain=rng.choice(("edge", "edge", _text(rng))))
@@ -115,7 +115,7 @@ class QuotaMessages(RateLimitMessages):
             case 1:
                 reports.append(rng.randbytes(rng.choice((1, 30, 70_000))))
             case 2 | 3:
-                reports[-1] = spoilt(rng, reports[-1])
+                reports[-1] = mutate_bytes(rng, reports[-1])
         return (bytes([rng.randrange(5)]), *reports)  # by which name it goes, and what it sends
 
     def _report(self, rng: Random) -> bytes:
@@ -162,13 +162,13 @@ def _framed(rng: Random, method: bytes, messages: list[bytes]) -> list[bytes]:
         body += bytes((flag,)) + length.to_bytes(4, "big") + message
     kind = rng.choice((b"application/grpc",) * 5 + (b"application/json", b"application/grpc+x", b""))
     path = method if rng.random() < 0.9 else rng.choice((b"/", b"", b"/x/y", b"/" + b"z" * 9000, method + b"\0"))
-    whole = http2_frame_builder.request(path, body[:16_000], kind=kind)
-    return whole if rng.random() < 0.5 else http2_frame_builder.broken(rng, whole)
+    whole = http2_frame_builder.request_frames(path, body[:16_000], kind=kind)
+    return whole if rng.random() < 0.5 else http2_frame_builder.break_frames(rng, whole)
 
 
 async def _sent(port: int, made: list[bytes]) -> str | None:
     try:
-        back = await exchanged("127.0.0.1", port, made)
+        back = await exchange("127.0.0.1", port, made)
     except NoReply as error:
         return str(error)
     for found in _status.finditer(back):

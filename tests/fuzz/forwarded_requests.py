@@ -3,7 +3,7 @@
 from random import Random
 
 from tests.fuzz.connections import ReopeningConnection
-from tests.fuzz.mutate import TEXTS, spoilt
+from tests.fuzz.mutate import TEXTS, mutate_bytes
 from tests.service.service_harness import Service
 
 USUAL = {
@@ -68,7 +68,7 @@ class ForwardAuthRequests:
         data = b"\r\n".join(
             [*lines, *(name + b": " + value for name, value in fields), b"connection: close", b"", b""]
         )
-        return data if rng.random() < 0.9 else spoilt(rng, data[:-4], 1).rstrip() + b"\r\n\r\n"
+        return data if rng.random() < 0.9 else mutate_bytes(rng, data[:-4], 1).rstrip() + b"\r\n\r\n"
 
     async def send(self, made: bytes) -> str | None:
         reply = await self._line.ask(made)

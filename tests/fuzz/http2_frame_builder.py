@@ -12,12 +12,12 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
 
 
-def block(fields: Sequence[tuple[bytes, bytes]]) -> bytes:
+def header_block(fields: Sequence[tuple[bytes, bytes]]) -> bytes:
     """Header fields, each spelt out."""
-    return b"".join(b"\x00" + _sized(name) + _sized(value) for name, value in fields)
+    return b"".join(b"\x00" + _length_prefixed(name) + _length_prefixed(value) for name, value in fields)
 
 
-def _sized(text: bytes) -> bytes:
+def _length_prefixed(text: bytes) -> bytes:
     size, out = len(text), bytearray()
     if size < 127:
         return bytes((size,)) + text
@@ -30,7 +30,7 @@ def _sized(text: bytes) -> bytes:
     return bytes(out) + text
 
 
-def request(
+def request_frames(
     path: bytes, body: bytes, *, method: bytes = b"POST", kind: bytes = b"application/json"
 ) -> list[bytes]:
     """The frames of a whole connection with one request."""
@@ -39,12 +39,12 @@ def request(
     return [
         PREFACE,
         frame(SETTINGS, 0, 0),
-        frame(HEADERS, END_HEADERS, 1, block(fields)),
+        frame(HEADERS, END_HEADERS, 1, header_block(fields)),
         frame(DATA, END_STREAM, 1, body),
     ]
 
 
-def broken(rng: Random, frames: Sequence[bytes]) -> list[bytes]:
+def break_frames(rng: Random, frames: Sequence[bytes]) -> list[bytes]:
     """The frames of a connection, some of them wrong, missing, doubled, or strange ones in between."""
     out = list(frames)
     for _ in range(rng.randint(1, 4)):
@@ -55,7 +55,7 @@ def broken(rng: Random, frames: Sequence[bytes]) -> list[bytes]:
             case 1 if at < len(out):
                 out.insert(at, out[at])
             case 2:
-                out.insert(at, _strange(rng))
+                out.insert(at, _unexpected_frame(rng))
             case 3:
                 out.insert(
                     at, frame(rng.randrange(20), rng.randrange(256), rng.choice((0, 1, 2, 3, 2**31 - 1, 2**31)))
@@ -71,7 +71,7 @@ def broken(rng: Random, frames: Sequence[bytes]) -> list[bytes]:
     return out
 
 
-def _strange(rng: Random) -> bytes:
+def _unexpected_frame(rng: Random) -> bytes:
     match rng.randrange(8):
         case 0:
             return frame(SETTINGS, 0, 0, rng.randbytes(6 * rng.randrange(4)))
@@ -87,12 +87,12 @@ def _strange(rng: Random) -> bytes:
             return frame(GOAWAY, 0, 0, rng.randbytes(8))
         case 5:  # continuations that never end
             return (
-                frame(HEADERS, 0, 3, block([(b"a", b"b")]))
-                + frame(CONTINUATION, 0, 3, block([(b"c", b"d" * 500)])) * 40
+                frame(HEADERS, 0, 3, header_block([(b"a", b"b")]))
+                + frame(CONTINUATION, 0, 3, header_block([(b"c", b"d" * 500)])) * 40
             )
         case 6:  # streams that are opened and let go at once
             return b"".join(
-                frame(HEADERS, END_HEADERS, number, block([(b":method", b"GET"), (b":path", b"/healthz")]))
+                frame(HEADERS, END_HEADERS, number, header_block([(b":method", b"GET"), (b":path", b"/healthz")]))
                 + frame(RST, 0, number, b"\0\0\0\x08")
                 for number in range(3, 103, 2)
             )

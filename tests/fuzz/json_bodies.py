@@ -6,7 +6,7 @@ from typing import Any
 
 from headgate.service.openapi import VERBS
 from tests.fuzz.connections import ReopeningConnection
-from tests.fuzz.mutate import document, spoilt
+from tests.fuzz.mutate import mutate_bytes, mutated_document
 from tests.service.service_harness import Service
 
 CALLS: list[dict[str, Any]] = [
@@ -53,7 +53,7 @@ class CheckDocuments:
         verb = rng.choice(VERBS).name
         receipt = rng.choice(self._receipts)
         if rng.random() < 0.5:
-            receipt = spoilt(rng, receipt.encode()).decode("latin-1")
+            receipt = mutate_bytes(rng, receipt.encode()).decode("latin-1")
         one = {
             "attributes": rng.choice(CALLS),
             "cost": rng.choice((None, 0, 1, 3)),
@@ -74,7 +74,7 @@ class CheckDocuments:
                 valid = {"receipt": receipt, "cost": rng.choice((None, 1, 2**53 - 1))}
             case _:
                 valid = {"receipt": receipt}
-        return f"/v1/{verb}", document(rng, valid)
+        return f"/v1/{verb}", mutated_document(rng, valid)
 
     async def send(self, made: tuple[str, bytes]) -> str | None:
         reply = await self._posted(*made)
@@ -91,7 +91,7 @@ class ReferenceDocuments(CheckDocuments):
     """POST /json."""
 
     def make(self, rng: Random) -> tuple[str, bytes]:
-        return "/json", document(rng, REFERENCE)
+        return "/json", mutated_document(rng, REFERENCE)
 
     async def send(self, made: tuple[str, bytes]) -> str | None:
         reply = await self._posted(*made)

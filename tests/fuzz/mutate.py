@@ -34,7 +34,7 @@ TEXTS = [
 ]  # fmt: skip
 
 
-def spoilt(rng: Random, data: bytes, times: int = 4) -> bytes:
+def mutate_bytes(rng: Random, data: bytes, times: int = 4) -> bytes:
     """The same with a few changes; sometimes with none."""
     out = bytearray(data)
     for _ in range(rng.randint(0, times)):
@@ -60,7 +60,7 @@ def spoilt(rng: Random, data: bytes, times: int = 4) -> bytes:
     return bytes(out)
 
 
-def anything(rng: Random, depth: int = 3) -> Any:
+def random_json(rng: Random, depth: int = 3) -> Any:
     """Some value of JSON."""
     match rng.randrange(8 if depth else 6):
         case 0 | 1:
@@ -72,11 +72,11 @@ def anything(rng: Random, depth: int = 3) -> Any:
         case 5:
             return rng.randint(-(2**70), 2**70)
         case 6:
-            return [anything(rng, depth - 1) for _ in range(rng.randrange(4))]
-    return {rng.choice(TEXTS): anything(rng, depth - 1) for _ in range(rng.randrange(4))}
+            return [random_json(rng, depth - 1) for _ in range(rng.randrange(4))]
+    return {rng.choice(TEXTS): random_json(rng, depth - 1) for _ in range(rng.randrange(4))}
 
 
-def altered(rng: Random, value: Any) -> Any:
+def mutate_json(rng: Random, value: Any) -> Any:
     """A document with one thing in it changed."""
     if isinstance(value, dict) and value and rng.random() < 0.85:
         name = rng.choice(list(value))
@@ -85,13 +85,13 @@ def altered(rng: Random, value: Any) -> Any:
             case 0:
                 del made[name]
             case 1:
-                made[rng.choice(TEXTS)] = anything(rng)
+                made[rng.choice(TEXTS)] = random_json(rng)
             case 2:
                 made[name[:-1] or "x"] = made.pop(name)
             case 3:
                 made |= {f"a{number}": number for number in range(rng.choice((3, 255, 257)))}
             case _:
-                made[name] = altered(rng, value[name])
+                made[name] = mutate_json(rng, value[name])
         return made
     if isinstance(value, list) and value and rng.random() < 0.85:
         many = list(value)
@@ -102,21 +102,21 @@ def altered(rng: Random, value: Any) -> Any:
             case 1:
                 many = many * rng.choice((2, 101))
             case _:
-                many[at] = altered(rng, many[at])
+                many[at] = mutate_json(rng, many[at])
         return many
-    return anything(rng)
+    return random_json(rng)
 
 
-def document(rng: Random, valid: Any) -> bytes:
+def mutated_document(rng: Random, valid: Any) -> bytes:
     """JSON that was valid once."""
     value = valid
     for _ in range(rng.randrange(3)):
-        value = altered(rng, value)
+        value = mutate_json(rng, value)
     text = json.dumps(value, ensure_ascii=rng.random() < 0.7)
     data = text.encode("utf-8", "surrogatepass")
     match rng.randrange(12):
         case 0 | 1:
-            return spoilt(rng, data)
+            return mutate_bytes(rng, data)
         case 2:
             return b"[" * rng.choice((10, 1000, 60_000))
         case 3:

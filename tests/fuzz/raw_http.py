@@ -4,8 +4,8 @@ import re
 from random import Random
 
 from tests.fuzz import http2_frame_builder
-from tests.fuzz.connections import exchanged
-from tests.fuzz.mutate import INTERESTING, spoilt
+from tests.fuzz.connections import exchange
+from tests.fuzz.mutate import INTERESTING, mutate_bytes
 from tests.service.service_harness import Service
 
 BODY = b'{"attributes": {"user": "ann"}}'
@@ -80,8 +80,8 @@ class RawRequests:
             case 0:
                 return [rng.randbytes(rng.choice((1, 10, 1000)))]
             case 1 | 2:
-                whole = http2_frame_builder.request(rng.choice(PATHS), BODY, method=rng.choice(METHODS))
-                return http2_frame_builder.broken(rng, whole)
+                whole = http2_frame_builder.request_frames(rng.choice(PATHS), BODY, method=rng.choice(METHODS))
+                return http2_frame_builder.break_frames(rng, whole)
             case 3:
                 return [http2_frame_builder.PREFACE[: rng.randrange(25)] + rng.randbytes(rng.randrange(20))]
             case 4:
@@ -94,11 +94,11 @@ class RawRequests:
                 data = _request(rng)
                 step = max(1, len(data) // rng.randint(2, 6))
                 return [data[at : at + step] for at in range(0, len(data), step)]
-        return [spoilt(rng, _request(rng))]
+        return [mutate_bytes(rng, _request(rng))]
 
     async def send(self, made: list[bytes]) -> str | None:
         pause = 0.002 if len(made) > 1 else 0
-        back = await exchanged("127.0.0.1", self._port, made, pause=pause)
+        back = await exchange("127.0.0.1", self._port, made, pause=pause)
         wrong = WRONG.search(back)
         return f"it answered {back[wrong.start() : wrong.start() + 600]!r}" if wrong else None
 

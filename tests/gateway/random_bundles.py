@@ -64,7 +64,7 @@ def _book(rules: list[Rule]) -> Rulebook:
 BOOKS = st.lists(RULES, max_size=4).map(_book)
 
 
-def asked(book: Rulebook) -> list[RequestBuilder]:
+def engine_requests(book: Rulebook) -> list[RequestBuilder]:
     """An engine's questions about each limit that a rule of the book may choose."""
     found = []
     for rule in book.rules:
@@ -77,7 +77,7 @@ def asked(book: Rulebook) -> list[RequestBuilder]:
     return found
 
 
-def words(question: RedisRequest) -> list[str]:
+def command_words(question: RedisRequest) -> list[str]:
     """A command as the server reads it."""
     found, packed = [], question.packed
     at = packed.index(b"\r\n") + 2

@@ -22,7 +22,7 @@ from headgate.limit_syntax import parse
 from headgate.rules import load, serialization
 from headgate.rules.distribution.version import GATEWAY_FIELDS
 from headgate.rules.rule import Rulebook
-from tests.gateway.random_bundles import BOOKS, NOW_US, asked, words
+from tests.gateway.random_bundles import BOOKS, NOW_US, command_words, engine_requests
 
 ZONES = sorted(available_timezones())
 THEN = int(datetime(2024, 1, 1, tzinfo=UTC).timestamp())
@@ -44,7 +44,7 @@ def test_without_what_stands_beside_it_the_bundle_is_the_book(book: Rulebook) ->
 @given(BOOKS)
 def test_every_limit_has_its_entry_and_nothing_else_has(book: Rulebook) -> None:
     found = compile_bundle(book, NOW_US)["limits"]
-    assert set(found) == {questions.limit.text for questions in asked(book)}
+    assert set(found) == {questions.limit.text for questions in engine_requests(book)}
     for text, entry in found.items():
         limit = parse(text)
         assert entry["algorithm"] == limit.algorithm
@@ -63,12 +63,12 @@ def test_every_limit_has_its_entry_and_nothing_else_has(book: Rulebook) -> None:
 @given(BOOKS)
 def test_the_numbers_are_those_that_the_redis_engine_sends(book: Rulebook) -> None:
     limits = compile_bundle(book, NOW_US)["limits"]
-    for questions in asked(book):
+    for questions in engine_requests(book):
         entry = limits[questions.limit.text]
         if entry["algorithm"] == "slots":
-            sent = words(questions.acquire("key", None, False))[5:-2]
+            sent = command_words(questions.acquire("key", None, False))[5:-2]
         else:
-            sent = words(questions.decide("key", 2, None, NOW_US))[4:-2]
+            sent = command_words(questions.decide("key", 2, None, NOW_US))[4:-2]
         if "calendar" in entry:  # the edges are worked out when it is asked
             assert (sent[:2], len(sent)) == (entry["numbers"][:2], len(entry["numbers"]))
         else:
@@ -80,28 +80,30 @@ def test_every_script_that_the_redis_engine_would_call_is_there(book: Rulebook) 
     scripts = compile_bundle(book, NOW_US)["scripts"]
     known = set(scripts.values())
     some: dict[tuple[str, ...], Any] = {}
-    for questions in asked(book):
+    for questions in engine_requests(book):
         algorithm = questions.limit.algorithm
         if algorithm == "slots":
-            assert words(questions.acquire("key", None, False))[1] == scripts["slots"]
+            assert command_words(questions.acquire("key", None, False))[1] == scripts["slots"]
             continue
-        assert words(questions.decide("key", 2, None, NOW_US))[1] == scripts[f"take {algorithm}"]
+        assert command_words(questions.decide("key", 2, None, NOW_US))[1] == scripts[f"take {algorithm}"]
         refund = questions.refund("key", 1, Receipt(1, NOW_US, 0, 0, 0), False, NOW_US)
-        assert words(refund)[1] == scripts[f"refund {algorithm}"]
+        assert command_words(refund)[1] == scripts[f"refund {algorithm}"]
         some.setdefault(questions.models, questions)
     for size in (1, 2, 3):
         for chosen in combinations(some.values(), size):
             models = sorted({model for questions in chosen for model in questions.models})
             charges = [(questions, "key", 1) for questions in chosen]
-            assert words(take_all_request(charges, 0, NOW_US))[1] == scripts[" ".join(["take_all", *models])]
-            assert words(take_all_request(charges, None, NOW_US))[1] in known
-    assert words(membership_request("hg", "heartbeat", "me"))[1] in known
+            assert (
+                command_words(take_all_request(charges, 0, NOW_US))[1] == scripts[" ".join(["take_all", *models])]
+            )
+            assert command_words(take_all_request(charges, None, NOW_US))[1] in known
+    assert command_words(membership_request("hg", "heartbeat", "me"))[1] in known
 
 
 @given(BOOKS)
 def test_the_script_with_all_of_them_serves_every_call(book: Rulebook) -> None:
     scripts = compile_bundle(book, NOW_US)["scripts"]
-    models = {model for questions in asked(book) for model in questions.models} - {"slots"}
+    models = {model for questions in engine_requests(book) for model in questions.models} - {"slots"}
     if models - {"lockout"}:
         assert scripts[" ".join(["take_all", *sorted(models)])] == mixed_script("take_all", models).sha
     else:

@@ -127,7 +127,7 @@ def test_the_old_fields_tell_of_the_nearest(
     assert headers(decision, "legacy") == [*expected, *_wait(wait)]
 
 
-def test_the_nearest_has_the_smallest_share_and_for_envoy_the_least() -> None:
+def test_the_deciding_limit_has_the_smallest_share_left() -> None:
     told = StubDecision(passed("10/s", 5, 0.5, "often"), passed("1000/day fixed", 100, 600, "daily"))
     assert headers(told, "legacy")[:2] == [("X-RateLimit-Limit", "1000"), ("X-RateLimit-Remaining", "100")]
     assert headers(told, "spring")[:2] == [
@@ -135,8 +135,8 @@ def test_the_nearest_has_the_smallest_share_and_for_envoy_the_least() -> None:
         ("X-RateLimit-Burst-Capacity", "1000"),
     ]
     assert headers(told, "envoy")[:2] == [
-        ("X-RateLimit-Limit", '10, 10;w=1;name="often", 1000;w=86400;name="daily"'),
-        ("X-RateLimit-Remaining", "5"),
+        ("X-RateLimit-Limit", '1000, 10;w=1;name="often", 1000;w=86400;name="daily"'),
+        ("X-RateLimit-Remaining", "100"),
     ]
 
 

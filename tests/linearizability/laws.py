@@ -72,7 +72,7 @@ class PrefetchLaw:
                 units = 0
                 for call in filter(lambda call: call.called_us >= from_us, spent):
                     units += call.units
-                    may = most(limit, from_us, call.answered_us) + self.bound
+                    may = max_admitted(limit, from_us, call.answered_us) + self.bound
                     if units > may + sum(
                         stray.units for stray in strays if stray.meets(from_us, call.answered_us)
                     ):
@@ -81,7 +81,7 @@ class PrefetchLaw:
         return None
 
 
-def most(limit: Limit, from_us: int, until_us: int) -> int:
+def max_admitted(limit: Limit, from_us: int, until_us: int) -> int:
     """The most units that can be admitted from one instant to another, both included."""
     span_us = until_us - from_us
     match limit:

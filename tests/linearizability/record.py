@@ -61,13 +61,13 @@ class Recorder:
 
 
 @contextmanager
-def recorder() -> Iterator[Recorder]:
+def start_recorder() -> Iterator[Recorder]:
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(PROCESSES, initializer=_remember, initargs=(spawn.Barrier(PROCESSES),)) as pool:
         yield Recorder(pool)
 
 
-def play(process: int, scenario: CallScenario, start: Barrier | None = None) -> list[Operation]:
+def play_process(process: int, scenario: CallScenario, start: Barrier | None = None) -> list[Operation]:
     """The part of one process."""
     names = [f"{process}.{thread}" for thread in range(scenario.threads)]
     with ThreadPoolExecutor(scenario.threads) as pool:
@@ -81,12 +81,12 @@ def play(process: int, scenario: CallScenario, start: Barrier | None = None) -> 
         else:
             with Limiter(scenario.limit, engine(scenario.engine)) as limiter:
                 _await(start)
-                parts = list(pool.map(lambda who: run(caller(limiter, scenario, who)), names))
+                parts = list(pool.map(lambda who: run(call_repeatedly(limiter, scenario, who)), names))
     return [operation for part in parts for operation in part]
 
 
 async def _tasks(limiter: AsyncLimiter, scenario: CallScenario, who: str, end: ThreadBarrier) -> list[Operation]:
-    flows = [caller(limiter, scenario, f"{who}.{task}") for task in range(scenario.tasks)]
+    flows = [call_repeatedly(limiter, scenario, f"{who}.{task}") for task in range(scenario.tasks)]
     try:
         parts = await asyncio.gather(*map(arun, flows))
     finally:
@@ -95,7 +95,7 @@ async def _tasks(limiter: AsyncLimiter, scenario: CallScenario, who: str, end: T
     return [operation for part in parts for operation in part]
 
 
-def caller(limiter: Limiter | AsyncLimiter, scenario: CallScenario, who: str) -> Flow[list[Operation]]:
+def call_repeatedly(limiter: Limiter | AsyncLimiter, scenario: CallScenario, who: str) -> Flow[list[Operation]]:
     """One who calls, waits for the answer, and calls again."""
     rng = random.Random(f"{scenario.seed} {who}")
     seen: list[Operation] = []
@@ -138,7 +138,7 @@ def _remember(start: Barrier) -> None:
 
 def _play(part: tuple[int, CallScenario]) -> list[Operation]:
     # Everybody has one part each: whoever waits at the barrier keeps its process from taking a second one.
-    return play(*part, _start[0])
+    return play_process(*part, _start[0])
 
 
 def _await(start: Barrier | None) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.linearizability.checker import ExactLaw, Law, LawViolation, check
 from tests.linearizability.history import CallHistory
 from tests.linearizability.laws import DenialCacheLaw, PrefetchLaw
-from tests.linearizability.record import PROCESSES, CallScenario, Recorder, play, recorder
+from tests.linearizability.record import PROCESSES, CallScenario, Recorder, play_process, start_recorder
 from tests.servers import RedisServer
 
 LIMITS = [
@@ -49,7 +49,7 @@ _numbers = count(1)
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[Recorder]:
-    with recorder() as started:
+    with start_recorder() as started:
         yield started
 
 
@@ -103,7 +103,7 @@ def test_a_race_is_seen(limit: str, processes: Recorder, redis_server: RedisServ
 @pytest.mark.parametrize("limit", LIMITS)
 def test_who_races_alone_is_right(limit: str, redis_server: RedisServer) -> None:
     scenario = _scene(f"racing {redis_server.unix_url}", limit, keys=2, threads=1, calls=200)
-    check(CallHistory(limit, play(0, scenario)))
+    check(CallHistory(limit, play_process(0, scenario)))
 
 
 def _law_of(server: RedisServer) -> Law:

@@ -47,7 +47,7 @@ def flood(
     connections: int = 64,
 ) -> Flood:
     """About so many requests a second (fewer if the machine has no time), at random, on all gates together."""
-    before = asked_of(server)
+    before = decisions_asked(server)
     begun = [_length(gate) for gate in gates]
     words = [str(command("wrk", "wrk")), "-t1", f"-c{connections}", f"-d{seconds:.0f}s", "-s", str(SCRIPT)]
     pause_ms = max(1, round(connections * len(gates) / rate * 1000))
@@ -55,13 +55,13 @@ def flood(
     running = [subprocess.Popen([*words, gate.url], stdout=subprocess.DEVNULL, env=environment) for gate in gates]
     for one in running:
         assert one.wait() == 0
-    asked = asked_of(server) - before
+    asked = decisions_asked(server) - before
     time.sleep(1.5)  # until the logs are written
     requests = [request for gate, at in zip(gates, begun, strict=True) for request in _logged(gate, at)]
     return Flood(sorted(requests), asked)
 
 
-def asked_of(server: RedisServer) -> int:
+def decisions_asked(server: RedisServer) -> int:
     """How many decisions the server was asked for, ever."""
     found = server.info("commandstats").get("cmdstat_evalsha", "calls=0,")
     return int(found.partition("calls=")[2].partition(",")[0])

@@ -10,10 +10,10 @@ from tests.nginx.rules.luajit_process import LuajitProcess
 DRIVER = Path(__file__).with_name("twins.lua")
 
 
-def twins() -> LuajitProcess:
+def start_twins() -> LuajitProcess:
     return LuajitProcess(DRIVER)
 
 
-def entry(limit: Limit) -> dict[str, Any]:
+def bundle_entry(limit: Limit) -> dict[str, Any]:
     """The limit as it stands in a bundle, with its text."""
     return {"text": limit.text, **dict(limit_entry(limit))}

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.nginx.demo import shop
-from tests.nginx.demo.expectations import LATE, broken
+from tests.nginx.demo.expectations import LATE, failed_expectations
 from tests.nginx.demo.log_counts import BUYER_RULE, ITEM_RULE, LogCounts
 from tests.nginx.demo.sale import GATES, GatewaySale, SaleCounts, SaleResult
 from tests.repo_rules.repository import ROOT
@@ -53,11 +53,11 @@ def ending(played: PlayedSale) -> SaleResult:
 
 
 def test_all_bars_hold(ending: SaleResult) -> None:
-    assert broken(ending) == []
+    assert failed_expectations(ending) == []
 
 
 def test_the_limit_of_an_item_is_one_for_both_nginx_and_is_used(ending: SaleResult) -> None:
-    item = shop.allowed()[ITEM_RULE]
+    item = shop.shop_limits()[ITEM_RULE]
     rush = SECONDS - ending.opened.seconds
     assert 2 < rush <= SECONDS * 0.8
     both = ending.counts.both
@@ -75,7 +75,7 @@ def test_calm_items_are_sold_to_everybody_who_asks(ending: SaleResult) -> None:
 
 
 def test_the_limit_of_a_buyer_holds_for_the_bot_at_each_nginx(ending: SaleResult) -> None:
-    buyer = shop.allowed()[BUYER_RULE]
+    buyer = shop.shop_limits()[BUYER_RULE]
     both = ending.counts.both
     assert both.bot_asked > 10 * GATES * buyer.over(SECONDS)
     assert all(0 < tally.bot_sold <= buyer.over(SECONDS + LATE) for tally in ending.counts.gates)
@@ -106,7 +106,7 @@ def test_the_flood_does_not_reach_redis(ending: SaleResult) -> None:
     both, beats = ending.counts.both, GATES * (SECONDS + 3)
     assert ending.counts.questions >= both.sold.total(), "whatever passes was passed by Redis"
     calm = both.sold.total() - both.sold["phone"]
-    assert ending.counts.questions - calm - beats <= 3 * shop.allowed()[ITEM_RULE].over(SECONDS)
+    assert ending.counts.questions - calm - beats <= 3 * shop.shop_limits()[ITEM_RULE].over(SECONDS)
     assert ending.counts.questions < both.asked.total() / 3
 
 
@@ -268,7 +268,7 @@ def test_a_bar_that_does_not_hold_is_told(ending: SaleResult) -> None:
     counts = ending.counts
 
     def told(**changed: Any) -> str:
-        return " | ".join(broken(ending._replace(**changed)))
+        return " | ".join(failed_expectations(ending._replace(**changed)))
 
     def told_with(more: LogCounts) -> str:
         return told(counts=counts._replace(gates=(*counts.gates, more)))

@@ -21,7 +21,7 @@ import pytest
 
 from tests.nginx.engines.outage_harness import AGAIN, GONE
 from tests.nginx.gateway_harness import NginxGateway, push
-from tests.nginx.wrk_load import left, load, others, told
+from tests.nginx.wrk_load import distinct_key_requests, remaining_units, requests_by_status, run_wrk
 from tests.servers import BASE_US, Cluster, DrivenClock, Proxy, RedisServer, Sentinels
 from tests.servers.waiting import until
 
@@ -61,15 +61,15 @@ def kill_a_worker(gate: NginxGateway) -> None:
 
 def test_reloads_under_load_lose_no_count(where: str | None) -> None:
     with NginxGateway(book(), where, workers=2) as gate:
-        assert left(gate) == 999_999
-        with load(gate, 3):
+        assert remaining_units(gate) == 999_999
+        with run_wrk(gate, 3):
             for _ in range(3):
                 gate.reload()
                 time.sleep(0.5)
-        found = told(gate)
+        found = requests_by_status(gate)
         assert set(found) == {"200 PASSED"}
         assert found.total() > 500
-        assert left(gate) == 1_000_000 - found.total() - 1
+        assert remaining_units(gate) == 1_000_000 - found.total() - 1
 
 
 def refused_after_a_kill(gate: NginxGateway, found: Counter[str]) -> None:
@@ -82,15 +82,15 @@ def refused_after_a_kill(gate: NginxGateway, found: Counter[str]) -> None:
 def test_killed_workers_take_no_count_along(where: str | None) -> None:
     """What they were serving was charged, and nobody told the log. A lock that one held is free again soon."""
     with NginxGateway(book(), where, workers=2) as gate:
-        assert left(gate) == 999_999
-        with load(gate, 3):
+        assert remaining_units(gate) == 999_999
+        with run_wrk(gate, 3):
             for _ in range(3):
                 kill_a_worker(gate)
                 time.sleep(0.4)
-        found = told(gate)
+        found = requests_by_status(gate)
         assert found["200 PASSED"] > 500
         refused_after_a_kill(gate, found)
-        assert 0 <= 1_000_000 - found["200 PASSED"] - 1 - left(gate) <= 3 * 16
+        assert 0 <= 1_000_000 - found["200 PASSED"] - 1 - remaining_units(gate) <= 3 * 16
 
 
 HELD = """
@@ -131,7 +131,7 @@ def test_who_holds_a_slot_keeps_it_over_a_reload(server: RedisServer) -> None:
 
 
 def admitted(gate: NginxGateway, at_least: int, at_most: int) -> None:
-    found = told(gate)
+    found = requests_by_status(gate)
     assert set(found) <= {"200 PASSED", "429 REJECTED"}, found
     assert at_least <= found["200 PASSED"] <= at_most
 
@@ -139,7 +139,7 @@ def admitted(gate: NginxGateway, at_least: int, at_most: int) -> None:
 def test_a_redis_that_dies_and_comes_back_empty_admits_what_is_told(server: RedisServer) -> None:
     """Once by Redis, once by the share, once more by a Redis that has forgotten."""
     with NginxGateway(book("400/day fixed"), server.url, workers=2) as gate:
-        with load(gate, 4):
+        with run_wrk(gate, 4):
             time.sleep(0.5)
             server.kill()
             time.sleep(1)
@@ -150,7 +150,7 @@ def test_a_redis_that_dies_and_comes_back_empty_admits_what_is_told(server: Redi
 def test_a_failover_under_load_admits_what_is_told() -> None:
     """A replica may have missed what was written last: that is less than once more."""
     with Sentinels() as watched, NginxGateway(book("400/day fixed"), watched.url, workers=2) as gate:
-        with load(gate, 4):
+        with run_wrk(gate, 4):
             time.sleep(0.5)
             watched.kill_master()
             watched.await_ok()
@@ -159,16 +159,16 @@ def test_a_failover_under_load_admits_what_is_told() -> None:
 
 def test_a_master_of_a_cluster_that_dies_under_load_admits_what_is_told() -> None:
     with Cluster() as cluster, NginxGateway(by_user("1/day fixed"), cluster.url, workers=2) as gate:
-        with load(gate, 4, others(pause_ms=10)):
+        with run_wrk(gate, 4, distinct_key_requests(pause_ms=10)):
             time.sleep(0.5)
             cluster.kill_master()
             cluster.await_ok()
-        found = told(gate)
+        found = requests_by_status(gate)
         assert set(found) == {"200 PASSED"}
         begun = found.total()
-        with load(gate, 1, others(pause_ms=10)):  # the same once more
+        with run_wrk(gate, 1, distinct_key_requests(pause_ms=10)):  # the same once more
             pass
-        again = told(gate, begun)
+        again = requests_by_status(gate, begun)
         assert set(again) <= {"200 PASSED", "429 REJECTED"}
         assert again["429 REJECTED"] > again.total() / 2
 
@@ -177,7 +177,7 @@ def test_a_redis_that_takes_no_more_connections(server: RedisServer) -> None:
     with NginxGateway(book("200/day fixed"), server.url) as gate, server_line(server) as order:
         assert gate.get("/").status == 200
         order("CONFIG SET maxclients 1", "CLIENT KILL TYPE normal SKIPME yes")
-        with load(gate, 2):
+        with run_wrk(gate, 2):
             pass
         admitted(gate, 200, 201)  # by its share
         assert gate.log.count(GONE) == 1
@@ -205,13 +205,13 @@ def test_a_slow_redis_holds_up_nobody(server: RedisServer) -> None:
         assert gate.get("/").status == 200
         link.delay(15)
         slowest = 0.0
-        with load(gate, 3, others()):
+        with run_wrk(gate, 3, distinct_key_requests()):
             for _ in range(40):
                 began = time.monotonic()
                 assert gate.get("/").status in (200, 429)
                 slowest = max(slowest, time.monotonic() - began)
                 time.sleep(0.02)
-        assert set(told(gate)) <= {"200 PASSED", "429 REJECTED"}
+        assert set(requests_by_status(gate)) <= {"200 PASSED", "429 REJECTED"}
         assert slowest < 1
         assert isinstance(decided := server.call("DBSIZE"), int)
         assert decided > 50
@@ -233,9 +233,9 @@ def broken(server: RedisServer) -> Iterator[Callable[[], object]]:
 
 def test_a_book_that_breaks_under_load_is_followed_as_it_was(server: RedisServer) -> None:
     with NginxGateway(book(), server.url + PATIENT, workers=2) as gate:
-        assert left(gate) == 999_999
+        assert remaining_units(gate) == 999_999
         time.sleep(0.5)
-        with load(gate, 5):
+        with run_wrk(gate, 5):
             for do in broken(server):
                 do()
                 time.sleep(0.4)
@@ -249,9 +249,9 @@ def test_a_book_that_breaks_under_load_is_followed_as_it_was(server: RedisServer
 
 def test_a_file_that_is_being_written_is_followed_as_it_was() -> None:
     with NginxGateway(book(), workers=2) as gate:
-        assert left(gate) == 999_999
+        assert remaining_units(gate) == 999_999
         text, chance = gate.bundle.read_bytes(), random.Random(7)
-        with load(gate, 4):
+        with run_wrk(gate, 4):
             for turn in range(12):
                 gate.bundle.write_bytes(text[: chance.randrange(len(text))])
                 if turn % 4 == 1:
@@ -259,7 +259,7 @@ def test_a_file_that_is_being_written_is_followed_as_it_was() -> None:
                 if turn % 4 == 3:
                     kill_a_worker(gate)
                 time.sleep(0.2)
-        refused_after_a_kill(gate, told(gate))
+        refused_after_a_kill(gate, requests_by_status(gate))
         assert {line.split()[2] for line in gate.lines(0)} == {"api"}
         assert "cannot be followed" in gate.log
 
@@ -281,7 +281,7 @@ SPOILED: dict[str, Callable[[dict[str, Any]], object]] = {
 @pytest.mark.parametrize("how", SPOILED)
 def test_a_bundle_that_cannot_be_counted_by_is_refused_whole(how: str) -> None:
     with NginxGateway(book("3/day")) as gate:
-        assert left(gate) == 2
+        assert remaining_units(gate) == 2
         bundle = json.loads(gate.bundle.read_text())
         SPOILED[how](bundle["limits"]["3/day"])
         gate.bundle.write_text(json.dumps(bundle))
@@ -307,9 +307,9 @@ def test_what_was_kept_and_is_broken_is_told(tmp_path: Path, kept: str) -> None:
 
 def test_what_cannot_be_kept_is_told_once(server: RedisServer) -> None:
     with NginxGateway(book(), server.url, options='keep = "/proc/nobody-writes-here"') as gate:
-        assert left(gate) == 999_999
+        assert remaining_units(gate) == 999_999
         push(book("7/day"), server.url)
-        until(lambda: None if left(gate) < 7 else "not followed", 5)
+        until(lambda: None if remaining_units(gate) < 7 else "not followed", 5)
         assert gate.log.count("the bundle was not saved: /proc/nobody-writes-here") == 1
 
 
@@ -319,17 +319,17 @@ def test_what_cannot_be_kept_is_told_once(server: RedisServer) -> None:
 def test_a_full_dict_never_lets_all_pass() -> None:
     with NginxGateway(by_user("2/day fixed"), room="256k", workers=2) as gate:
         assert gate.get("/").status == 200
-        with load(gate, 3, others(pause_ms=0), 32):
+        with run_wrk(gate, 3, distinct_key_requests(pause_ms=0), 32):
             pass
-        found = told(gate)
+        found = requests_by_status(gate)
         assert set(found) == {"200 PASSED", "429 REJECTED"}
         assert found["200 PASSED"] < 5000
         assert "new keys are counted together" in gate.log
         begun = found.total()
         gate.reload()
-        with load(gate, 1, others(10**9)):
+        with run_wrk(gate, 1, distinct_key_requests(10**9)):
             pass
-        assert told(gate, begun)["200 PASSED"] == 0
+        assert requests_by_status(gate, begun)["200 PASSED"] == 0
 
 
 def test_ten_thousand_idle_connections() -> None:
@@ -388,9 +388,9 @@ def test_new_keys_leave_nothing_in_a_worker(server: RedisServer) -> None:
     with NginxGateway(said, server.url + PATIENT, room="50m", server=MEMORY) as gate:
         found = []
         for turn, seconds in enumerate((1, 1, 3)):
-            with load(gate, seconds, others(turn * 10**6, 0)):
+            with run_wrk(gate, seconds, distinct_key_requests(turn * 10**6, 0)):
                 pass
             time.sleep(0.7)
             found.append(int(gate.get("/memory").body))
-        assert told(gate)["200 PASSED"] > 1000
+        assert requests_by_status(gate)["200 PASSED"] > 1000
         assert found[2] - found[1] < 300  # kilobytes

@@ -21,7 +21,7 @@ SAME = "function delay() return math.random(0, 4) end"
 
 
 @contextmanager
-def load(gate: NginxGateway, seconds: int, script: str = SAME, connections: int = 16) -> Iterator[None]:
+def run_wrk(gate: NginxGateway, seconds: int, script: str = SAME, connections: int = 16) -> Iterator[None]:
     """For so long, whatever is done meanwhile. Afterwards all have been answered."""
     path = gate.folder / "load.lua"
     path.write_text(script)
@@ -35,15 +35,15 @@ def load(gate: NginxGateway, seconds: int, script: str = SAME, connections: int 
         time.sleep(0.2)
 
 
-def others(begun: int = 0, pause_ms: int = 4) -> str:
+def distinct_key_requests(begun: int = 0, pause_ms: int = 4) -> str:
     """Each request has a key of its own."""
     return OTHERS % (begun, pause_ms)
 
 
-def told(gate: NginxGateway, begun: int = 0) -> Counter[str]:
+def requests_by_status(gate: NginxGateway, begun: int = 0) -> Counter[str]:
     """The requests by their status and what was decided of them."""
     return Counter(" ".join(line.split()[:2]) for line in gate.lines(begun)[begun:])
 
 
-def left(gate: NginxGateway) -> int:
+def remaining_units(gate: NginxGateway) -> int:
     return int(gate.get("/").headers["ratelimit"].partition(";r=")[2].partition(";")[0])

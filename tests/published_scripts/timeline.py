@@ -8,12 +8,12 @@ from tests.servers.raw_redis_client import Reply
 KEY = "item:1"
 
 
-def passes(limit: Limit | str, entry: RecordedDefect, server: RedisServer) -> list[int]:
+def defect_answers(limit: Limit | str, entry: RecordedDefect, server: RedisServer) -> list[int]:
     """What the limit answers at each step, 1 or 0, every call on one key."""
-    return asked(limit, entry.steps, server)
+    return replay_answers(limit, entry.steps, server)
 
 
-def asked(limit: Limit | str, steps: list[DefectStep], server: RedisServer) -> list[int]:
+def replay_answers(limit: Limit | str, steps: list[DefectStep], server: RedisServer) -> list[int]:
     with Limiter(limit, server.url) as limiter:
         answers = []
         for step in steps:
@@ -22,7 +22,7 @@ def asked(limit: Limit | str, steps: list[DefectStep], server: RedisServer) -> l
         return answers
 
 
-def kept(server: RedisServer) -> dict[bytes, Reply]:
+def key_ttls(server: RedisServer) -> dict[bytes, Reply]:
     """Every key of ours, and how many milliseconds it has to live."""
     keys = server.call("KEYS", "hg2:*")
     assert isinstance(keys, list)

@@ -5,8 +5,8 @@ Cases of rules, which decide nothing, are left to tests/rules."""
 import sys
 from pathlib import Path
 
-from tests.recorded.replay import OF_RULES, replay, sort
-from tests.recorded.replay_engines import ReplayEngine, everywhere
+from tests.recorded.replay import OF_RULES, replay, sort_cases
+from tests.recorded.replay_engines import ReplayEngine, all_engines
 from tests.recorded.report import ReplayReport
 
 
@@ -17,17 +17,17 @@ def main(arguments: list[str]) -> int:
     paths = sorted(path for path in folder.glob("*.jsonl") if path.name not in OF_RULES)
     if not paths:
         return _refuse(f"there is no *.jsonl file in {folder}.")
-    with everywhere() as places:
-        report = conform(paths, places)
+    with all_engines() as places:
+        report = replay_files(paths, places)
     return 0 if report.good else 1
 
 
-def conform(paths: list[Path], places: list[ReplayEngine]) -> ReplayReport:
+def replay_files(paths: list[Path], places: list[ReplayEngine]) -> ReplayReport:
     """Replay these files on these places, and print what was found."""
     report = ReplayReport([engine.name for engine in places])
     _print(report.head())
     for path in paths:
-        file = sort(path)
+        file = sort_cases(path)
         _print(report.enter(file, [replay(file, engine) for engine in places]))
     _print(report.summary())
     return report

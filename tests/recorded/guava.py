@@ -14,8 +14,16 @@ from fractions import Fraction
 
 from headgate import Limiter, Smooth
 from tests.recorded.replay_engines import ReplayEngine
-from tests.recorded.step_result import NEGATIVE, ComparedFact, StepResult, close, compared, rest, same
-from tests.recorded.uncharged_costs import uncharged
+from tests.recorded.step_result import (
+    NEGATIVE,
+    ComparedFact,
+    StepResult,
+    compared_step,
+    equal_fact,
+    near_fact,
+    rest_not_compared,
+)
+from tests.recorded.uncharged_costs import uncharged_result
 from tests.recorded.vectors import RecordedFields, UnreadableVector, VectorCase, VectorStep
 from tests.servers import BASE_US
 
@@ -30,11 +38,11 @@ def replay(case: VectorCase, engine: ReplayEngine) -> Iterator[StepResult]:
             engine.at(BASE_US + step.at_us)
             if step.text("op", "acquire") == "set_rate":
                 limiter.set_limit(_limit(case.config, step.number("rate")), _KEY)
-                yield compared(*_standing(step, limiter))
-            elif (outcome := uncharged(limiter, _KEY, step.cost)) is not None:
+                yield compared_step(*_next_wait(step, limiter))
+            elif (outcome := uncharged_result(limiter, _KEY, step.cost)) is not None:
                 yield outcome
                 if outcome.apart == NEGATIVE:
-                    yield from rest(NEGATIVE, case.steps[index + 1 :])
+                    yield from rest_not_compared(NEGATIVE, case.steps[index + 1 :])
                     return
             else:
                 yield _acquire(step, limiter)
@@ -61,17 +69,17 @@ def _acquire(step: VectorStep, limiter: Limiter) -> StepResult:
             raise UnreadableVector(f"{step.what} does something unknown: {op!r}.")
     allowed = step.expect.flag("allowed")
     decision = limiter.reserve(_KEY, step.cost, timeout).decision
-    facts = [same("allowed", allowed, decision.allowed)]
+    facts = [equal_fact("allowed", allowed, decision.allowed)]
     if not allowed and not decision.allowed:
-        facts += _standing(step, limiter)
+        facts += _next_wait(step, limiter)
     elif allowed and "wait_us" in step.expect:
-        facts.append(close("wait", step.expect.number("wait_us"), decision.delay_us))
-    return compared(*facts)
+        facts.append(near_fact("wait", step.expect.number("wait_us"), decision.delay_us))
+    return compared_step(*facts)
 
 
-def _standing(step: VectorStep, limiter: Limiter) -> list[ComparedFact]:
+def _next_wait(step: VectorStep, limiter: Limiter) -> list[ComparedFact]:
     """How long the next one would have to wait."""
     if "next_free_us" not in step.expect:
         return []
     wait_us = max(Fraction(0), step.expect.number("next_free_us") - step.at_us)
-    return [close("the next one's wait", wait_us, limiter.peek(_KEY).verdicts[0].retry_after_us)]
+    return [near_fact("the next one's wait", wait_us, limiter.peek(_KEY).verdicts[0].retry_after_us)]

@@ -11,8 +11,15 @@ from typing import NamedTuple
 
 from headgate import Charge, Decision, LeakyBucket, Limiter, Verdict
 from tests.recorded.replay_engines import ReplayEngine
-from tests.recorded.step_result import NEGATIVE, ComparedFact, StepResult, compared, rest, same
-from tests.recorded.uncharged_costs import uncharged
+from tests.recorded.step_result import (
+    NEGATIVE,
+    ComparedFact,
+    StepResult,
+    compared_step,
+    equal_fact,
+    rest_not_compared,
+)
+from tests.recorded.uncharged_costs import uncharged_result
 from tests.recorded.vectors import RecordedFields, UnreadableVector, VectorCase, VectorStep
 from tests.servers import BASE_US
 
@@ -43,10 +50,10 @@ def replay(case: VectorCase, engine: ReplayEngine) -> Iterator[StepResult]:
     with engine.limiter(zones[0].limit) as limiter:
         for index, step in enumerate(case.steps):
             engine.at(BASE_US + step.at_us)
-            outcome = uncharged(limiter, _KEY, step.cost)
+            outcome = uncharged_result(limiter, _KEY, step.cost)
             yield outcome or _compare(step, _ask(limiter, zones, step, several))
             if outcome is not None and outcome.apart == NEGATIVE:
-                yield from rest(NEGATIVE, case.steps[index + 1 :])
+                yield from rest_not_compared(NEGATIVE, case.steps[index + 1 :])
                 return
 
 
@@ -102,11 +109,11 @@ def _milliseconds(verdict: Verdict) -> float:
 def _compare(step: VectorStep, answer: _ZoneAnswer) -> StepResult:
     facts: list[ComparedFact] = []
     if "nginx_status" in step.expect:
-        facts.append(same("status", step.expect.text("nginx_status"), answer.status))
+        facts.append(equal_fact("status", step.expect.text("nginx_status"), answer.status))
     if "allowed" in step.expect:
-        facts.append(same("allowed", step.expect.flag("allowed"), answer.status != "REJECTED"))
+        facts.append(equal_fact("allowed", step.expect.flag("allowed"), answer.status != "REJECTED"))
     if "excess_milli" in step.expect:
-        facts.append(same("excess", step.expect.whole("excess_milli"), answer.excess_milli))
+        facts.append(equal_fact("excess", step.expect.whole("excess_milli"), answer.excess_milli))
     if "wait_ms" in step.expect:
-        facts.append(same("wait in ms", step.expect.number("wait_ms"), answer.wait_ms))
-    return compared(*facts)
+        facts.append(equal_fact("wait in ms", step.expect.number("wait_ms"), answer.wait_ms))
+    return compared_step(*facts)

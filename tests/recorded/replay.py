@@ -10,7 +10,7 @@ from headgate import HeadgateError
 from tests.recorded import gcra, guava, nginx, sentinel, spring, xtimerate
 from tests.recorded.replay_engines import ReplayEngine
 from tests.recorded.step_result import ComparedFact, StepResult
-from tests.recorded.vectors import UnreadableVector, VectorCase, read
+from tests.recorded.vectors import UnreadableVector, VectorCase, read_vectors
 
 Replay = Callable[[VectorCase, ReplayEngine], Iterator[StepResult]]
 
@@ -59,9 +59,9 @@ class VectorFile:
     troubles: list[str] = field(default_factory=list)
 
 
-def sort(path: Path) -> VectorFile:
+def sort_cases(path: Path) -> VectorFile:
     file = VectorFile(path.name)
-    for case in read(path):
+    for case in read_vectors(path):
         if isinstance(case, UnreadableVector):
             file.troubles.append(str(case))
         elif why := _not_covered(case):

@@ -38,21 +38,21 @@ class ReplayEngine:
         return f"case {next(self._numbers)}"
 
 
-def memory() -> ReplayEngine:
+def memory_engine() -> ReplayEngine:
     return ReplayEngine("memory", "memory://")
 
 
-def on(server: RedisServer) -> ReplayEngine:
+def server_engine(server: RedisServer) -> ReplayEngine:
     """A driven server."""
     return ReplayEngine(server.kind, server.url + _PATIENT, server.clock)
 
 
 @contextmanager
-def everywhere() -> Iterator[list[ReplayEngine]]:
+def all_engines() -> Iterator[list[ReplayEngine]]:
     """In memory, on a Redis and on a Valkey of our own."""
     with ExitStack() as stack:
-        places = [memory()]
+        places = [memory_engine()]
         for kind in KINDS:
             clock = stack.enter_context(DrivenClock(BASE_US))
-            places.append(on(stack.enter_context(RedisServer(kind, driven=clock))))
+            places.append(server_engine(stack.enter_context(RedisServer(kind, driven=clock))))
         yield places

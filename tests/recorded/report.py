@@ -39,7 +39,7 @@ class ReplayReport:
         lines += [f"  ! {trouble}" for trouble in file.troubles]
         for engine, tally in zip(self.engines, tallies, strict=True):
             lines += [f"  ! {trouble}" for trouble in tally.troubles]
-            lines += [f"  ! {file.name} on {engine}: {_told(one)}" for one in tally.mismatches[:_SHOWN]]
+            lines += [f"  ! {file.name} on {engine}: {_mismatch_line(one)}" for one in tally.mismatches[:_SHOWN]]
             if len(tally.mismatches) > _SHOWN:
                 lines.append(f"  ! {file.name} on {engine}: and {len(tally.mismatches) - _SHOWN} more")
         return lines
@@ -98,6 +98,6 @@ def _row(file: VectorFile, engine: str, tally: ReplayTally) -> str:
     )
 
 
-def _told(mismatch: StepMismatch) -> str:
+def _mismatch_line(mismatch: StepMismatch) -> str:
     differences = "; ".join(f"{fact.name}: expected {fact.expected}, got {fact.got}" for fact in mismatch.facts)
     return f"{mismatch.case}, step {mismatch.step}: {differences}"

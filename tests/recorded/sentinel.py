@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from headgate import Limiter, SlidingWindow
 from tests.recorded.replay_engines import ReplayEngine
-from tests.recorded.step_result import LIMIT_0, NEGATIVE, StepResult, compared, rest, same
-from tests.recorded.uncharged_costs import uncharged
+from tests.recorded.step_result import LIMIT_0, NEGATIVE, StepResult, compared_step, equal_fact, rest_not_compared
+from tests.recorded.uncharged_costs import uncharged_result
 from tests.recorded.vectors import VectorCase, VectorStep
 from tests.servers import BASE_US
 
@@ -17,7 +17,7 @@ def replay(case: VectorCase, engine: ReplayEngine) -> Iterator[StepResult]:
     config = case.config
     amount, interval_ms = config.whole("limit"), config.whole("interval_ms")
     if amount <= 0:
-        yield from rest(LIMIT_0, case.steps)
+        yield from rest_not_compared(LIMIT_0, case.steps)
         return
     limit = SlidingWindow(amount, interval_ms / 1000, config.whole("buckets"))
     # The recorder's times are absolute; small ones, if any, are moved by whole intervals.
@@ -26,17 +26,17 @@ def replay(case: VectorCase, engine: ReplayEngine) -> Iterator[StepResult]:
     with engine.limiter(limit) as limiter:
         for index, step in enumerate(case.steps):
             engine.at(start_us + step.at_us)
-            outcome = uncharged(limiter, _KEY, step.cost)
+            outcome = uncharged_result(limiter, _KEY, step.cost)
             yield outcome or _take(step, limiter, amount)
             if outcome is not None and outcome.apart == NEGATIVE:
-                yield from rest(NEGATIVE, case.steps[index + 1 :])
+                yield from rest_not_compared(NEGATIVE, case.steps[index + 1 :])
                 return
 
 
 def _take(step: VectorStep, limiter: Limiter, amount: int) -> StepResult:
     decision = limiter.take(_KEY, step.cost)
-    facts = [same("allowed", step.expect.flag("allowed"), decision.allowed)]
+    facts = [equal_fact("allowed", step.expect.flag("allowed"), decision.allowed)]
     if "count_before" in step.expect and decision.allowed == step.expect.flag("allowed"):
         spent = step.expect.whole("count_before") + (step.cost if decision.allowed else 0)
-        facts.append(same("remaining", amount - spent, decision.remaining))
-    return compared(*facts)
+        facts.append(equal_fact("remaining", amount - spent, decision.remaining))
+    return compared_step(*facts)

@@ -14,11 +14,11 @@ from tests.recorded.step_result import (
     NEVER_LIMITS,
     STEPPED_BACK,
     StepResult,
-    compared,
-    rest,
-    same,
+    compared_step,
+    equal_fact,
+    rest_not_compared,
 )
-from tests.recorded.uncharged_costs import uncharged
+from tests.recorded.uncharged_costs import uncharged_result
 from tests.recorded.vectors import VectorCase, VectorStep
 from tests.servers import BASE_US
 
@@ -29,24 +29,24 @@ _SECOND = 1_000_000
 def replay(case: VectorCase, engine: ReplayEngine) -> Iterator[StepResult]:
     rate, burst = case.config.whole("replenishRate"), case.config.whole("burstCapacity")
     if rate <= 0 or burst <= 0:
-        yield from rest(LIMIT_0, case.steps)
+        yield from rest_not_compared(LIMIT_0, case.steps)
         return
     if 2 * burst < rate:
-        yield from rest(NEVER_LIMITS, case.steps)
+        yield from rest_not_compared(NEVER_LIMITS, case.steps)
         return
     with engine.limiter(TokenBucket(rate, 1, burst)) as limiter:
         latest = _second(case.steps[0]) if case.steps else 0
         for index, step in enumerate(case.steps):
             if _second(step) < latest:
-                yield from rest(STEPPED_BACK, case.steps[index:])
+                yield from rest_not_compared(STEPPED_BACK, case.steps[index:])
                 return
             latest = _second(step)
             engine.at(latest * _SECOND)
-            outcome = uncharged(limiter, _KEY, step.cost)
+            outcome = uncharged_result(limiter, _KEY, step.cost)
             yield outcome or _take(step, limiter)
             if outcome is not None and outcome.apart == NEGATIVE:
                 if "tokens_left" not in step.expect:
-                    yield from rest(NEGATIVE, case.steps[index + 1 :])
+                    yield from rest_not_compared(NEGATIVE, case.steps[index + 1 :])
                     return
                 _leave(limiter, burst, step.expect.whole("tokens_left"))
 
@@ -61,10 +61,10 @@ def _second(step: VectorStep) -> int:
 
 def _take(step: VectorStep, limiter: Limiter) -> StepResult:
     decision = limiter.take(_KEY, step.cost)
-    facts = [same("allowed", step.expect.flag("allowed"), decision.allowed)]
+    facts = [equal_fact("allowed", step.expect.flag("allowed"), decision.allowed)]
     if "tokens_left" in step.expect:
-        facts.append(same("tokens left", step.expect.whole("tokens_left"), decision.remaining))
-    return compared(*facts)
+        facts.append(equal_fact("tokens left", step.expect.whole("tokens_left"), decision.remaining))
+    return compared_step(*facts)
 
 
 def _leave(limiter: Limiter, burst: int, tokens: int) -> None:

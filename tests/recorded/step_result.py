@@ -37,11 +37,11 @@ class StepResult(NamedTuple):
         return not all(fact.same for fact in self.facts)
 
 
-def same(name: str, expected: object, got: object) -> ComparedFact:
+def equal_fact(name: str, expected: object, got: object) -> ComparedFact:
     return ComparedFact(name, expected, got, expected == got)
 
 
-def close(name: str, expected_us: Fraction | int, got_us: int | None) -> ComparedFact:
+def near_fact(name: str, expected_us: Fraction | int, got_us: int | None) -> ComparedFact:
     """Two waits in whole microseconds that agree to within one; None is never."""
     agree = got_us is not None and abs(got_us - Fraction(expected_us)) <= _MICROSECOND
     return _waits(name, expected_us, got_us, agree)
@@ -62,14 +62,14 @@ def _waits(
     return ComparedFact(name, expected, got, agree)
 
 
-def compared(*facts: ComparedFact) -> StepResult:
+def compared_step(*facts: ComparedFact) -> StepResult:
     return StepResult(None, facts) if facts else StepResult(NOTHING)
 
 
-def apart(reason: str) -> StepResult:
+def not_compared(reason: str) -> StepResult:
     return StepResult(reason)
 
 
-def rest(reason: str, steps: Iterable[object]) -> Iterator[StepResult]:
+def rest_not_compared(reason: str, steps: Iterable[object]) -> Iterator[StepResult]:
     """All of these steps, apart."""
     return (StepResult(reason) for _ in steps)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.recorded.replay import OF_RULES, replay, sort
-from tests.recorded.replay_engines import ReplayEngine, memory, on
+from tests.recorded.replay import OF_RULES, replay, sort_cases
+from tests.recorded.replay_engines import ReplayEngine, memory_engine, server_engine
 from tests.recorded.step_result import CHANGED, COST_0, LIMIT_0, STEPPED_BACK
 from tests.servers import RedisServer
 
@@ -27,16 +27,16 @@ each_file = pytest.mark.parametrize("name", EXPECTED)
 
 @each_file
 def test_it_decides_the_same_in_memory(name: str) -> None:
-    _decides_the_same(name, memory())
+    _decides_the_same(name, memory_engine())
 
 
 @each_file
 def test_it_decides_the_same_on_a_server(name: str, driven_server: RedisServer) -> None:
-    _decides_the_same(name, on(driven_server))
+    _decides_the_same(name, server_engine(driven_server))
 
 
 def test_defects_of_others_are_not_replayed_as_if_they_were_right() -> None:
-    file = sort(VECTORS / "seed_bugs.jsonl")
+    file = sort_cases(VECTORS / "seed_bugs.jsonl")
     assert (file.cases, file.troubles) == ([], [])
     assert sum(len(cases) for cases in file.uncovered.values()) == 40
 
@@ -47,7 +47,7 @@ def test_every_file_here_is_looked_at() -> None:
 
 def _decides_the_same(name: str, engine: ReplayEngine) -> None:
     cases, steps, apart = EXPECTED[name]
-    file = sort(VECTORS / name)
+    file = sort_cases(VECTORS / name)
     tally = replay(file, engine)
     assert file.troubles + tally.troubles == []
     assert tally.mismatches == []

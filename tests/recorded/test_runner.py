@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.recorded.__main__ import conform, main
-from tests.recorded.replay import ReplayTally, replay, sort
-from tests.recorded.replay_engines import memory
+from tests.recorded.__main__ import main, replay_files
+from tests.recorded.replay import ReplayTally, replay, sort_cases
+from tests.recorded.replay_engines import memory_engine
 from tests.recorded.step_result import COST_0, HINGES, LIMIT_0, NEGATIVE, NEVER_LIMITS, STEPPED_BACK
 
 Record = dict[str, Any]
@@ -175,7 +175,7 @@ def test_what_cannot_be_read_is_said(
 ) -> None:
     path = tmp_path / "vectors.jsonl"
     path.write_text(text)
-    assert not conform([path], [memory()]).good
+    assert not replay_files([path], [memory_engine()]).good
     assert sentence in capsys.readouterr().out
 
 
@@ -201,7 +201,7 @@ def test_a_case_that_lacks_something_is_said(
 
 def test_the_report_names_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = _written(tmp_path, GO, TEN, [_allow(0, False, 0.5)] * 7)
-    assert not conform([path], [memory()]).good
+    assert not replay_files([path], [memory_engine()]).good
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split() == ["vectors.jsonl", "memory", "1", "7", "7", "7", "0"]
     assert "  ! vectors.jsonl on memory: a case, step 1: allowed: expected False, got True" in lines
@@ -213,8 +213,8 @@ def test_a_run_that_hinges_too_often_is_not_good(tmp_path: Path, capsys: pytest.
     early = [_allow(0, True, 0), _allow(999_999.999, True, -5e-10)]
     later = [_allow(1_000_000 * second, True, 0) for second in range(2, 220)]
     config = {"limit_per_s": 1, "burst": 1}
-    assert conform([_written(tmp_path, GO, config, early + later)], [memory()]).good
-    assert not conform([_written(tmp_path, GO, config, early + later[:100])], [memory()]).good
+    assert replay_files([_written(tmp_path, GO, config, early + later)], [memory_engine()]).good
+    assert not replay_files([_written(tmp_path, GO, config, early + later[:100])], [memory_engine()]).good
     assert "that is too many" in capsys.readouterr().out
 
 
@@ -244,8 +244,8 @@ def _written(folder: Path, subject: str, config: Record, steps: Sequence[Record]
 
 
 def _replayed(folder: Path, subject: str, config: Record, steps: Sequence[Record]) -> ReplayTally:
-    file = sort(_written(folder, subject, config, steps))
+    file = sort_cases(_written(folder, subject, config, steps))
     assert file.troubles == []
-    tally = replay(file, memory())
+    tally = replay(file, memory_engine())
     assert tally.steps == tally.compared + sum(tally.apart.values())
     return tally

@@ -1,18 +1,18 @@
 """Costs that ours does not charge: 0 peeks, and a negative one is refused."""
 
 from headgate import InvalidCharge, Limiter
-from tests.recorded.step_result import COST_0, NEGATIVE, StepResult, apart, compared, same
+from tests.recorded.step_result import COST_0, NEGATIVE, StepResult, compared_step, equal_fact, not_compared
 
 
-def uncharged(limiter: Limiter, key: str, cost: int) -> StepResult | None:
+def uncharged_result(limiter: Limiter, key: str, cost: int) -> StepResult | None:
     """What to say of a cost below 1; None if it is an ordinary one. Leaves the count as it is."""
     if cost > 0:
         return None
     if cost == 0:
         limiter.take(key, 0)
-        return apart(COST_0)
+        return not_compared(COST_0)
     try:
         limiter.take(key, cost)
     except InvalidCharge:
-        return apart(NEGATIVE)
-    return compared(same("a negative cost", "refused", "taken"))
+        return not_compared(NEGATIVE)
+    return compared_step(equal_fact("a negative cost", "refused", "taken"))

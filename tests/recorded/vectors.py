@@ -92,7 +92,7 @@ class VectorCase(NamedTuple):
     is_claim: bool  # shows a defect of somebody's script, which ours must not have
 
 
-def read(path: Path) -> Iterator[VectorCase | UnreadableVector]:
+def read_vectors(path: Path) -> Iterator[VectorCase | UnreadableVector]:
     """The cases of a file, and a sentence for each line that is none."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

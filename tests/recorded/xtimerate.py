@@ -24,13 +24,13 @@ from tests.recorded.step_result import (
     STEPPED_BACK,
     ComparedFact,
     StepResult,
-    apart,
-    compared,
-    rest,
+    compared_step,
+    equal_fact,
+    not_compared,
+    rest_not_compared,
     rounded_up,
-    same,
 )
-from tests.recorded.uncharged_costs import uncharged
+from tests.recorded.uncharged_costs import uncharged_result
 from tests.recorded.vectors import UnreadableVector, VectorCase, VectorStep
 from tests.servers import BASE_US
 
@@ -50,29 +50,29 @@ class _HeldReservation(NamedTuple):
 def replay(case: VectorCase, engine: ReplayEngine) -> Iterator[StepResult]:
     rate, burst = case.config.number("limit_per_s"), case.config.whole("burst")
     if rate <= 0 or burst <= 0:
-        yield from rest(LIMIT_0, case.steps)
+        yield from rest_not_compared(LIMIT_0, case.steps)
         return
-    with engine.limiter(bucket(rate, burst)) as limiter:
+    with engine.limiter(per_second_bucket(rate, burst)) as limiter:
         replayed = _ReplayedLimiter(engine, limiter, rate, burst)
         latest = case.steps[0].at_ns if case.steps else Fraction(0)
         for index, step in enumerate(case.steps):
             op = step.text("op", "allow")
             if op in ("set_limit", "set_burst"):
-                yield from rest(CHANGED, case.steps[index:])
+                yield from rest_not_compared(CHANGED, case.steps[index:])
                 return
             if step.at_ns < latest:
-                yield from rest(STEPPED_BACK, case.steps[index:])
+                yield from rest_not_compared(STEPPED_BACK, case.steps[index:])
                 return
             latest = step.at_ns
             engine.at(BASE_US + step.at_us)
-            outcome = None if op == "cancel" else uncharged(limiter, _KEY, step.cost)
+            outcome = None if op == "cancel" else uncharged_result(limiter, _KEY, step.cost)
             yield outcome or replayed.step(op, step)
             if outcome is not None and outcome.apart == NEGATIVE:
-                yield from rest(NEGATIVE, case.steps[index + 1 :])
+                yield from rest_not_compared(NEGATIVE, case.steps[index + 1 :])
                 return
 
 
-def bucket(rate: Fraction, burst: int) -> TokenBucket:
+def per_second_bucket(rate: Fraction, burst: int) -> TokenBucket:
     """So many per second, exactly; or, where that has too many digits, to within a double's rounding."""
     try:
         return TokenBucket(rate.numerator, rate.denominator, burst)
@@ -108,18 +108,18 @@ class _ReplayedLimiter:
     def _allow(self, step: VectorStep) -> StepResult:
         allowed = step.expect.flag("allowed")
         decision = self._limiter.take(_KEY, step.cost)
-        facts = [same("allowed", allowed, decision.allowed)]
+        facts = [equal_fact("allowed", allowed, decision.allowed)]
         if decision.allowed == allowed:
             if not allowed and step.cost <= self._burst:
                 facts += self._wait("retry_after", step, step.cost, decision.verdicts[0].retry_after_us)
-            return compared(*facts)
+            return compared_step(*facts)
         if not self._hinges(step, allowed):
-            return compared(*facts)
+            return compared_step(*facts)
         if decision.allowed:
             self._limiter.refund(decision)
         elif self._limiter.reserve(_KEY, step.cost).decision.delay_us != 1:
-            return compared(*facts)
-        return apart(HINGES)
+            return compared_step(*facts)
+        return not_compared(HINGES)
 
     def _hinges(self, step: VectorStep, allowed: bool) -> bool:
         if "tokens" not in step.expect or step.cost > self._burst:
@@ -133,14 +133,14 @@ class _ReplayedLimiter:
     def _reserve(self, step: VectorStep) -> StepResult:
         allowed = step.expect.flag("allowed")
         reservation = self._limiter.reserve(_KEY, step.cost)
-        facts = [same("allowed", allowed, reservation.granted)]
+        facts = [equal_fact("allowed", allowed, reservation.granted)]
         if allowed and reservation.granted:
             wait_ns = _wait_ns(step)
             ours_us = step.at_us + reservation.decision.delay_us
             facts.append(rounded_up("delay", wait_ns / 1000, ours_us - step.at_ns / 1000))
             if "id" in step:
                 self._held[step.whole("id")] = _HeldReservation(reservation, ours_us, step.at_ns + wait_ns)
-        return compared(*facts)
+        return compared_step(*facts)
 
     def _cancel(self, step: VectorStep) -> StepResult:
         held = self._held.get(step.whole("id"))
@@ -151,10 +151,10 @@ class _ReplayedLimiter:
                 if pending:
                     self._place.at(BASE_US + held.ours_us)
                     held.reservation.cancel()
-                return apart(HINGES)
+                return not_compared(HINGES)
             held.reservation.cancel()
         peeked = self._limiter.peek(_KEY).verdicts[0]
-        return compared(*self._wait("the next one's wait", step, 1, peeked.retry_after_us))
+        return compared_step(*self._wait("the next one's wait", step, 1, peeked.retry_after_us))
 
     def _wait(self, name: str, step: VectorStep, cost: int, got_us: int | None) -> list[ComparedFact]:
         """What the recorded tokens say of a wait, if there are any."""

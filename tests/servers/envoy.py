@@ -48,7 +48,7 @@ class Envoy(GatewayProcess):
         level: str = "info",
     ) -> None:
         self.admin_port = 0
-        self._filters = [*filters, filter_("router", "router.v3.Router")]
+        self._filters = [*filters, http_filter("router", "router.v3.Router")]
         self._clusters = [http_cluster("backend", backend.address), *clusters]
         self._host = _host(route or {}, host or {})
         self._connections = dict(connections or {})
@@ -71,7 +71,7 @@ class Envoy(GatewayProcess):
 
     def bootstrap(self) -> Json:
         """The whole configuration, as Envoy reads it."""
-        connections = typed(
+        connections = typed_config(
             _CONNECTIONS,
             stat_prefix="ingress",
             route_config={"name": "routes", "virtual_hosts": [self._host]},
@@ -118,12 +118,12 @@ class Envoy(GatewayProcess):
         return None if said == "LIVE" else f"Envoy says {said}"
 
 
-def filter_(name: str, kind: str, **fields: Any) -> Json:
+def http_filter(name: str, kind: str, **fields: Any) -> Json:
     """One HTTP filter: its name below envoy.filters.http, its type below envoy.extensions.filters.http."""
-    return {"name": f"envoy.filters.http.{name}", "typed_config": typed(f"filters.http.{kind}", **fields)}
+    return {"name": f"envoy.filters.http.{name}", "typed_config": typed_config(f"filters.http.{kind}", **fields)}
 
 
-def typed(kind: str, **fields: Any) -> Json:
+def typed_config(kind: str, **fields: Any) -> Json:
     """A message that says its type, which is one below envoy.extensions."""
     return {"@type": f"type.googleapis.com/envoy.extensions.{kind}", **fields}
 
@@ -143,7 +143,7 @@ def http_cluster(name: str, address: str, **fields: Any) -> Json:
 
 def grpc_cluster(name: str, address: str, **fields: Any) -> Json:
     """A cluster of one server that speaks HTTP/2 without TLS, as gRPC does."""
-    options = typed(_PROTOCOL, explicit_http_config={"http2_protocol_options": {}})
+    options = typed_config(_PROTOCOL, explicit_http_config={"http2_protocol_options": {}})
     protocol = {f"envoy.extensions.{_PROTOCOL}": options}
     return http_cluster(name, address, typed_extension_protocol_options=protocol, **fields)
 

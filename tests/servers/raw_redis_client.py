@@ -10,7 +10,7 @@ class ErrorReply(Exception):
     """The server answered with an error; its words are the message."""
 
 
-def ask(unix_path: str, *commands: tuple[str | bytes | int, ...], timeout: float = 10) -> list[Reply]:
+def send_commands(unix_path: str, *commands: tuple[str | bytes | int, ...], timeout: float = 10) -> list[Reply]:
     """Send commands over one connection; one reply for each. The first error raises."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout)

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from tests.servers.binaries import Kind, command, server_binary
 from tests.servers.driven_clock import DrivenClock
-from tests.servers.raw_redis_client import ErrorReply, Reply, ask
+from tests.servers.raw_redis_client import ErrorReply, Reply, send_commands
 
 START_SECONDS = 20
 PORT_ATTEMPTS = 5
@@ -118,7 +118,7 @@ class RedisServer:
     def call(self, *words: str | bytes | int) -> Reply:
         """Ask one command as the default user, over the unix socket."""
         login = [("AUTH", self.password)] if self.password is not None else []
-        return ask(self.unix_path, *login, words)[-1]
+        return send_commands(self.unix_path, *login, words)[-1]
 
     def time_us(self) -> int:
         """What a script on this server sees as now."""

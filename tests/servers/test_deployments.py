@@ -12,7 +12,7 @@ from redis.sentinel import Sentinel
 
 from tests.servers import KINDS, Cluster, Kind, Sentinels, TlsServer
 from tests.servers.cluster import SLOTS, ClusterNode, slot_of
-from tests.servers.raw_redis_client import ErrorReply, Reply, ask
+from tests.servers.raw_redis_client import ErrorReply, Reply, send_commands
 from tests.servers.waiting import until
 
 pytestmark = pytest.mark.servers
@@ -133,7 +133,7 @@ def test_a_cluster_may_have_a_password(guarded: Cluster) -> None:
     source, target, _ = guarded.masters()
     assert urlsplit(guarded.url).netloc.startswith(f":a%40b@127.0.0.1:{guarded.nodes[0].port},")
     with pytest.raises(ErrorReply, match="NOAUTH"):
-        ask(source.unix_path, ("GET", "b"))
+        send_commands(source.unix_path, ("GET", "b"))
     source.call("SET", "b", "1")
     guarded.move_slot(slot_of("b"), target)
     assert target.call("GET", "b") == b"1"
@@ -194,11 +194,11 @@ def test_sentinels_put_a_replica_in_the_masters_place_when_told_and_when_it_is_d
         given = urlsplit(watched.url)
         assert (given.username, given.path) == ("me", "/mymaster/0")
         assert parse_qs(given.query) == {"sentinel_username": ["watcher"], "sentinel_password": ["c&d"]}
-        assert ask(watched.master.unix_path, ("AUTH", "me", "a@b"), ("PING",))[-1] == b"PONG"
-        assert ask(watched.sentinels[0].unix_path, ("AUTH", "watcher", "c&d"), ("PING",))[-1] == b"PONG"
+        assert send_commands(watched.master.unix_path, ("AUTH", "me", "a@b"), ("PING",))[-1] == b"PONG"
+        assert send_commands(watched.sentinels[0].unix_path, ("AUTH", "watcher", "c&d"), ("PING",))[-1] == b"PONG"
         first, [second] = watched.master, watched.replicas
         with pytest.raises(ErrorReply, match="NOAUTH"):
-            ask(first.unix_path, ("PING",))
+            send_commands(first.unix_path, ("PING",))
         watched.failover()
         assert _named_by_all(watched) == second.port
         assert watched.replicas == [first]
@@ -257,7 +257,7 @@ def _serves_on(cluster: Cluster, key: str) -> bool:
 
 
 def _asking(node: ClusterNode, *words: str) -> Reply:
-    return ask(node.unix_path, ("ASKING",), words)[-1]
+    return send_commands(node.unix_path, ("ASKING",), words)[-1]
 
 
 def _named_by_all(watched: Sentinels) -> int:

@@ -23,9 +23,9 @@ from envoy.type.v3.ratelimit_strategy_pb2 import RateLimitStrategy  # type: igno
 
 from tests.servers import Backend, BackendRequest, BackendResponse, Caddy, Envoy, StartFailed, Traefik
 from tests.servers.binaries import GatewayProcess
-from tests.servers.envoy import Json, filter_, grpc_cluster, grpc_service, http_cluster, typed
+from tests.servers.envoy import Json, grpc_cluster, grpc_service, http_cluster, http_filter, typed_config
 from tests.servers.redis_server import free_port
-from tests.servers.traefik import routes_to
+from tests.servers.traefik import dynamic_config
 from tests.servers.waiting import until
 
 PATIENCE_S = 20
@@ -39,7 +39,7 @@ each = pytest.mark.parametrize(
     "made",
     [
         pytest.param(lambda backend: Caddy(f"reverse_proxy {backend.address}"), id="caddy"),
-        pytest.param(lambda backend: Traefik(routes_to(backend)), id="traefik"),
+        pytest.param(lambda backend: Traefik(dynamic_config(backend)), id="traefik"),
         pytest.param(lambda backend: Envoy([], backend), id="envoy"),
     ],
 )
@@ -84,9 +84,9 @@ def test_what_is_stopped_is_gone_and_comes_back_on_its_port(made: Made, folders:
     ("made", "words"),
     [
         (lambda to: Caddy("nonsense 1"), "unrecognized directive: nonsense"),
-        (lambda to: Traefik(routes_to(to, ask={"forwardAuth": {"adress": "x"}})), "field not found"),
-        (lambda to: Envoy([filter_("router", "router.v3.Router", domian=1)], to), r":\n.critical.*domian"),
-        (lambda to: Envoy([filter_("router", "router.v3.NoSuch")], to), r":\n.critical.*NoSuch"),
+        (lambda to: Traefik(dynamic_config(to, ask={"forwardAuth": {"adress": "x"}})), "field not found"),
+        (lambda to: Envoy([http_filter("router", "router.v3.Router", domian=1)], to), r":\n.critical.*domian"),
+        (lambda to: Envoy([http_filter("router", "router.v3.NoSuch")], to), r":\n.critical.*NoSuch"),
     ],
 )
 def test_a_refused_configuration_is_told_in_the_gateways_own_words(made: Made, words: str, folders: Path) -> None:
@@ -186,7 +186,7 @@ def test_caddy_hands_headers_of_a_permission_to_the_client_if_forward_auth_is_wr
 def test_traefiks_forward_auth() -> None:
     with Backend() as backend, Backend(gatekeeper) as service:
         ask = {"forwardAuth": {"address": f"{service.url}/check", "authResponseHeaders": ["RateLimit"]}}
-        with Traefik(routes_to(backend, ask=ask)) as gateway:
+        with Traefik(dynamic_config(backend, ask=ask)) as gateway:
             greedy_is_refused_by(gateway, backend)
             passed = httpx.post(f"{gateway.url}/orders?sku=1", headers=FORGED, content=b"one")
         asked = service.last[-1]
@@ -201,7 +201,7 @@ def test_traefiks_forward_auth() -> None:
 def ext_authz(service: Backend, **fields: Any) -> Json:
     asked = {"server_uri": {"uri": service.url, "cluster": "service", "timeout": "5s"}, "path_prefix": "/check"}
     answer = {"allowed_client_headers_on_success": {"patterns": [{"prefix": "ratelimit"}]}}
-    return filter_(
+    return http_filter(
         "ext_authz",
         "ext_authz.v3.ExtAuthz",
         http_service=asked | {"authorization_response": answer},
@@ -274,7 +274,7 @@ async def test_envoys_ratelimit_filter() -> None:
     asked: Json = {"rate_limits": [{"actions": [{"remote_address": {}}]}, {"actions": [per_user]}]}
     metadata = {"key": "x-metadata", "value": "%DYNAMIC_METADATA(envoy.filters.http.ratelimit:rule)%"}
     async with serving(rls_pb2_grpc.add_RateLimitServiceServicer_to_server, limits) as address:
-        ratelimit = filter_(
+        ratelimit = http_filter(
             "ratelimit",
             "ratelimit.v3.RateLimit",
             domain="edge",
@@ -338,14 +338,14 @@ class StubQuotas:
 
 async def test_envoys_rate_limit_quota_filter() -> None:
     quotas = StubQuotas()
-    settings = typed(
+    settings = typed_config(
         "filters.http.rate_limit_quota.v3.RateLimitQuotaBucketSettings",
         bucket_id_builder={"bucket_id_builder": {"name": {"string_value": "all"}}},
         reporting_interval="5s",
         no_assignment_behavior={"fallback_rate_limit": {"blanket_rule": "DENY_ALL"}},
     )
     async with serving(rlqs_pb2_grpc.add_RateLimitQuotaServiceServicer_to_server, quotas) as address:
-        quota = filter_(
+        quota = http_filter(
             "rate_limit_quota",
             "rate_limit_quota.v3.RateLimitQuotaFilterConfig",
             domain="edge",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers import BASE_US, KINDS, DrivenClock, Kind, MissingComponent, RedisServer
-from tests.servers.raw_redis_client import ErrorReply, ask
+from tests.servers.raw_redis_client import ErrorReply, send_commands
 
 pytestmark = pytest.mark.servers
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -82,11 +82,11 @@ def test_a_password_and_acl_users_are_enforced(kind: Kind) -> None:
         assert server.url.startswith("redis://:p%40ss%2Fword@")
         assert server.call("PING") == b"PONG"
         with pytest.raises(ErrorReply, match="NOAUTH"):
-            ask(server.unix_path, ("GET", "hg:a"))
+            send_commands(server.unix_path, ("GET", "hg:a"))
         login = ("AUTH", "limiter", "secret")
-        assert ask(server.unix_path, login, ("GET", "hg:a")) == [b"OK", None]
+        assert send_commands(server.unix_path, login, ("GET", "hg:a")) == [b"OK", None]
         with pytest.raises(ErrorReply, match="NOPERM"):
-            ask(server.unix_path, login, ("GET", "other"))
+            send_commands(server.unix_path, login, ("GET", "other"))
 
 
 def test_arguments_are_passed_on() -> None:

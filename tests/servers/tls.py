@@ -113,7 +113,7 @@ def _make(folder: Path) -> None:
         _openssl(draft, "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", f"{who}.key")
         named = ("-config", "recipe", "-subj", f"/CN={who}")
         _openssl(draft, "req", "-new", *named, "-key", f"{who}.key", "-out", who)
-        signer = ["-signkey", "authority.key"] if who == "authority" else _signed_by("authority")
+        signer = ["-signkey", "authority.key"] if who == "authority" else _signing_options("authority")
         extensions = ("-extfile", "recipe", "-extensions", who)
         _openssl(draft, "x509", "-req", "-in", who, *signer, *extensions, "-days", str(DAYS), "-out", f"{who}.crt")
     try:
@@ -124,7 +124,7 @@ def _make(folder: Path) -> None:
             raise
 
 
-def _signed_by(authority: str) -> list[str]:
+def _signing_options(authority: str) -> list[str]:
     return ["-CA", f"{authority}.crt", "-CAkey", f"{authority}.key", "-CAcreateserial"]
 
 

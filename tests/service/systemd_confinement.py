@@ -15,7 +15,7 @@ _KILL, _ALLOW = 0x80000000, 0x7FFF0000
 _NO_NEW_PRIVILEGES, _MDWE = 38, 65
 
 
-def allowed(unit: Path) -> set[str]:
+def allowed_calls(unit: Path) -> set[str]:
     """The names of all calls that the unit allows."""
     found: set[str] = set()
     for line in unit.read_text().splitlines():
@@ -51,5 +51,5 @@ def confine(calls: set[str]) -> None:
 
 
 if __name__ == "__main__":
-    confine(allowed(Path(sys.argv[1])))
+    confine(allowed_calls(Path(sys.argv[1])))
     os.execv(sys.executable, sys.argv[2:])

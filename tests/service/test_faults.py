@@ -204,7 +204,9 @@ def test_slow_clients_hold_nobody_but_themselves() -> None:
             assert line.send(asked) > 0
         for line in calls:
             line.sendall(
-                b"".join(http2_frame_builder.request(rls.PATH.encode(), b"\0\0\0", kind=b"application/grpc"))[:-1]
+                b"".join(
+                    http2_frame_builder.request_frames(rls.PATH.encode(), b"\0\0\0", kind=b"application/grpc")
+                )[:-1]
             )
         for number in range(3):
             for line in heads:
@@ -236,7 +238,9 @@ def test_a_body_in_too_many_parts_is_not_put_together() -> None:
 def test_no_name_of_a_method_ends_the_server(path: bytes) -> None:
     with Service(BOOK) as service:
         with closing(connected(service.grpc)) as line:
-            line.sendall(b"".join(http2_frame_builder.request(path, b"\0\0\0\0\0", kind=b"application/grpc")))
+            line.sendall(
+                b"".join(http2_frame_builder.request_frames(path, b"\0\0\0\0\0", kind=b"application/grpc"))
+            )
             until(lambda: None if line.recv(4096) else "no answer", 5)
         promptly(service)
         with grpc.insecure_channel(service.grpc) as channel:
@@ -252,8 +256,8 @@ def test_no_name_of_a_method_ends_the_server(path: bytes) -> None:
 def test_what_is_malformed_is_not_logged() -> None:
     with Service(BOOK) as service:
         for fields in ([(b"content-ty\xf9e", b"x")], [(b"te", b"x")], [(b":status", b"x")]):
-            whole = http2_frame_builder.request(rls.PATH.encode(), b"\0\0\0\0\0", kind=b"application/grpc")
-            head = http2_frame_builder.block(
+            whole = http2_frame_builder.request_frames(rls.PATH.encode(), b"\0\0\0\0\0", kind=b"application/grpc")
+            head = http2_frame_builder.header_block(
                 [(b":method", b"POST"), (b":scheme", b"http"), (b":path", rls.PATH.encode()), *fields]
             )
             whole[2] = http2_frame_builder.frame(

@@ -14,7 +14,7 @@ import pytest
 
 from tests.servers import Backend, Caddy, Envoy, Nginx, Proxy, RedisServer, Traefik
 from tests.servers.envoy import Json, http_cluster
-from tests.service.documented_configs import cluster, connections, described, filter_of, told
+from tests.service.documented_configs import cluster, config_blocks, connections, filter_of, reference_config
 from tests.service.service_harness import Service
 
 BOOK = {
@@ -74,7 +74,7 @@ def five_pass(url: str, backend: Backend) -> httpx.Response:
 
 
 def nginx(service: str, backend: Backend) -> Nginx:
-    text = told("behind-gateways.md", "nginx")[0].replace("127.0.0.1:8000", backend.address)
+    text = config_blocks("behind-gateways.md", "nginx")[0].replace("127.0.0.1:8000", backend.address)
     http, _, server = text.replace("127.0.0.1:8080", service).partition("server {\n  listen 80;")
     return Nginx(server.rstrip().removesuffix("}"), http)
 
@@ -88,12 +88,12 @@ def test_nginx_auth_request(service: Service, backend: Backend) -> None:
 
 
 def caddy(service: str, backend: Backend) -> Caddy:
-    site = told("behind-gateways.md", "caddyfile")[0].replace("127.0.0.1:8080", service)
+    site = config_blocks("behind-gateways.md", "caddyfile")[0].replace("127.0.0.1:8080", service)
     return Caddy(site.replace("127.0.0.1:8000", backend.address))
 
 
 def traefik(service: str, backend: Backend) -> Traefik:
-    text = told("behind-gateways.md", "json")[0].replace("127.0.0.1:8080", service)
+    text = config_blocks("behind-gateways.md", "json")[0].replace("127.0.0.1:8080", service)
     return Traefik(json.loads(text.replace("127.0.0.1:8000", backend.address)))
 
 
@@ -194,7 +194,7 @@ ROUTE: Json = {
 
 def test_envoy_ratelimit_by_the_reference_services_file(server: RedisServer, backend: Backend) -> None:
     server.call("FLUSHALL")
-    with Service(described(), engine=server.url) as service:
+    with Service(reference_config(), engine=server.url) as service:
         clusters = [cluster(service.grpc)]
         with (
             Envoy([ratelimit()], backend, clusters=clusters, route=ROUTE) as one,
@@ -216,7 +216,7 @@ def test_envoy_ratelimit_by_the_reference_services_file(server: RedisServer, bac
 def test_envoy_sends_an_empty_header_and_is_limited(server: RedisServer, backend: Backend) -> None:
     server.call("FLUSHALL")
     with (
-        Service(described(), engine=server.url, envoy_headers="off", envoy_names="off") as service,
+        Service(reference_config(), engine=server.url, envoy_headers="off", envoy_names="off") as service,
         Envoy([ratelimit()], backend, clusters=[cluster(service.grpc)], route=ROUTE) as gateway,
     ):
         answers = [httpx.get(gateway.url, headers={"X-User": ""}) for _ in range(6)]
@@ -230,7 +230,7 @@ def test_envoy_sends_an_empty_header_and_is_limited(server: RedisServer, backend
 def test_envoy_does_what_its_failure_mode_says_when_nobody_can_decide(backend: Backend) -> None:
     with RedisServer() as mortal:
         engine = f"{mortal.url}?deadline=300ms"
-        with Service(described(), engine=engine) as service:
+        with Service(reference_config(), engine=engine) as service:
             clusters = [cluster(service.grpc)]
             with Envoy([ratelimit()], backend, clusters=clusters, route=ROUTE) as gateway:
                 assert httpx.get(gateway.url, headers={"X-User": "ann"}).status_code == 200

@@ -36,10 +36,10 @@ Modules:
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from headgate.algorithms import fixed_window, leaky_bucket, sliding_log, sliding_window, smooth, token_bucket
 from headgate.algorithms.decision import Outcome
 from headgate.algorithms.limit import Limit
 
@@ -60,9 +60,17 @@ def _functions_of(module: ModuleType) -> Algorithm:
     return Algorithm(module.decide, module.refund, module.dead_at_us, *optional)
 
 
+# A row for each algorithm that is charged. A new one adds its name.
 ALGORITHMS = {
-    module.__name__.rpartition(".")[2]: _functions_of(module)
-    for module in (token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log, smooth)
+    name: _functions_of(import_module(f"headgate.algorithms.{name}"))
+    for name in (
+        "token_bucket",
+        "leaky_bucket",
+        "fixed_window",
+        "sliding_window",
+        "sliding_log",
+        "smooth",
+    )
 }
 
 

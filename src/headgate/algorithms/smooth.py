@@ -1,5 +1,7 @@
 """Smooth pacing: Guava's RateLimiter, to the microsecond, with a burst saved up or a warm-up.
 
+The file is long for one reason: the story and the laws are above the code that keeps them.
+
 Picture a ticket window that never makes anyone wait for their own request. A caller that comes when it is free is
 served at once, however much they want, and the window then stays shut for as long as that was worth; the next
 one waits. All there is to remember is the instant at which it is free again, and what idleness has saved.

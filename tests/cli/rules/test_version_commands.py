@@ -17,7 +17,7 @@ from headgate.gateway.bundle import compile_bundle, script_texts
 from headgate.rules import load
 from tests.cli.conftest import Prompt
 from tests.cli.rules.conftest import Write
-from tests.engines.redis.version_harness import close_all, engines, versions_at
+from tests.engines.redis.version_harness import close_all, engines, open_versions
 from tests.servers import Cluster, RedisServer
 from tests.servers.binaries import command
 from tests.servers.waiting import until
@@ -89,7 +89,7 @@ def author_without_a_user(server: RedisServer, book: str, *words: str) -> str:
     push = [*words, sys.executable, "-m", "headgate.cli", "rules", "push", book, "--engine", server.url]
     done = subprocess.run(push, env=bare, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
-    version = versions_at(server.url).current()
+    version = open_versions(server.url).current()
     close_all()
     assert version is not None
     return version.author
@@ -254,7 +254,7 @@ def test_no_version_names_a_script_whose_text_could_not_be_stored(
 
 
 def test_what_is_stored_already_is_not_written_again(server: RedisServer) -> None:
-    versions_at(server.url)
+    open_versions(server.url)
     known = script_texts(compile_bundle(load.parse(ONE), 0))
     sha = next(iter(known))
     server.call("HSET", "hg2:scripts", sha, "left alone")
@@ -269,7 +269,7 @@ def test_a_rollback_works_the_bundle_out_anew(
     prompt: Prompt, write: Write, where: tuple[str, ...], server: RedisServer
 ) -> None:
     plain = json.dumps({"rules": [{"name": "a", "limit": "10/hour", "overrides": True}]})
-    versions_at(server.url).push(ONE, plain, format="yaml", author="ann")  # before there were bundles
+    open_versions(server.url).push(ONE, plain, format="yaml", author="ann")  # before there were bundles
     close_all()
     push(prompt, write, TWO, *where)
     server.call("DEL", "hg2:scripts")
@@ -287,7 +287,7 @@ def test_the_same_text_is_pushed_again_if_gateways_would_be_told_otherwise(
     prompt: Prompt, write: Write, where: tuple[str, ...], server: RedisServer
 ) -> None:
     plain = json.dumps({"rules": [{"name": "a", "limit": "10/hour", "overrides": True}]})
-    versions_at(server.url).push(ONE, plain, format="yaml", author="ann")
+    open_versions(server.url).push(ONE, plain, format="yaml", author="ann")
     close_all()
     document = prompt.json("rules", "push", write(ONE), *where)
     assert (document["pushed"], document["version"], document["same"]) == (True, 2, True)

@@ -15,7 +15,7 @@ from headgate.engines.url_options import FallbackMode
 from headgate.errors import EngineUnavailable
 from headgate.limit_syntax import parse
 from headgate.testing import SyncAdapter
-from tests.engines.layers.faulty_engine import ImmediateFallback, faulty
+from tests.engines.layers.faulty_engine import ImmediateFallback, faulty_memory_engine
 
 DAY = parse("10/day fixed")
 
@@ -25,7 +25,7 @@ class FallbackHarness:
 
     def __init__(self, own: FallbackMode | None = None, awaited: bool = False, parts: bool = False) -> None:
         self.clock = ManualClock()
-        self.wire = faulty(self.clock, parts)
+        self.wire = faulty_memory_engine(self.clock, parts)
         self.engine: Any
         self.inside: Any
         if awaited:
@@ -64,11 +64,11 @@ class FallbackHarness:
         self.clock.advance(0.6)
 
 
-def told(facts: Outcome) -> tuple[bool, int]:
+def allowed_and_remaining(facts: Outcome) -> tuple[bool, int]:
     assert isinstance(facts, DegradedOutcome)
     return facts[ALLOWED], facts[REMAINING]
 
 
-def fails(work: Callable[[], object]) -> None:
+def assert_unavailable(work: Callable[[], object]) -> None:
     with pytest.raises(EngineUnavailable):
         work()

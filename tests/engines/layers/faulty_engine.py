@@ -93,5 +93,5 @@ class ImmediateFallback(FallbackEngine):
         run(self.settle_shard(shard))
 
 
-def faulty(clock: ManualClock, parts: bool = False) -> FaultyEngine:
+def faulty_memory_engine(clock: ManualClock, parts: bool = False) -> FaultyEngine:
     return FaultyEngine(MemoryEngine(clock), parts)

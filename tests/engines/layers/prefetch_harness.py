@@ -92,7 +92,7 @@ class PrefetchProcesses:
 
 
 @contextmanager
-def crew() -> Iterator[PrefetchProcesses]:
+def start_processes() -> Iterator[PrefetchProcesses]:
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(PROCESSES, initializer=_remember, initargs=(spawn.Barrier(PROCESSES),)) as pool:
         yield PrefetchProcesses(pool)

@@ -14,7 +14,7 @@ from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine,
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.limit_syntax import parse
 from headgate.testing import SyncAdapter
-from tests.engines.layers.faulty_engine import faulty
+from tests.engines.layers.faulty_engine import faulty_memory_engine
 
 DRY = parse("1/minute fixed")
 LOCK = Lockout(3, 60_000_000, 600_000_000)
@@ -23,7 +23,7 @@ LOCK = Lockout(3, 60_000_000, 600_000_000)
 class RuleDenialCacheHarness:
     def __init__(self, awaited: bool) -> None:
         self.clock = ManualClock()
-        self.engine: Any = faulty(self.clock)
+        self.engine: Any = faulty_memory_engine(self.clock)
         self.memo: Any = DenialCacheEngine(self.engine, clock=self.clock)
         if awaited:
             self.memo = SyncAdapter(AsyncDenialCacheEngine(AsyncMemoryEngine(self.engine), clock=self.clock))

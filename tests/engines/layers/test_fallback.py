@@ -14,7 +14,7 @@ from headgate.engines.url_options import FallbackMode
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.limit_syntax import parse
 from headgate.limiter import Limiter
-from tests.engines.layers.faulty_engine import FaultyEngine, ImmediateFallback, faulty
+from tests.engines.layers.faulty_engine import FaultyEngine, ImmediateFallback, faulty_memory_engine
 
 DAY = "100/day fixed"
 
@@ -28,7 +28,7 @@ def members(count: int, rank: int) -> Membership:
 def stands(
     instead: FallbackMode, clock: ManualClock, count: int = 1, rank: int = 0, parts: bool = False
 ) -> tuple[ImmediateFallback, FaultyEngine]:
-    wire = faulty(clock, parts)
+    wire = faulty_memory_engine(clock, parts)
     return ImmediateFallback(wire, fallback=instead, members=members(count, rank), clock=clock), wire
 
 
@@ -158,7 +158,7 @@ def test_a_limit_smaller_than_the_number_of_members(clock: ManualClock) -> None:
 
 
 def test_only_so_many_counts_are_remembered(clock: ManualClock) -> None:
-    engine = ImmediateFallback(faulty(clock), fallback="local", clock=clock, max_recent=10)
+    engine = ImmediateFallback(faulty_memory_engine(clock), fallback="local", clock=clock, max_recent=10)
     meter = engine.meter(parse(DAY), "limit")
     for number in range(100):
         meter.decide(f"key {number}", 1)
@@ -227,7 +227,7 @@ def test_a_lost_answer_is_not_asked_for_again(clock: ManualClock) -> None:
 
 
 def test_an_idle_member_is_woken_by_its_beat(clock: ManualClock) -> None:
-    wire = faulty(clock)
+    wire = faulty_memory_engine(clock)
     beats = Membership(heartbeat=lambda _: (1, 0), interval_s=3600)
     engine = ImmediateFallback(wire, fallback="local", clock=clock, members=beats)
     meter = engine.meter(parse(DAY), "limit")

@@ -14,7 +14,7 @@ from headgate.engines.layers.fallback.breaker import OPEN, SETTLING
 from headgate.engines.url_options import FallbackMode
 from headgate.errors import EngineUnavailable
 from headgate.limit_syntax import parse
-from tests.engines.layers.fallback_harness import DAY, FallbackHarness, fails, told
+from tests.engines.layers.fallback_harness import DAY, FallbackHarness, allowed_and_remaining, assert_unavailable
 
 
 @pytest.fixture(params=[False, True], ids=["blocking", "awaited"])
@@ -29,10 +29,13 @@ def test_each_rule_alone_by_its_own(harness: FallbackHarness) -> None:
     assert all(meter.decide("k", 1)[:2] == (True, 9) for meter in (allow, deny, local, none))
     harness.outage()
     for _ in range(5):
-        assert told(allow.decide("k", 100)) == (True, 0)
-        assert told(deny.decide("k", 1)) == (False, 0)
-        fails(lambda: none.decide("k", 1))
-    assert [told(local.decide("k", 1)) for _ in range(6)] == [*((True, n) for n in (4, 3, 2, 1, 0)), (False, 0)]
+        assert allowed_and_remaining(allow.decide("k", 100)) == (True, 0)
+        assert allowed_and_remaining(deny.decide("k", 1)) == (False, 0)
+        assert_unavailable(lambda: none.decide("k", 1))
+    assert [allowed_and_remaining(local.decide("k", 1)) for _ in range(6)] == [
+        *((True, n) for n in (4, 3, 2, 1, 0)),
+        (False, 0),
+    ]
 
 
 @pytest.mark.parametrize("own", ["allow", "deny", "local", None])
@@ -44,10 +47,10 @@ def test_what_a_rule_does_not_say_the_engine_does(own: FallbackMode | None) -> N
     for meter in (silent, bare):
         assert meter.fallback == own
         if own is None:
-            fails(lambda meter=meter: meter.decide("k", 1))  # type: ignore[misc]
+            assert_unavailable(lambda meter=meter: meter.decide("k", 1))  # type: ignore[misc]
         else:
-            assert told(meter.decide("k", 1))[0] is (own != "deny")
-    assert told(spoken.decide("k", 1)) == (False, 0)
+            assert allowed_and_remaining(meter.decide("k", 1))[0] is (own != "deny")
+    assert allowed_and_remaining(spoken.decide("k", 1)) == (False, 0)
 
 
 def test_without_any_it_is_as_if_it_were_not_there(harness: FallbackHarness) -> None:
@@ -56,13 +59,13 @@ def test_without_any_it_is_as_if_it_were_not_there(harness: FallbackHarness) -> 
     harness.outage()
     asked = harness.wire.asked
     for _ in range(10):
-        fails(lambda: meter.decide("k", 1))
-        fails(lambda: meter.decide("k", 0))
-        fails(lambda: meter.refund("k", 1, receipt))
-        fails(lambda: meter.reset("k"))
-        fails(lambda: meter.retune("k"))
-        fails(lambda: harness.together((meter, "k", 1), (meter, "l", 1)))
-        fails(lambda: slots.acquire("k"))
+        assert_unavailable(lambda: meter.decide("k", 1))
+        assert_unavailable(lambda: meter.decide("k", 0))
+        assert_unavailable(lambda: meter.refund("k", 1, receipt))
+        assert_unavailable(lambda: meter.reset("k"))
+        assert_unavailable(lambda: meter.retune("k"))
+        assert_unavailable(lambda: harness.together((meter, "k", 1), (meter, "l", 1)))
+        assert_unavailable(lambda: slots.acquire("k"))
     assert harness.wire.asked == asked + 70  # however often it failed
     harness.wire.down = False
     assert meter.decide("k", 1)[:2] == (True, 8)  # at once
@@ -78,12 +81,12 @@ def parse_slots() -> Slots:
 def test_together_each_by_its_own_and_a_share_that_refuses_refuses_for_all(harness: FallbackHarness) -> None:
     allow, one, two = harness.rule("allow", "allow"), harness.rule("one", "local"), harness.rule("two", "local")
     harness.outage()
-    assert list(map(told, harness.together((allow, "k", 9), (one, "k", 2), (two, "k", 3)))) == [
+    assert list(map(allowed_and_remaining, harness.together((allow, "k", 9), (one, "k", 2), (two, "k", 3)))) == [
         (True, 0),
         (True, 3),
         (True, 2),
     ]
-    assert list(map(told, harness.together((one, "k", 3), (two, "k", 3), (allow, "k", 1)))) == [
+    assert list(map(allowed_and_remaining, harness.together((one, "k", 3), (two, "k", 3), (allow, "k", 1)))) == [
         (True, 3),  # it would have passed, and was not charged
         (False, 2),
         (True, 0),
@@ -107,7 +110,7 @@ def test_one_that_is_denied_refuses_for_all_and_no_share_is_charged(harness: Fal
     empty.decide("k", 5)
     for _ in range(4):
         answers = harness.together((local, "k", 1), (deny, "k", 1), (empty, "k", 1))
-        assert list(map(told, answers)) == [(True, 5), (False, 0), (False, 0)]
+        assert list(map(allowed_and_remaining, answers)) == [(True, 5), (False, 0), (False, 0)]
     assert harness.left(local) == 5
     assert {tag[0]: count.unsettled_units for tag, count in harness.inside.shards[0].unsettled.items()} == {
         "k": 5
@@ -118,7 +121,7 @@ def test_one_without_a_fallback_fails_for_all(harness: FallbackHarness) -> None:
     none, local, allow = harness.rule("none"), harness.rule("local", "local"), harness.rule("allow", "allow")
     harness.outage()
     for _ in range(3):
-        fails(lambda: harness.together((local, "k", 1), (none, "k", 1), (allow, "k", 1)))
+        assert_unavailable(lambda: harness.together((local, "k", 1), (none, "k", 1), (allow, "k", 1)))
     assert harness.inside.state() is OPEN
     asked = harness.wire.asked
     with pytest.raises(EngineUnavailable, match=r'tried again only .* and "none" has no fallback'):
@@ -139,16 +142,22 @@ def test_what_is_aside_stands_in_nobodys_way(harness: FallbackHarness) -> None:
         False,
     ]
     harness.outage()
-    assert told(aside.decide("k", 100)) == told(silent.decide("k", 100)) == (True, 0)
-    assert list(map(told, harness.together((aside, "k", 1), (local, "k", 1), (silent, "k", 1)))) == [
+    assert (
+        allowed_and_remaining(aside.decide("k", 100))
+        == allowed_and_remaining(silent.decide("k", 100))
+        == (True, 0)
+    )
+    assert list(
+        map(allowed_and_remaining, harness.together((aside, "k", 1), (local, "k", 1), (silent, "k", 1)))
+    ) == [
         (True, 0),
         (True, 4),
         (True, 0),
     ]
-    assert list(map(told, harness.together((aside, "k", 1), (silent, "k", 1)))) == [(True, 0)] * 2
+    assert list(map(allowed_and_remaining, harness.together((aside, "k", 1), (silent, "k", 1)))) == [(True, 0)] * 2
     asked = harness.wire.asked
     for _ in range(4):  # nothing but the engine can answer for what is not aside
-        fails(lambda: harness.together((aside, "k", 1), (none, "k", 1)))
+        assert_unavailable(lambda: harness.together((aside, "k", 1), (none, "k", 1)))
     assert harness.wire.asked >= asked + 4
     assert len(harness.inside.shards[0].unsettled) == 1
 
@@ -171,16 +180,20 @@ def test_a_question_that_commits_nothing_charges_nothing(harness: FallbackHarnes
     assert [f[:2] for f in harness.together((local, "k", 3), (none, "k", 3), commit=False)] == [(True, 9)] * 2
     harness.outage()
     for _ in range(4):
-        assert list(map(told, harness.together((local, "k", 3), (allow, "k", 3), commit=False))) == [
+        assert list(
+            map(allowed_and_remaining, harness.together((local, "k", 3), (allow, "k", 3), commit=False))
+        ) == [
             (True, 5),
             (True, 0),
         ]
-        assert list(map(told, harness.together((local, "k", 6), commit=False))) == [(False, 5)]
-        assert list(map(told, harness.together((local, "k", 1), (deny, "k", 1), commit=False))) == [
+        assert list(map(allowed_and_remaining, harness.together((local, "k", 6), commit=False))) == [(False, 5)]
+        assert list(
+            map(allowed_and_remaining, harness.together((local, "k", 1), (deny, "k", 1), commit=False))
+        ) == [
             (True, 5),
             (False, 0),
         ]
-        fails(lambda: harness.together((local, "k", 1), (none, "k", 1), commit=False))
+        assert_unavailable(lambda: harness.together((local, "k", 1), (none, "k", 1), commit=False))
     assert not harness.inside.shards[0].unsettled
     local.decide("k", 1)
     harness.back()
@@ -219,6 +232,6 @@ def test_parts_fail_apart_for_rules_too() -> None:
     local, none = harness.rule("local", "local"), harness.rule("none")
     harness.wire.down_parts = {"b"}
     for _ in range(4):
-        fails(lambda: harness.together((none, "a", 1), (local, "b", 1)))
+        assert_unavailable(lambda: harness.together((none, "a", 1), (local, "b", 1)))
     assert none.decide("a", 0)[REMAINING] == 10
-    assert told(local.decide("b", 1)) == (True, 4)
+    assert allowed_and_remaining(local.decide("b", 1)) == (True, 4)

@@ -17,7 +17,7 @@ from headgate.engines.url_options import FallbackMode
 from headgate.errors import EngineUnavailable
 from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
-from tests.engines.layers.faulty_engine import FaultyEngine, ImmediateFallback, faulty
+from tests.engines.layers.faulty_engine import FaultyEngine, ImmediateFallback, faulty_memory_engine
 from tests.servers import RedisServer
 
 DAY = "100/day fixed"
@@ -32,7 +32,7 @@ def members(count: int, rank: int) -> Membership:
 def stands(
     instead: FallbackMode, clock: ManualClock, count: int = 1, rank: int = 0, parts: bool = False
 ) -> tuple[ImmediateFallback, FaultyEngine]:
-    wire = faulty(clock, parts)
+    wire = faulty_memory_engine(clock, parts)
     return ImmediateFallback(wire, fallback=instead, members=members(count, rank), clock=clock), wire
 
 
@@ -42,7 +42,7 @@ def clock() -> ManualClock:
 
 
 async def test_awaited_it_is_the_same(clock: ManualClock) -> None:
-    wire = faulty(clock)
+    wire = faulty_memory_engine(clock)
     engine = AsyncFallbackEngine(
         AsyncMemoryEngine(wire), fallback="local", members=AsyncMembership(count=2), clock=clock
     )
@@ -68,7 +68,7 @@ async def test_awaited_it_is_the_same(clock: ManualClock) -> None:
 
 
 async def test_a_cancelled_probe_leaves_nobody_stuck(clock: ManualClock) -> None:
-    wire = faulty(clock)
+    wire = faulty_memory_engine(clock)
     engine = AsyncFallbackEngine(AsyncMemoryEngine(wire), fallback="deny", clock=clock)
     meter = engine.meter(parse(DAY), "limit")
     wire.down = True

@@ -11,7 +11,7 @@ from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.engines.url_options import FallbackMode
 from headgate.errors import LeaseLost, RateLimited
 from headgate.limiter import AsyncLimiter, Limiter
-from tests.engines.layers.faulty_engine import FaultyEngine, ImmediateFallback, faulty
+from tests.engines.layers.faulty_engine import FaultyEngine, ImmediateFallback, faulty_memory_engine
 
 TTL = 30
 
@@ -19,7 +19,7 @@ TTL = 30
 def stands(
     instead: FallbackMode, clock: ManualClock, count: int = 1, rank: int = 0
 ) -> tuple[ImmediateFallback, FaultyEngine]:
-    wire, known = faulty(clock), Membership()
+    wire, known = faulty_memory_engine(clock), Membership()
     known.note_reply(count, rank)
     return ImmediateFallback(wire, fallback=instead, members=known, clock=clock), wire
 
@@ -175,7 +175,7 @@ def test_the_line_goes_on_here(clock: ManualClock) -> None:
 
 
 async def test_awaited_it_is_the_same(clock: ManualClock) -> None:
-    wire = faulty(clock)
+    wire = faulty_memory_engine(clock)
     engine = AsyncFallbackEngine(AsyncMemoryEngine(wire), fallback="local", clock=clock)
     limiter = AsyncLimiter(Slots(2, TTL), engine, clock=clock)
     wire.down = True

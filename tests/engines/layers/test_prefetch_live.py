@@ -15,7 +15,13 @@ from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
-from tests.engines.layers.prefetch_harness import COLD, PROCESSES, PrefetchProcesses, RecordingEngine, crew
+from tests.engines.layers.prefetch_harness import (
+    COLD,
+    PROCESSES,
+    PrefetchProcesses,
+    RecordingEngine,
+    start_processes,
+)
 from tests.servers import RedisServer
 
 
@@ -149,7 +155,7 @@ def test_what_is_left_is_back_in_redis_on_close(server: RedisServer) -> None:
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[PrefetchProcesses]:
-    with crew() as started:
+    with start_processes() as started:
         yield started
 
 

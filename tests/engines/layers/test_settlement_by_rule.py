@@ -15,8 +15,8 @@ from headgate.engines.layers.fallback import AsyncFallbackEngine, FallbackEngine
 from headgate.engines.layers.fallback.breaker import CLOSED, SETTLING
 from headgate.engines.layers.fallback.membership import AsyncMembership, Membership
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
-from tests.engines.layers.fallback_harness import DAY, FallbackHarness, fails, told
-from tests.engines.layers.faulty_engine import FaultyEngine, ImmediateFallback, faulty
+from tests.engines.layers.fallback_harness import DAY, FallbackHarness, allowed_and_remaining, assert_unavailable
+from tests.engines.layers.faulty_engine import FaultyEngine, ImmediateFallback, faulty_memory_engine
 
 
 @pytest.fixture(params=[False, True], ids=["blocking", "awaited"])
@@ -39,9 +39,9 @@ def test_what_a_share_let_pass_is_given_back_if_another_fails_or_is_denied() -> 
         held = harness.share(local).decide("k", 0)[REMAINING]
         harness.outage()
         if failing:
-            fails(lambda: harness.together((local, "k", 1), (other, "k", 1)))  # noqa: B023
+            assert_unavailable(lambda: harness.together((local, "k", 1), (other, "k", 1)))  # noqa: B023
         else:
-            assert list(map(told, harness.together((local, "k", 1), (other, "k", 1)))) == [
+            assert list(map(allowed_and_remaining, harness.together((local, "k", 1), (other, "k", 1)))) == [
                 (True, held),
                 (False, 0),
             ]
@@ -64,7 +64,7 @@ def test_when_accounts_are_settled_a_refusal_aside_gives_nothing_back() -> None:
     assert [facts[ALLOWED] for facts in answers] == [False, True]
     assert share.decide("k", 0)[REMAINING] == before - 1
     answers = harness.together((aside, "k", 1), (local, "k", 6))  # more than the share has
-    assert list(map(told, answers)) == [(True, 0), (False, before - 1)]
+    assert list(map(allowed_and_remaining, answers)) == [(True, 0), (False, before - 1)]
 
 
 def test_settling_is_for_those_who_share() -> None:
@@ -76,7 +76,7 @@ def test_settling_is_for_those_who_share() -> None:
     harness.back()
     assert not isinstance(allow.decide("k", 1), DegradedOutcome)
     assert harness.inside.state() is SETTLING
-    assert told(local.decide("k", 1)) == (False, 0)  # its share is used up
+    assert allowed_and_remaining(local.decide("k", 1)) == (False, 0)  # its share is used up
     assert allow.decide("k", 8)[:2] == (True, 1)
     assert none.decide("k", 8)[:2] == (True, 2)
     assert harness.together((allow, "k", 1), (none, "k", 1))[1][:2] == (True, 1)
@@ -132,7 +132,7 @@ def test_members_are_joined_when_the_first_rule_is_local() -> None:
 
     known = Membership(beat, interval_s=0.01)
     clock = ManualClock()
-    wire = faulty(clock)
+    wire = faulty_memory_engine(clock)
     engine = FallbackEngine(wire, fallback=None, members=known, clock=clock)
     engine.meter(DAY, "none")
     allow = engine.meter(DAY, "allow", ChargeOptions("allow", fallback="allow"))
@@ -162,7 +162,9 @@ async def test_they_beat_where_the_engine_is_used_whichever_rule_is_asked() -> N
         return 2, 0
 
     known = AsyncMembership(beat)
-    engine = AsyncFallbackEngine(AsyncMemoryEngine(faulty(ManualClock())), fallback=None, members=known)
+    engine = AsyncFallbackEngine(
+        AsyncMemoryEngine(faulty_memory_engine(ManualClock())), fallback=None, members=known
+    )
     none = engine.meter(DAY, "none")
     await none.decide("k", 1)
     await asyncio.sleep(0.01)
@@ -181,9 +183,12 @@ def test_a_share_is_one_of_the_limit_that_decided_last(harness: FallbackHarness)
     assert local.decide("vip", 10)[:2] == (True, 90)
     local.decide("k", 2)
     harness.outage()
-    assert told(local.decide("vip", 1)) == (True, 44)  # of the 90 that were left
-    assert told(local.decide("k", 1)) == (True, 3)
-    assert told(local.decide("new", 1)) == (True, 4)  # nobody has asked about it, so by the rule's
+    assert allowed_and_remaining(local.decide("vip", 1)) == (True, 44)  # of the 90 that were left
+    assert allowed_and_remaining(local.decide("k", 1)) == (True, 3)
+    assert allowed_and_remaining(local.decide("new", 1)) == (
+        True,
+        4,
+    )  # nobody has asked about it, so by the rule's
 
 
 def test_nobody_is_locked_out_meanwhile_and_telling_counts_no_refusal() -> None:

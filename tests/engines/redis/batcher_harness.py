@@ -14,7 +14,7 @@ from tests.servers import RedisServer
 GENEROUS = 3.0  # a busy machine may take its time
 
 
-def used(server: RedisServer, text: str, key: str, amount: int) -> int:
+def used_units(server: RedisServer, text: str, key: str, amount: int) -> int:
     """How much of the limit is spent, as somebody else sees it."""
     with Limiter(text, server.unix_url) as outside:
         return amount - outside.peek(key).remaining
@@ -28,12 +28,12 @@ async def outcome(limiter: AsyncLimiter, key: str, cost: int = 1) -> object:
         return error
 
 
-async def prepared(limiter: AsyncLimiter, count: int) -> None:
+async def charge_keys(limiter: AsyncLimiter, count: int) -> None:
     """Key n has n units less than all."""
     await asyncio.gather(*(limiter.take(f"key {n}", n) for n in range(count)))
 
 
-def own(limiter_amount: int, n: int, answer: object) -> bool:
+def is_own_answer(limiter_amount: int, n: int, answer: object) -> bool:
     return isinstance(answer, Decision) and (answer.remaining, answer.key) == (limiter_amount - n, f"key {n}")
 
 

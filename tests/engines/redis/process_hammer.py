@@ -23,7 +23,7 @@ class HammerProcesses:
 
 
 @contextmanager
-def herd() -> Iterator[HammerProcesses]:
+def start_hammers() -> Iterator[HammerProcesses]:
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(PROCESSES, initializer=_remember, initargs=(spawn.Barrier(PROCESSES),)) as pool:
         yield HammerProcesses(pool)

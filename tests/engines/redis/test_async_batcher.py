@@ -18,7 +18,7 @@ from headgate.engines.redis.script_assembly import algorithm_script
 from headgate.errors import CorruptState
 from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter
-from tests.engines.redis.batcher_harness import outcome, used
+from tests.engines.redis.batcher_harness import outcome, used_units
 from tests.servers import BASE_US, RedisServer
 
 STRINGS = ["1000/hour", "700/s", "1000/hour fixed", "1000/hour sliding", "1000/s queue 1000", "1000/hour smooth"]
@@ -61,7 +61,7 @@ async def test_calls_that_come_together_share_a_round_trip(server: RedisServer) 
     assert all(decisions)
     left = Counter((decision.key, decision.remaining) for decision in decisions)
     assert set(left.values()) == {1}  # every charge saw all those before it, and no two the same
-    assert {used(server, "100/hour", f"key {n}", 100) for n in range(8)} == {13}
+    assert {used_units(server, "100/hour", f"key {n}", 100) for n in range(8)} == {13}
 
 
 async def test_a_lone_call_is_one_call_of_the_lone_script(server: RedisServer) -> None:
@@ -170,7 +170,7 @@ async def test_what_is_not_ours_is_one_callers_trouble(text: str, holding: str, 
         assert isinstance(answer, CorruptState) == (key == "alien"), (key, answer)
     assert "holds a value that headgate did not write" in str(answers[0])
     if text != "700/s":
-        assert (used(server, text, "a", 1000), used(server, text, "b", 1000)) == (2, 2)
+        assert (used_units(server, text, "a", 1000), used_units(server, text, "b", 1000)) == (2, 2)
 
 
 async def test_scripts_forgotten_all_the_time(server: RedisServer) -> None:

@@ -15,7 +15,7 @@ import pytest
 from headgate.engines.redis.async_engine import AsyncRedisEngine
 from headgate.errors import EngineUnavailable
 from headgate.limiter import AsyncLimiter
-from tests.engines.redis.batcher_harness import outcome, own, prepared, until_answered, used
+from tests.engines.redis.batcher_harness import charge_keys, is_own_answer, outcome, until_answered, used_units
 from tests.servers import Proxy, RedisServer
 
 
@@ -24,7 +24,7 @@ async def test_whoever_goes_leaves_an_empty_seat(text: str, redis_server: RedisS
     chance = random.Random(7)
     with Proxy(redis_server) as link:
         async with AsyncLimiter(text, link.url) as limiter:
-            await prepared(limiter, 200)
+            await charge_keys(limiter, 200)
             link.delay(2)
             survivors = 0
             for _ in range(15):
@@ -37,15 +37,15 @@ async def test_whoever_goes_leaves_an_empty_seat(text: str, redis_server: RedisS
                 for n, answer in enumerate(answers):
                     if not isinstance(answer, asyncio.CancelledError):
                         survivors += 1
-                        assert own(10_000, n, answer)
+                        assert is_own_answer(10_000, n, answer)
             assert 1000 < survivors < 3000
             link.heal()
-            assert own(10_000, 5, await limiter.peek("key 5"))
+            assert is_own_answer(10_000, 5, await limiter.peek("key 5"))
 
 
 async def test_a_deadline_passes_and_the_next_get_their_own(redis_server: RedisServer) -> None:
     async with AsyncLimiter("10000/day", f"{redis_server.url}?deadline=150ms") as limiter:
-        await prepared(limiter, 100)
+        await charge_keys(limiter, 100)
         for paused in (0.05, 0.4):
             redis_server.pause()
             try:
@@ -61,7 +61,7 @@ async def test_a_deadline_passes_and_the_next_get_their_own(redis_server: RedisS
             assert 0.1 < took < 5.0
             await until_answered(limiter)
             for n, answer in enumerate(await asyncio.gather(*(limiter.peek(f"key {n}") for n in range(100)))):
-                assert own(10_000, n, answer)
+                assert is_own_answer(10_000, n, answer)
 
 
 async def test_a_server_that_fell_silent_is_called_anew(redis_server: RedisServer) -> None:
@@ -79,16 +79,16 @@ async def test_a_server_that_fell_silent_is_called_anew(redis_server: RedisServe
 async def test_replies_byte_by_byte(redis_server: RedisServer) -> None:
     with Proxy(redis_server) as link:
         async with AsyncLimiter("10000/day", f"{link.url}?deadline=5s") as limiter:
-            await prepared(limiter, 20)
+            await charge_keys(limiter, 20)
             link.trickle(0.1, "replies")
             answers = await asyncio.gather(*(limiter.peek(f"key {n}") for n in range(20)))
-            assert all(own(10_000, n, answer) for n, answer in enumerate(answers))
+            assert all(is_own_answer(10_000, n, answer) for n, answer in enumerate(answers))
 
 
 async def test_a_reply_cut_in_the_middle(redis_server: RedisServer) -> None:
     with Proxy(redis_server) as link:
         async with AsyncLimiter("10000/day", f"{link.url}?deadline=5s") as limiter:
-            await prepared(limiter, 20)
+            await charge_keys(limiter, 20)
             link.trickle(2, "replies")
             tasks = [asyncio.create_task(outcome(limiter, f"key {n}")) for n in range(20)]
             await asyncio.sleep(0.1)
@@ -112,8 +112,8 @@ async def test_an_answer_that_was_lost_is_not_asked_for_again(redis_server: Redi
             assert all(isinstance(answer, EngineUnavailable) for answer in batch)
             link.cut()
             await asyncio.sleep(0.05)
-            assert used(redis_server, "100/day", "lone", 100) == 1
-            assert used(redis_server, "100/day", "key", 100) == 10
+            assert used_units(redis_server, "100/day", "lone", 100) == 1
+            assert used_units(redis_server, "100/day", "key", 100) == 10
 
 
 @pytest.mark.parametrize("login", ["", "password"])
@@ -133,8 +133,8 @@ async def test_a_connection_that_died_while_idle_is_replaced(login: str) -> None
                     _busy(0.03)
                 assert await limiter.take("key")  # no error, and one charge
             assert all(await asyncio.gather(*(limiter.take("other") for _ in range(50))))
-            assert used(server, "1000/day", "other", 1000) == 50
-            assert 5 <= used(server, "1000/day", "key", 1000) <= 7
+            assert used_units(server, "1000/day", "other", 1000) == 50
+            assert 5 <= used_units(server, "1000/day", "key", 1000) <= 7
             server.kill()
             server.start()
             await until_answered(limiter)

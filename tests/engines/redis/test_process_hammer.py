@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engines.redis.process_hammer import PROCESSES, HammerProcesses, herd
+from tests.engines.redis.process_hammer import PROCESSES, HammerProcesses, start_hammers
 from tests.servers import RedisServer
 
 # Amounts that no refill touches while the test runs: how many units, and how many a call costs.
@@ -21,7 +21,7 @@ LIMITS = [
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[HammerProcesses]:
-    with herd() as started:
+    with start_hammers() as started:
         yield started
 
 

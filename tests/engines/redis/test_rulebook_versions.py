@@ -16,7 +16,7 @@ from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import InvalidRule
 from headgate.rules.distribution.version import MAX_BYTES, RulebookVersion
 from headgate.rules.distribution.versions import AsyncRulebookVersions, RulebookVersions
-from tests.engines.redis.version_harness import KEY, close_all, engines, pushed, versions_at
+from tests.engines.redis.version_harness import KEY, close_all, engines, open_versions, push_text
 from tests.servers import BASE_US, Cluster, RedisServer
 
 
@@ -32,9 +32,9 @@ def test_the_key_is_an_api() -> None:
 
 
 def test_a_version_is_what_was_pushed(driven_server: RedisServer) -> None:
-    versions = versions_at(driven_server.url)
+    versions = open_versions(driven_server.url)
     assert (versions.version(), versions.current(), versions.get(1), versions.history()) == (0, None, None, [])
-    one = pushed(versions, "one")
+    one = push_text(versions, "one")
     assert one == RulebookVersion(
         version=1,
         at_us=one.at_us,
@@ -46,7 +46,7 @@ def test_a_version_is_what_was_pushed(driven_server: RedisServer) -> None:
     )
     assert 0 <= one.at_us - BASE_US < 60_000_000
     driven_server.clock.advance_us(7_000_000)
-    two = pushed(versions, "two Ω\n\0\U0001f512", note="")
+    two = push_text(versions, "two Ω\n\0\U0001f512", note="")
     assert (two.version, two.at_us - one.at_us >= 7_000_000) == (2, True)
     assert (versions.version(), versions.stamp()) == (2, (2, two.at_us))
     assert (versions.current(), versions.get(1), versions.get(2), versions.get(3)) == (two, one, two, None)
@@ -70,9 +70,9 @@ async def test_the_same_awaited(server: RedisServer) -> None:
 
 
 def test_a_cluster_keeps_them_on_one_node(cluster: Cluster) -> None:
-    versions = versions_at(cluster.url)
+    versions = open_versions(cluster.url)
     for n in range(3):
-        pushed(versions, f"book {n}", expected=n)
+        push_text(versions, f"book {n}", expected=n)
     assert [version.version for version in versions.history()] == [3, 2, 1]
     assert versions.rollback(to=1, author="bo").text == "# book 0"
     assert versions.version() == 4
@@ -87,7 +87,7 @@ def test_the_node_that_keeps_them_is_asked_at_once(cluster: Cluster) -> None:
     tags: list[bytes] = []
     engines.append(TagRecordingEngine(cluster.url))
     versions = RulebookVersions(RedisVersionStore(engines[-1]))
-    pushed(versions, "one")
+    push_text(versions, "one")
     versions.history()
     versions.current()
     assert set(tags) == {KEY.encode()}
@@ -102,9 +102,9 @@ async def test_a_cluster_awaited(cluster: Cluster) -> None:
 
 
 def test_the_last_twenty_are_kept_in_one_key_that_never_expires(server: RedisServer) -> None:
-    versions = versions_at(server.url)
+    versions = open_versions(server.url)
     for n in range(1, 26):
-        assert pushed(versions, f"book {n}").version == n == versions.version()
+        assert push_text(versions, f"book {n}").version == n == versions.version()
     assert [version.version for version in versions.history()] == list(range(25, 5, -1))
     assert [version.text for version in versions.history()][-1] == "# book 6"
     assert server.call("HLEN", KEY) == MAX_VERSIONS + 2
@@ -113,7 +113,7 @@ def test_the_last_twenty_are_kept_in_one_key_that_never_expires(server: RedisSer
 
 
 def test_what_lies_there_is_plain_json(redis_server: RedisServer) -> None:
-    pushed(versions_at(redis_server.url), "one")
+    push_text(open_versions(redis_server.url), "one")
     raw = redis_server.call("HGET", KEY, "1")
     assert isinstance(raw, bytes)
     said = json.loads(raw)
@@ -122,25 +122,25 @@ def test_what_lies_there_is_plain_json(redis_server: RedisServer) -> None:
 
 
 def test_prefixes_are_apart(redis_server: RedisServer) -> None:
-    pushed(versions_at(redis_server.url), "one")
-    assert versions_at(redis_server.url, "shop").version() == 0
+    push_text(open_versions(redis_server.url), "one")
+    assert open_versions(redis_server.url, "shop").version() == 0
 
 
 def test_pushes_at_once_get_numbers_of_their_own(server: RedisServer) -> None:
-    each = [versions_at(server.url) for _ in range(4)]
+    each = [open_versions(server.url) for _ in range(4)]
     with ThreadPoolExecutor(8) as crew:
-        found = list(crew.map(lambda n: pushed(each[n % 4], f"book {n}"), range(MAX_VERSIONS)))
+        found = list(crew.map(lambda n: push_text(each[n % 4], f"book {n}"), range(MAX_VERSIONS)))
     assert sorted(version.version for version in found) == list(range(1, MAX_VERSIONS + 1))
     assert each[0].history() == sorted(found, key=lambda version: -version.version)
 
 
 def test_of_those_who_expect_the_same_one_wins(server: RedisServer) -> None:
-    each = [versions_at(server.url) for _ in range(4)]
-    pushed(each[0], "first")
+    each = [open_versions(server.url) for _ in range(4)]
+    push_text(each[0], "first")
 
     def push(n: int) -> RulebookVersion | str:
         try:
-            return pushed(each[n % 4], f"book {n}", expected=1)
+            return push_text(each[n % 4], f"book {n}", expected=1)
         except InvalidRule as error:
             return str(error)
 
@@ -157,19 +157,19 @@ def test_of_those_who_expect_the_same_one_wins(server: RedisServer) -> None:
 
 
 def test_one_who_expects_what_is_not_there_is_told(redis_server: RedisServer) -> None:
-    versions = versions_at(redis_server.url)
+    versions = open_versions(redis_server.url)
     with pytest.raises(InvalidRule, match="Version 4 was expected, but no rulebook is published in Redis at"):
-        pushed(versions, "one", expected=4)
-    assert pushed(versions, "one", expected=0).version == 1
+        push_text(versions, "one", expected=4)
+    assert push_text(versions, "one", expected=0).version == 1
     with pytest.raises(InvalidRule, match=r"is version 1, by ana \(about one\), not 0"):
-        pushed(versions, "two", expected=0)
+        push_text(versions, "two", expected=0)
 
 
 def test_a_rollback_is_a_new_version(redis_server: RedisServer) -> None:
-    versions = versions_at(redis_server.url)
+    versions = open_versions(redis_server.url)
     with pytest.raises(InvalidRule, match="There is nothing to roll back: no rulebook is published"):
         versions.rollback(author="bo")
-    old = [pushed(versions, f"book {n}") for n in (1, 2, 3, 4)]
+    old = [push_text(versions, f"book {n}") for n in (1, 2, 3, 4)]
     five = versions.rollback(author="bo", note="4 was wrong")
     assert (five.version, five.text, five.document) == (5, "# book 3", '{"name": "book 3"}')
     assert (five.author, five.note, five.rolled_back_to) == ("bo", "4 was wrong", 3)
@@ -187,8 +187,8 @@ def test_a_rollback_is_a_new_version(redis_server: RedisServer) -> None:
 
 
 def test_a_rollback_may_work_the_document_out_anew(redis_server: RedisServer) -> None:
-    versions = versions_at(redis_server.url)
-    one, _ = pushed(versions, "one"), pushed(versions, "two")
+    versions = open_versions(redis_server.url)
+    one, _ = push_text(versions, "one"), push_text(versions, "two")
     three = versions.rollback(author="bo", anew=lambda old: f"anew: {old.text}")
     assert (three.text, three.document, three.rolled_back_to) == ("# one", "anew: # one", 1)
     assert versions.get(1) == one
@@ -203,13 +203,13 @@ def test_a_rollback_may_work_the_document_out_anew(redis_server: RedisServer) ->
 
 
 def test_a_rollback_does_not_undo_what_it_has_not_seen(redis_server: RedisServer) -> None:
-    versions = versions_at(redis_server.url)
-    pushed(versions, "one")
-    pushed(versions, "two")
+    versions = open_versions(redis_server.url)
+    push_text(versions, "one")
+    push_text(versions, "two")
 
     class RacingVersionStore(RedisVersionStore):
         def add(self, paper: str, expected: int | None = None) -> tuple[bool, int, int]:
-            pushed(versions, "three")
+            push_text(versions, "three")
             return super().add(paper, expected)
 
     with pytest.raises(InvalidRule, match=r"is version 3, by ana \(about three\), not 2"):
@@ -220,7 +220,7 @@ def test_a_rollback_does_not_undo_what_it_has_not_seen(redis_server: RedisServer
 
 
 def test_a_large_book_goes_through_and_a_larger_one_does_not(redis_server: RedisServer) -> None:
-    versions = versions_at(redis_server.url)
+    versions = open_versions(redis_server.url)
     large = "é" * (MAX_BYTES // 2)
     versions.push(large, large, format="yaml", author="ana")
     current = versions.current()
@@ -233,15 +233,15 @@ def test_a_large_book_goes_through_and_a_larger_one_does_not(redis_server: Redis
 
 def test_a_number_is_never_given_twice(redis_server: RedisServer) -> None:
     """Not even after somebody has set the version back by hand."""
-    versions = versions_at(redis_server.url)
-    one, two = pushed(versions, "one"), pushed(versions, "two")
+    versions = open_versions(redis_server.url)
+    one, two = push_text(versions, "one"), push_text(versions, "two")
     redis_server.call("HSET", KEY, "version", "1")
     assert versions.current() == one
-    three = pushed(versions, "three", expected=1)
+    three = push_text(versions, "three", expected=1)
     assert versions.history() == [three, two, one]
     redis_server.call("HSET", KEY, "version", "many")
     assert versions.version() == 0
-    assert pushed(versions, "four").version == 4
+    assert push_text(versions, "four").version == 4
 
 
 @pytest.mark.parametrize(
@@ -260,8 +260,8 @@ def test_a_number_is_never_given_twice(redis_server: RedisServer) -> None:
 def test_what_was_broken_by_hand_is_told(
     redis_server: RedisServer, version: str, raw: str | None, why: str
 ) -> None:
-    versions = versions_at(redis_server.url)
-    one = pushed(versions, "one")
+    versions = open_versions(redis_server.url)
+    one = push_text(versions, "one")
     redis_server.call("HSET", KEY, "version", version)
     if raw is not None:
         redis_server.call("HSET", KEY, version, one.to_json() if raw == "as 1" else raw)

@@ -18,7 +18,7 @@ from headgate.rules.distribution.disk_cache import DiskCache
 from headgate.rules.distribution.source import PushedSource, RulebookText
 from headgate.rules.distribution.versions import RulebookVersions
 from headgate.rules.distribution.watcher import RulebookWatcher, load_once
-from tests.engines.redis.version_harness import KEY, close_all, pushed, versions_at
+from tests.engines.redis.version_harness import KEY, close_all, open_versions, push_text
 from tests.servers import RedisServer
 
 
@@ -49,8 +49,8 @@ def watching(url: str, books: "SimpleQueue[tuple[str, float]]", end: Any) -> Non
 
 
 def test_a_push_is_seen_in_other_processes_within_a_second(redis_server: RedisServer) -> None:
-    versions = versions_at(redis_server.url)
-    pushed(versions, "one")
+    versions = open_versions(redis_server.url)
+    push_text(versions, "one")
     spawn = multiprocessing.get_context("spawn")
     books: SimpleQueue[tuple[str, float]] = spawn.SimpleQueue()
     end = spawn.Event()
@@ -62,7 +62,7 @@ def test_a_push_is_seen_in_other_processes_within_a_second(redis_server: RedisSe
         for told in ("two", "one"):
             at = time.monotonic()
             if told == "two":
-                pushed(versions, told)
+                push_text(versions, told)
             else:
                 versions.rollback(author="bo")
             found = [books.get() for _ in processes]
@@ -78,14 +78,14 @@ def test_a_push_is_seen_in_other_processes_within_a_second(redis_server: RedisSe
 class Follower:
     def __init__(self, url: str, keep: DiskCache | None = None) -> None:
         self.books: list[str] = []
-        self.watch = RulebookWatcher(PushedSource(versions_at(url)), load, self.books.append, disk_cache=keep)
+        self.watch = RulebookWatcher(PushedSource(open_versions(url)), load, self.books.append, disk_cache=keep)
 
 
 def test_a_broken_version_put_there_by_hand_is_refused(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    versions = versions_at(server.url)
-    pushed(versions, "one")
+    versions = open_versions(server.url)
+    push_text(versions, "one")
     follower = Follower(server.url)
     assert follower.watch.load_first() == "one"
     server.call("HSET", KEY, "2", "{", "version", "2")
@@ -97,7 +97,7 @@ def test_a_broken_version_put_there_by_hand_is_refused(
     follower.watch.poll()
     assert (follower.books, follower.watch.refused_changes) == ([], 2)
     assert str(follower.watch.error).startswith("version 3 in Redis at")
-    pushed(versions, "four")
+    push_text(versions, "four")
     follower.watch.poll()
     assert (follower.books, follower.watch.error) == (["four"], None)
 
@@ -105,8 +105,8 @@ def test_a_broken_version_put_there_by_hand_is_refused(
 def test_a_server_without_memory_counts_anew_and_is_followed(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "headgate")
     with RedisServer() as own:
-        versions = versions_at(own.url)
-        pushed(versions, "one")
+        versions = open_versions(own.url)
+        push_text(versions, "one")
         follower = Follower(own.url)
         assert follower.watch.load_first() == "one"
         own.stop()
@@ -121,11 +121,11 @@ def test_a_server_without_memory_counts_anew_and_is_followed(caplog: pytest.LogC
             "headgate: no rulebook is left",
             f"headgate: the rulebook's source is back: {versions.text}.",
         ]
-        assert pushed(versions, "two").version == 1
+        assert push_text(versions, "two").version == 1
         follower.watch.poll()
         assert follower.books == ["two"]
         own.restart()
-        assert pushed(versions, "three").version == 1  # nobody has looked meanwhile
+        assert push_text(versions, "three").version == 1  # nobody has looked meanwhile
         follower.watch.poll()
         assert follower.books == ["two", "three"]
 
@@ -133,8 +133,8 @@ def test_a_server_without_memory_counts_anew_and_is_followed(caplog: pytest.LogC
 def test_a_start_while_the_server_is_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with RedisServer() as own:
         keep = DiskCache(own.url, tmp_path / "book")
-        versions = versions_at(own.url)
-        pushed(versions, "one")
+        versions = open_versions(own.url)
+        push_text(versions, "one")
         assert Follower(own.url, keep).watch.load_first() == "one"
         own.kill()
         follower = Follower(own.url, keep)
@@ -143,6 +143,6 @@ def test_a_start_while_the_server_is_gone(tmp_path: Path, caplog: pytest.LogCapt
         with pytest.raises(EngineUnavailable):
             load_once(PushedSource(versions), load, DiskCache(own.url, tmp_path / "none"))
         own.start()
-        pushed(versions, "two")
+        push_text(versions, "two")
         follower.watch.poll()
         assert follower.books == ["two"]

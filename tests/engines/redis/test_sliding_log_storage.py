@@ -18,7 +18,7 @@ from headgate.algorithms.sliding_log import SlidingLog, State, decide, refund, s
 from headgate.engines.redis.script_assembly import algorithm_script
 from headgate.engines.redis.sync_engine import RedisEngine
 from tests.servers import BASE_US, RedisServer
-from tests.servers.raw_redis_client import Reply, ask
+from tests.servers.raw_redis_client import Reply, send_commands
 
 HEADER, WIDTH = 39, 7
 
@@ -179,7 +179,7 @@ def take(server: RedisServer, key: str, costs: list[int], limit: SlidingLog = LI
     sha = server.call("SCRIPT", "LOAD", SCRIPT)
     assert isinstance(sha, bytes)
     numbers = limit.amount, limit.period_us
-    return ask(server.unix_path, *(("EVALSHA", sha, 1, key, *numbers, cost, -1) for cost in costs))
+    return send_commands(server.unix_path, *(("EVALSHA", sha, 1, key, *numbers, cost, -1) for cost in costs))
 
 
 def calls(server: RedisServer) -> dict[str, int]:

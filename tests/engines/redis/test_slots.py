@@ -15,14 +15,14 @@ from headgate.limiter import Limiter
 from tests.engines.slot_harness import BASE_US, SECOND, SlotHarness
 from tests.engines.slot_stories import Story, stories
 from tests.servers import RedisServer
-from tests.servers.raw_redis_client import Reply, ask
+from tests.servers.raw_redis_client import Reply, send_commands
 
 KEY = "hg:{key}"
 SCRIPT = standalone_script("slots", "slots").text
 
 
 def evaluate(unix_path: str, limit: Slots, verb: str, *words: int | str) -> Reply:
-    return ask(unix_path, ("EVAL", SCRIPT, 1, KEY, verb, *map(str, limit.args), *words))[0]
+    return send_commands(unix_path, ("EVAL", SCRIPT, 1, KEY, verb, *map(str, limit.args), *words))[0]
 
 
 def slot(reply: Reply) -> tuple[Outcome, int | None]:

@@ -18,11 +18,11 @@ def close_all() -> None:
         engines.pop().close()
 
 
-def versions_at(url: str, prefix: str = "hg") -> RulebookVersions:
+def open_versions(url: str, prefix: str = "hg") -> RulebookVersions:
     engines.append(RedisEngine(url, prefix=prefix))
     return RulebookVersions(RedisVersionStore(engines[-1]))
 
 
-def pushed(versions: RulebookVersions, text: str, **said: Any) -> RulebookVersion:
+def push_text(versions: RulebookVersions, text: str, **said: Any) -> RulebookVersion:
     words = {"format": "yaml", "author": "ana", "note": f"about {text}"} | said
     return versions.push(f"# {text}", json.dumps({"name": text}), **words)

@@ -14,7 +14,7 @@ from types import FrameType
 from headgate.cli.style import Style
 from headgate.cli.terminal import draw, full_screen
 from tests.nginx.demo import shop
-from tests.nginx.demo.expectations import broken
+from tests.nginx.demo.expectations import failed_expectations
 from tests.nginx.demo.page import WIDTH, head, live, results, rows
 from tests.nginx.demo.sale import SECONDS, GatewaySale, SaleCounts, SaleResult
 from tests.servers import MissingComponent
@@ -58,7 +58,7 @@ def _play(seconds: float) -> int:
     history: list[SaleCounts] = []
     with GatewaySale(seconds) as sale:
         ending = _watched(sale, history, ink) if is_live else _told(sale, ink)
-        failures = broken(ending)
+        failures = failed_expectations(ending)
     if is_live:
         _print(["", *live([*history, ending.counts], seconds, ink)])
     else:

@@ -13,13 +13,13 @@ USED = 0.9  # of the phone's limit, while everybody wants one
 LATE = 0.5  # seconds: a request that was sent in time may be decided later on a busy machine
 
 
-def broken(ending: SaleResult) -> list[str]:
+def failed_expectations(ending: SaleResult) -> list[str]:
     """All that does not hold."""
     return [*_limits(ending), *_books(ending)]
 
 
 def _limits(ending: SaleResult) -> Iterator[str]:
-    limits, both = shop.allowed(), ending.counts.both
+    limits, both = shop.shop_limits(), ending.counts.both
     item, buyer = limits[ITEM_RULE], limits[BUYER_RULE]
     for name, sold in both.sold.items():
         if sold > (most := item.over(ending.seconds + LATE)):

@@ -12,7 +12,7 @@ from textwrap import wrap
 from headgate.cli.style import Style
 from tests.nginx.demo import shop
 from tests.nginx.demo.log_counts import BUYER_RULE, ITEM_RULE, LogCounts
-from tests.nginx.demo.sale import BOT_PART, CALM, CALM_PART, GATES, RUSH, SaleCounts, SaleResult, unasked
+from tests.nginx.demo.sale import BOT_PART, CALM, CALM_PART, GATES, RUSH, SaleCounts, SaleResult, local_refusals
 
 WIDTH = 79
 _NAME = 15
@@ -34,7 +34,7 @@ def head(ink: Style) -> list[str]:
 def rows(counts: SaleCounts, ink: Style, when: str = "") -> list[str]:
     """A line for each nginx, and one for all: since the sale began."""
     names = [f"nginx {number}" for number in range(1, len(counts.gates) + 1)]
-    all_of_it = (*_of(counts.both), unasked(counts), counts.questions, counts.arrived.total())
+    all_of_it = (*_of(counts.both), local_refusals(counts), counts.questions, counts.arrived.total())
     lines = [_row(name, _of(tally), ink) for name, tally in zip(names, counts.gates, strict=True)]
     lines.append(_row("together", all_of_it, ink))
     return [f"{'' if number else when:>4}  {line}" for number, line in enumerate(lines)]
@@ -113,7 +113,7 @@ def _bar(times: Sequence[float], values: Sequence[int], seconds: float, ink: Sty
 
 
 def _items(ending: SaleResult, ink: Style) -> list[str]:
-    limits, both = shop.allowed(), ending.counts.both
+    limits, both = shop.shop_limits(), ending.counts.both
     item, buyer = limits[ITEM_RULE], limits[BUYER_RULE]
     form = "{:<15}{:>8}{:>8}{:>18}   {}"
     lines = [ink(form.format("", "asked", "passed", "passed a second", "limit"), "dim")]
@@ -143,7 +143,7 @@ def _more(ending: SaleResult) -> list[str]:
 
 def _lessons(ending: SaleResult) -> list[str]:
     """Three sentences to take home."""
-    limits, counts = shop.allowed(), ending.counts
+    limits, counts = shop.shop_limits(), ending.counts
     both, item = counts.both, limits[ITEM_RULE]
     asked = both.asked.total()
     lessons = (

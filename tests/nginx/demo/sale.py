@@ -25,7 +25,7 @@ from typing import NamedTuple, Self
 
 from tests.nginx.demo import shop
 from tests.nginx.demo.log_counts import ITEM_RULE, LogCounts
-from tests.nginx.flood import asked_of
+from tests.nginx.flood import decisions_asked
 from tests.servers import RedisServer
 from tests.servers.binaries import command
 from tests.servers.nginx import NginxReply
@@ -83,7 +83,7 @@ class SaleResult(NamedTuple):
         return sold / (self.seconds - self.opened.seconds)
 
 
-def unasked(counts: SaleCounts) -> int:
+def local_refusals(counts: SaleCounts) -> int:
     """Refusals at an item's limit that nginx made by itself: shed, or still in its memory.
 
     Redis passes each sale, so its other answers were refusals (or answers to heartbeats, two a second).
@@ -150,7 +150,7 @@ class GatewaySale:
 
     def _begin(self) -> None:
         """Buyers come, to both nginx."""
-        self._before = asked_of(self.server)
+        self._before = decisions_asked(self.server)
         self._begun = time.time() + _LEAD
         said = {
             "BEGINS": self._begun,
@@ -175,7 +175,9 @@ class GatewaySale:
         """How it stands. Logs are written ten times a second, so they may be that much behind."""
         tallies = tuple(gate.look() + LogCounts() for gate in self.gates)
         passed = min(self.seconds, max(0.0, time.time() - self._begun))
-        return SaleCounts(passed, tallies, shop.arrived(self.backend), asked_of(self.server) - self._before)
+        return SaleCounts(
+            passed, tallies, shop.backend_arrivals(self.backend), decisions_asked(self.server) - self._before
+        )
 
     def _visit(self) -> tuple[NginxReply, int]:
         """Go there in person until refused, each time as somebody else: what that buyer sees, and the visits."""

@@ -53,7 +53,7 @@ class ShopLimit(NamedTuple):
         return self.burst + self.a_second * seconds
 
 
-def allowed() -> dict[str, ShopLimit]:
+def shop_limits() -> dict[str, ShopLimit]:
     """The limits by rule, as the book says them."""
     found = {}
     for rule in load.read(BOOK).rules:
@@ -77,7 +77,7 @@ def backend() -> Nginx:
     return Nginx(_BACKEND, _BACKEND_HTTP)
 
 
-def arrived(backend: Nginx) -> Counter[str]:
+def backend_arrivals(backend: Nginx) -> Counter[str]:
     """What reached the backend, by item."""
     return Counter(json.loads(backend.get("/arrived").body))
 

@@ -40,7 +40,7 @@ def url_of(server: RedisServer | Proxy | Cluster | Sentinels, fallback: str, dea
 
 
 @contextmanager
-def gateway(
+def ready_gateway(
     asked: RedisServer | Proxy | Cluster | Sentinels, *rules: dict[str, Any], **more: Any
 ) -> Iterator[NginxGateway]:
     """A gate all of whose workers have the book."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.limit_syntax import parse
-from tests.nginx.engines.redis.redis_harness import bundle
+from tests.nginx.engines.redis.redis_harness import limit_bundle
 from tests.servers import Nginx, RedisServer
 
 LEASING = Path(__file__).with_name("prefetch_driver.lua")
@@ -63,7 +63,7 @@ class PrefetchNginx(Nginx):
         self.rules = rules
         said = self.folder / "said.json"
         limits = [parse(rule.limit) for rule in rules.values()]
-        made = bundle(limits, lockouts=True)
+        made = limit_bundle(limits, lockouts=True)
         told = {}
         for (name, rule), limit in zip(rules.items(), limits, strict=True):
             prefetch = {"hold_us": rule.hold_us} | ({} if rule.units is None else {"units": rule.units})
@@ -124,14 +124,14 @@ class PrefetchFlood:
 
 
 @contextlib.contextmanager
-def kiosks(
+def start_prefetch_nginx(
     server: RedisServer, rules: Mapping[str, PrefetchRule], count: int = 2, room: str = "2m"
 ) -> Iterator[list[PrefetchNginx]]:
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(PrefetchNginx(server.url, rules, room)) for _ in range(count)]
 
 
-def gone(server: RedisServer, rule: str, limit: str, key: str = "ada") -> int:
+def charged_units(server: RedisServer, rule: str, limit: str, key: str = "ada") -> int:
     """Units that are charged to the key, as any other process finds them."""
     engine = RedisEngine(server.url)
     try:
@@ -141,15 +141,15 @@ def gone(server: RedisServer, rule: str, limit: str, key: str = "ada") -> int:
         engine.close()
 
 
-def settled(server: RedisServer, rule: str, limit: str, units: int, key: str = "ada") -> int:
+def await_charged_units(server: RedisServer, rule: str, limit: str, units: int, key: str = "ada") -> int:
     """Units gone, once they are as few as said; else when what was held is long overdue."""
     overdue = time.monotonic() + HOLD_US / 1e6 + LATE
-    while (found := gone(server, rule, limit, key)) != units and time.monotonic() < overdue:
+    while (found := charged_units(server, rule, limit, key)) != units and time.monotonic() < overdue:
         time.sleep(0.02)
     return found
 
 
-def questions(server: RedisServer) -> int:
+def script_calls(server: RedisServer) -> int:
     """Scripts that were called so far."""
     found = server.info("commandstats").get("cmdstat_evalsha", "calls=0")
     return int(found.split("calls=")[1].split(",")[0])

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.engines.layers.fallback.breaker import Breaker, BreakerRoute, BreakerState
-from tests.nginx.lua_twins import twins
+from tests.nginx.lua_twins import start_twins
 from tests.nginx.rules.luajit_process import LuajitProcess
 
 
 @pytest.fixture(scope="module")
 def lua() -> Iterator[LuajitProcess]:
-    running = twins()
+    running = start_twins()
     yield running
     running.close()
 

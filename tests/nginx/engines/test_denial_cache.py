@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.nginx.engines.redis.redis_harness import NginxRedisEngine, RedisDriverNginx
-from tests.nginx.flood import asked_of
+from tests.nginx.flood import decisions_asked
 from tests.servers import RedisServer
 
 # Whatever is opened has a denial cache around it, and a look into its dict in the place of `ask`.
@@ -52,7 +52,7 @@ class NginxDenialCacheHarness:
         for name in limits:
             self.engine.decide((name, "warm", 1))  # scripts are loaded
         self.kept("forget")
-        self._asked = asked_of(server)
+        self._asked = decisions_asked(server)
 
     def decide(self, *charges: tuple[str, str, int], commit: int = 1) -> list[Any]:
         """The facts of each; None of who was not asked."""
@@ -70,7 +70,7 @@ class NginxDenialCacheHarness:
 
     @property
     def asked(self) -> int:
-        before, self._asked = self._asked, asked_of(self.server)
+        before, self._asked = self._asked, decisions_asked(self.server)
         return self._asked - before
 
 

@@ -22,7 +22,7 @@ from tests.nginx.engines.outage_harness import (
     PLENTY,
     OutageLoad,
     await_back,
-    gateway,
+    ready_gateway,
     rule,
     statuses,
 )
@@ -48,7 +48,7 @@ def test_under_load_nobody_gets_an_error_and_only_those_under_way_and_probes_wai
     server: RedisServer, how: str
 ) -> None:
     clients, workers = 6, 2
-    with Proxy(server) as link, gateway(link, rule(limit="1000000/hour"), workers=workers) as gate:
+    with Proxy(server) as link, ready_gateway(link, rule(limit="1000000/hour"), workers=workers) as gate:
         assert set(statuses(gate, 10)) == {200}
         with OutageLoad(gate, clients) as load:
             time.sleep(0.5)
@@ -75,7 +75,7 @@ def test_under_load_nobody_gets_an_error_and_only_those_under_way_and_probes_wai
 
 def test_all_workers_say_once_that_redis_is_gone_and_once_that_it_is_back(server: RedisServer) -> None:
     patient = {"deadline": 1, "workers": 2}
-    with gateway(server, rule(limit="1000000/hour"), **patient) as gate, OutageLoad(gate, 8):
+    with ready_gateway(server, rule(limit="1000000/hour"), **patient) as gate, OutageLoad(gate, 8):
         time.sleep(0.5)
         for outage in (1, 2):
             server.pause()
@@ -93,7 +93,7 @@ def test_a_remembered_refusal_is_no_answer_of_redis(server: RedisServer) -> None
     """A call may probe Redis, but what memory says does not show that it answers."""
     one = rule("one", "1/minute fixed", key="header.one", missing="skip")
     two = rule("two", "9/day fixed", key="header.two", missing="skip")
-    with Proxy(server) as link, gateway(link, one, two, options="shed = false") as gate:
+    with Proxy(server) as link, ready_gateway(link, one, two, options="shed = false") as gate:
         assert statuses(gate, 1, two="b") == [200]
         link.refuse()
         link.cut()
@@ -115,7 +115,7 @@ def test_a_remembered_refusal_is_no_answer_of_redis(server: RedisServer) -> None
 
 
 def test_a_server_that_comes_back_empty_decides_again_within_two_seconds(server: RedisServer) -> None:
-    with gateway(server, rule(limit=PLENTY)) as gate:
+    with ready_gateway(server, rule(limit=PLENTY)) as gate:
         statuses(gate, 3)
         server.kill()
         assert set(statuses(gate, 20)) == {200}
@@ -128,7 +128,7 @@ def test_a_server_that_comes_back_empty_decides_again_within_two_seconds(server:
 
 def test_a_gate_that_starts_without_redis_goes_by_what_it_kept(server: RedisServer, tmp_path: Any) -> None:
     kept = tmp_path / "bundle.json"
-    with gateway(server, rule(), options=f'{PLAIN}, keep = "{kept}"') as gate:
+    with ready_gateway(server, rule(), options=f'{PLAIN}, keep = "{kept}"') as gate:
         statuses(gate, 1)
         until(lambda: None if kept.exists() else "not kept", 5)
         server.kill()
@@ -147,7 +147,7 @@ def test_a_gate_that_starts_without_redis_goes_by_what_it_kept(server: RedisServ
 def test_a_rule_does_what_its_word_says(server: RedisServer, fallback: str, said: dict[int, int], by: str) -> None:
     own = {"fallback": fallback} if by == "rule" else {}
     other = "deny" if fallback == "allow" else "allow"
-    with gateway(server, rule(**own), fallback=other if own else fallback, workers=2) as gate:
+    with ready_gateway(server, rule(**own), fallback=other if own else fallback, workers=2) as gate:
         assert statuses(gate, 1) == [200]
         server.kill()
         assert Counter(statuses(gate, 12)) == said
@@ -164,7 +164,7 @@ def test_rules_of_one_request_keep_each_its_own_word(server: RedisServer) -> Non
         rule("narrow", "1/day fixed", when={"path": ["/abs"]}),
         rule("aside", "1/day fixed", when={"path": ["/abs"]}, mode="shadow", fallback="deny"),
     ]
-    with gateway(server, *rules) as gate:
+    with ready_gateway(server, *rules) as gate:
         assert statuses(gate, 1, "/other") == [200]
         server.kill()
         assert set(statuses(gate, 4, "/ab")) == {429}
@@ -179,7 +179,7 @@ def test_nothing_is_charged_to_a_share_where_what_counts_here_refuses(server: Re
         rule("here", "2/day fixed", where="node"),
         rule("there", "3/day fixed", when={"path": ["/a", "/b"]}, key="path"),
     ]
-    with gateway(server, *rules) as gate:
+    with ready_gateway(server, *rules) as gate:
         server_up = gate.get("/none")
         assert server_up.status == 200  # one of the two that count here
         server.kill()
@@ -191,7 +191,7 @@ def test_a_leased_share_is_given_back_where_another_rule_refuses(server: RedisSe
         rule("leased", "3/day fixed", when={"path": ["/l", "/lb"]}, prefetch="100ms"),
         rule("refused", "100/hour", when={"path": "/lb"}, fallback="deny"),
     ]
-    with gateway(server, *rules) as gate:
+    with ready_gateway(server, *rules) as gate:
         assert statuses(gate, 1, "/other") == [200]
         server.kill()
         assert set(statuses(gate, 5, "/lb")) == {429}
@@ -199,7 +199,7 @@ def test_a_leased_share_is_given_back_where_another_rule_refuses(server: RedisSe
 
 
 def test_all_that_stands_around_redis_stands_inside_the_fallback(server: RedisServer) -> None:
-    with gateway(server, rule(), options="") as gate:
+    with ready_gateway(server, rule(), options="") as gate:
         assert statuses(gate, 1) == [200]
         server.kill()
         assert Counter(statuses(gate, 12)) == {200: 5, 429: 7}
@@ -212,7 +212,7 @@ def test_all_that_stands_around_redis_stands_inside_the_fallback(server: RedisSe
 
 def test_the_beginning_and_the_end_of_an_outage_admit_twice_the_limit_at_most(server: RedisServer) -> None:
     limit = 20
-    with gateway(server, rule(limit=f"{limit}/day fixed"), workers=2) as gate:
+    with ready_gateway(server, rule(limit=f"{limit}/day fixed"), workers=2) as gate:
         admitted = [Counter(statuses(gate, 30))[200]]
         for outage in (1, 2):
             server.pause()
@@ -289,7 +289,7 @@ class FallbackWalker:
 
 @pytest.fixture
 def walked(server: RedisServer) -> Iterator[FallbackWalker]:
-    with gateway(
+    with ready_gateway(
         server,
         rule(limit=f"{FallbackWalker.LIMIT}/day fixed", key="header.user", missing="deny"),
         deadline=FallbackWalker.DEADLINE,

@@ -9,7 +9,17 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.nginx.engines.outage_harness import AGAIN, BACK, GONE, PLENTY, SLOW, await_back, gateway, rule, statuses
+from tests.nginx.engines.outage_harness import (
+    AGAIN,
+    BACK,
+    GONE,
+    PLENTY,
+    SLOW,
+    await_back,
+    ready_gateway,
+    rule,
+    statuses,
+)
 from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import Cluster, Proxy, RedisServer, Sentinels
 from tests.servers.cluster import slot_of
@@ -64,7 +74,7 @@ REFUSALS: dict[str, tuple[Callable[[RedisServer], object], Callable[[RedisServer
 @pytest.mark.parametrize("word", REFUSALS)
 def test_a_server_that_refuses_is_one_line_until_it_does_not(server: RedisServer, word: str) -> None:
     refuse, restore = REFUSALS[word]
-    with gateway(server, rule(), rule("wide", "1000000/hour", when={"path": "/wide"})) as gate:
+    with ready_gateway(server, rule(), rule("wide", "1000000/hour", when={"path": "/wide"})) as gate:
         assert statuses(gate, 1, "/wide") == [200]
         refuse(server)
         assert Counter(statuses(gate, 10)) == {200: 5, 429: 5}
@@ -81,7 +91,7 @@ def test_a_server_that_refuses_is_one_line_until_it_does_not(server: RedisServer
 
 
 def test_a_server_that_takes_no_writes_is_left_alone(server: RedisServer) -> None:
-    with gateway(server, rule(limit="1000/hour"), url="&nodes=1") as gate:
+    with ready_gateway(server, rule(limit="1000/hour"), url="&nodes=1") as gate:
         assert statuses(gate, 1) == [200]
         server.call("CONFIG", "SET", "maxmemory", 1)
         server.call("CONFIG", "RESETSTAT")
@@ -95,7 +105,7 @@ def test_a_server_that_takes_no_writes_is_left_alone(server: RedisServer) -> Non
 
 
 def test_what_is_wrong_with_one_key_concerns_nobody_else(server: RedisServer) -> None:
-    with gateway(server, rule(limit="3/day fixed", key="header.user", missing="deny")) as gate:
+    with ready_gateway(server, rule(limit="3/day fixed", key="header.user", missing="deny")) as gate:
         assert statuses(gate, 1, user="ada") == [200]
         server.call("RPUSH", "hg2:fw:api:{header.user=bob}", "not", "ours")
         assert Counter(statuses(gate, 6, user="bob")) == {200: 3, 429: 3}  # by its share
@@ -114,7 +124,7 @@ def test_a_value_that_nobody_can_read_is_told_in_the_log(
 ) -> None:
     """Each rule does what its fallback says for that key alone, and the log names the key."""
     limits = rule(limit="3/day fixed", key="header.user", missing="deny", fallback=word)
-    with gateway(server, limits) as gate:
+    with ready_gateway(server, limits) as gate:
         server.call("SET", "hg2:fw:api:{header.user=bob}", "hello")
         assert Counter(statuses(gate, 6, user="bob")) == passed
         assert Counter(statuses(gate, 4, user="ada")) == {200: 3, 429: 1}  # by Redis
@@ -134,7 +144,7 @@ def test_a_question_from_before_says_nothing_about_now(server: RedisServer) -> N
         rule("hasty", "1000/hour", when={"path": "/hasty"}, deadline="100ms"),
         rule("patient", "1000/hour", when={"path": "/patient"}, deadline="4s"),
     ]
-    with Proxy(server) as link, gateway(link, *rules, deadline=4) as gate:
+    with Proxy(server) as link, ready_gateway(link, *rules, deadline=4) as gate:
         assert statuses(gate, 2, "/hasty") == [200, 200]
         link.swallow("replies")
         patient = threading.Thread(target=gate.get, args=["/patient"])
@@ -174,7 +184,7 @@ def await_quick(gate: NginxGateway) -> None:
 
 def test_slots_of_a_share_are_held_and_come_back(server: RedisServer) -> None:
     slots = rule("slots", "2 slots", when={"path": ["/slow", "/quick"]})
-    with gateway(server, slots, server=SLOW) as gate:
+    with ready_gateway(server, slots, server=SLOW) as gate:
         assert statuses(gate, 1, "/quick") == [200]
         server.kill()
         for _ in range(3):
@@ -186,7 +196,7 @@ def test_slots_of_a_share_are_held_and_come_back(server: RedisServer) -> None:
 def test_a_slot_goes_back_to_whoever_gave_it(server: RedisServer) -> None:
     slots = rule("slots", "1 slots", when={"path": ["/slow", "/quick"]})
     wide = rule("wide", "1000000/hour", when={"path": "/wide"})
-    with gateway(server, slots, wide, server=SLOW) as gate:
+    with ready_gateway(server, slots, wide, server=SLOW) as gate:
         await_quick(gate)
         server.pause()
         assert set(statuses(gate, 3, "/wide")) == {
@@ -211,7 +221,7 @@ def test_a_slot_goes_back_to_whoever_gave_it(server: RedisServer) -> None:
 
 
 def test_after_a_failover_the_new_master_decides() -> None:
-    with Sentinels() as watched, gateway(watched, rule(limit=PLENTY)) as gate:
+    with Sentinels() as watched, ready_gateway(watched, rule(limit=PLENTY)) as gate:
         assert statuses(gate, 2) == [200, 200]
         watched.kill_master()
         began = time.monotonic()
@@ -230,7 +240,7 @@ def test_a_node_that_is_gone_degrades_its_own_keys_only() -> None:
         users = [f"u{number}" for number in range(100)]
         ours = [user for user in users if slot_of(f"header.user={user}") < 16_384 // 3]
         others = [user for user in users if slot_of(f"header.user={user}") >= 2 * 16_384 // 3 + 1]
-        with gateway(cluster, rule(limit="2/day fixed", key="header.user", missing="deny")) as gate:
+        with ready_gateway(cluster, rule(limit="2/day fixed", key="header.user", missing="deny")) as gate:
             assert statuses(gate, 1, user=others[0]) + statuses(gate, 1, user=ours[0]) == [200, 200]
             gone.pause()
             assert statuses(gate, 3, user=ours[1]) == [200, 200, 429]

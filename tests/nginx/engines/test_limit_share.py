@@ -26,13 +26,13 @@ from headgate.engines.layers.fallback.limit_share import share
 from headgate.errors import InvalidRule
 from headgate.limit_syntax import parse
 from tests.engines.layers.test_limit_share import LIMITS
-from tests.nginx.lua_twins import entry, twins
+from tests.nginx.lua_twins import bundle_entry, start_twins
 from tests.nginx.rules.luajit_process import LuajitProcess
 
 
 @pytest.fixture(scope="module")
 def lua() -> Iterator[LuajitProcess]:
-    running = twins()
+    running = start_twins()
     yield running
     running.close()
 
@@ -130,7 +130,7 @@ def doubles(told: Any) -> Any:
 
 
 def told(limit: Limit | None) -> dict[str, Any] | bool:
-    return False if limit is None else share_fields(entry(limit))
+    return False if limit is None else share_fields(bundle_entry(limit))
 
 
 def share_fields(found: Any) -> Any:
@@ -154,7 +154,7 @@ def share_fields(found: Any) -> Any:
 @example(Smooth(5), 9008, 0)  # no period is so long
 def test_a_share_is_pythons(lua: LuajitProcess, limit: Limit, count: int, rank: int) -> None:
     rank = min(rank, count - 1)
-    assert doubles(share_fields(lua.ask("share", limit=entry(limit), count=count, rank=rank))) == told(
+    assert doubles(share_fields(lua.ask("share", limit=bundle_entry(limit), count=count, rank=rank))) == told(
         share(limit, count, rank)
     )
 
@@ -169,7 +169,7 @@ def test_a_share_is_pythons(lua: LuajitProcess, limit: Limit, count: int, rank: 
 @example(SlidingLog(1, 60 * YEAR / 1_000_000), 2)
 @example(SlidingWindow(3, 1, 10), 4)
 def test_the_share_of_a_member_without_a_rank_is_pythons(lua: LuajitProcess, limit: Limit, count: int) -> None:
-    assert doubles(share_fields(lua.ask("share", limit=entry(limit), count=count, rank=None))) == told(
+    assert doubles(share_fields(lua.ask("share", limit=bundle_entry(limit), count=count, rank=None))) == told(
         share(limit, count, None)
     )
 
@@ -180,7 +180,7 @@ def test_a_share_that_can_hardly_be_written_is_pythons(
     lua: LuajitProcess, limit: Limit, count: int, rank: int
 ) -> None:
     rank %= count
-    assert doubles(share_fields(lua.ask("share", limit=entry(limit), count=count, rank=rank))) == told(
+    assert doubles(share_fields(lua.ask("share", limit=bundle_entry(limit), count=count, rank=rank))) == told(
         share(limit, count, rank)
     )
 
@@ -190,7 +190,7 @@ def test_a_share_that_can_hardly_be_written_is_pythons(
 @example(LeakyBucket(1, 900, 50), 37, 3)
 @example(TokenBucket(1, 10 * 365 * 86400, 10), 20, 19)
 def test_an_even_share_is_pythons(lua: LuajitProcess, limit: Limit, count: int, rank: int | None) -> None:
-    assert doubles(share_fields(lua.ask("even", limit=entry(limit), count=count, rank=rank))) == told(
+    assert doubles(share_fields(lua.ask("even", limit=bundle_entry(limit), count=count, rank=rank))) == told(
         even_share(limit, count, rank)
     )
 
@@ -199,27 +199,23 @@ def test_an_even_share_is_pythons(lua: LuajitProcess, limit: Limit, count: int, 
 @given(LIMITS | edges())
 @example(TokenBucket(90_001, 10_000_000_023 / 1_000_000, 27_628_826_087))  # one grain more than whole seconds
 def test_what_a_limit_gives_is_what_a_bundle_says(lua: LuajitProcess, limit: Limit) -> None:
-    answer = lua.ask("complete", limit=entry(limit))
+    answer = lua.ask("complete", limit=bundle_entry(limit))
     assert answer == told(limit)
 
 
 def test_shares_by_hand(lua: LuajitProcess) -> None:
-    limit = entry(parse("100/s burst 10"))
-    shares = [lua.ask("share", limit=limit, count=3, rank=rank) for rank in range(3)]
-    assert [each["numbers"][:3] for each in shares] == [["1", "30000", str(burst)] for burst in (4, 3, 3)]
-    assert lua.ask("share", limit=entry(parse("100/s burst 2")), count=3, rank=2) is False
-    assert lua.ask("even", limit=entry(parse("100/s burst 2")), count=3, rank=2)["numbers"][:3] == [
-        "1",
-        "30000",
-        "1",
+    def numbers(verb: str, text: str, count: int, rank: int | None) -> list[str]:
+        found: list[str] = lua.ask(verb, limit=bundle_entry(parse(text)), count=count, rank=rank)["numbers"]
+        return found
+
+    assert [numbers("share", "100/s burst 10", 3, rank)[:3] for rank in range(3)] == [
+        ["1", "30000", str(burst)] for burst in (4, 3, 3)
     ]
-    assert lua.ask("share", limit=entry(parse("100/s burst 2")), count=3, rank=None)["numbers"][:3] == [
-        "1",
-        "30000",
-        "1",
-    ]
-    assert lua.ask("even", limit=entry(parse("100/s queue 0")), count=4, rank=3)["numbers"][:2] == ["25000", "0"]
-    assert lua.ask("even", limit=entry(parse("3/s sliding")), count=4, rank=0)["numbers"] == ["1", "133334", "10"]
+    assert lua.ask("share", limit=bundle_entry(parse("100/s burst 2")), count=3, rank=2) is False
+    assert numbers("even", "100/s burst 2", 3, 2)[:3] == ["1", "30000", "1"]
+    assert numbers("share", "100/s burst 2", 3, None)[:3] == ["1", "30000", "1"]
+    assert numbers("even", "100/s queue 0", 4, 3)[:2] == ["25000", "0"]
+    assert numbers("even", "3/s sliding", 4, 0) == ["1", "133334", "10"]
 
 
 @settings(max_examples=1000, deadline=None)

@@ -20,10 +20,10 @@ from tests.nginx.engines.prefetch_harness import (
     PrefetchFlood,
     PrefetchNginx,
     PrefetchRule,
-    gone,
-    kiosks,
-    questions,
-    settled,
+    await_charged_units,
+    charged_units,
+    script_calls,
+    start_prefetch_nginx,
 )
 from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import Proxy, RedisServer
@@ -40,22 +40,22 @@ CELLS = {"cells": PrefetchRule("20000/10s sliding")}  # of a second each
 @pytest.mark.parametrize("rule", SLOW)
 def test_what_is_gone_is_what_was_admitted(redis_server: RedisServer, rule: str) -> None:
     """Two nginx, four workers, one key; far fewer questions than calls; and nothing is lost or made on the way."""
-    with kiosks(redis_server, SLOW) as both:
-        before = questions(redis_server)
+    with start_prefetch_nginx(redis_server, SLOW) as both:
+        before = script_calls(redis_server)
         with PrefetchFlood(both, rule) as crowd:
             told = crowd.end()
-        asked = questions(redis_server) - before
+        asked = script_calls(redis_server) - before
         assert told.troubles == told.refused == 0
         assert told.admitted == told.calls > 500
         assert asked < told.calls / 4
         assert told.leased > told.calls / 2
-        assert settled(redis_server, rule, SLOW[rule].limit, told.admitted) == told.admitted
+        assert await_charged_units(redis_server, rule, SLOW[rule].limit, told.admitted) == told.admitted
 
 
 @pytest.mark.parametrize("rule", ["bucket", "log", "cells"])
 def test_who_gives_back(redis_server: RedisServer, rule: str) -> None:
     """Every third call gives its unit back, half of them when the stock that it came from has ended."""
-    with kiosks(redis_server, SLOW | CELLS) as both:
+    with start_prefetch_nginx(redis_server, SLOW | CELLS) as both:
         with PrefetchFlood(
             both, rule, each=24, seconds=1.5, refund_every=3, refund_after=HOLD_US / 1e6 * 1.2
         ) as crowd:
@@ -63,15 +63,15 @@ def test_who_gives_back(redis_server: RedisServer, rule: str) -> None:
         assert told.returned > 40
         assert told.admitted + told.returned == told.calls
         # Where many units come back, what drained of each since it was taken may be lost: less than one in all.
-        found = settled(redis_server, rule, (SLOW | CELLS)[rule].limit, told.admitted)
+        found = await_charged_units(redis_server, rule, (SLOW | CELLS)[rule].limit, told.admitted)
         assert told.admitted <= found <= told.admitted + (rule == "bucket")
 
 
 def test_calls_of_all_sizes(redis_server: RedisServer) -> None:
-    with kiosks(redis_server, SLOW) as both:
+    with start_prefetch_nginx(redis_server, SLOW) as both:
         with PrefetchFlood(both, "bucket", costs=[1, 1, 5, 2, 1, 3000, 3]) as crowd:
             told = crowd.end()
-        found = settled(redis_server, "bucket", SLOW["bucket"].limit, told.admitted)
+        found = await_charged_units(redis_server, "bucket", SLOW["bucket"].limit, told.admitted)
         assert told.admitted <= 20_000
         assert told.leased > 100
         # Two workers may have met at the end of a stock.
@@ -88,7 +88,7 @@ EDGE = {
 
 def test_at_most_n_times_u_more(redis_server: RedisServer) -> None:
     """More is asked for than there is. All that can pass does, and hardly more: N * U is what may."""
-    with kiosks(redis_server, EDGE) as both:
+    with start_prefetch_nginx(redis_server, EDGE) as both:
         began = time.monotonic()
         with PrefetchFlood(both, "edge", seconds=2.5) as crowd:
             told = crowd.end()
@@ -121,7 +121,7 @@ def test_at_most_u_are_kept_from_others(redis_server: RedisServer, callers: int)
 
 
 def test_not_one_more_in_a_fixed_window(redis_server: RedisServer) -> None:
-    with kiosks(redis_server, EDGE) as both, PrefetchFlood(both, "window", seconds=3.2) as crowd:
+    with start_prefetch_nginx(redis_server, EDGE) as both, PrefetchFlood(both, "window", seconds=3.2) as crowd:
         windows = crowd.marks()
         told = crowd.end()
     assert told.leased > 500
@@ -133,7 +133,7 @@ def test_not_one_more_in_a_fixed_window(redis_server: RedisServer) -> None:
 
 def test_a_stock_ends_with_its_window(redis_server: RedisServer) -> None:
     """Windows end while there is something in stock."""
-    with kiosks(redis_server, EDGE) as both, PrefetchFlood(both, "wide", seconds=3.2) as crowd:
+    with start_prefetch_nginx(redis_server, EDGE) as both, PrefetchFlood(both, "wide", seconds=3.2) as crowd:
         assert len(crowd.marks()) >= 3
         told = crowd.end()
     assert told.leased > told.calls / 2
@@ -145,19 +145,19 @@ HELD = {"slow": PrefetchRule("20000/year burst 20000", hold_us=30_000_000)}
 
 
 def test_a_cold_key_asks_itself(redis_server: RedisServer) -> None:
-    with kiosks(redis_server, SLOW, count=1) as (nginx,):
+    with start_prefetch_nginx(redis_server, SLOW, count=1) as (nginx,):
         assert nginx.take("bucket")["facts"][:2] == [1, 19_999]
-        before = questions(redis_server)
+        before = script_calls(redis_server)
         for _ in range(6):
             assert not nginx.take("bucket")["leased"]
             time.sleep(HOLD_US / 1e6 / 2)
-        assert questions(redis_server) - before == 6
+        assert script_calls(redis_server) - before == 6
 
 
 def test_facts_tell_what_is_left(redis_server: RedisServer) -> None:
     """Call for call, as if each had been asked of Redis. A stock knows nothing of what was asked of Redis after it
     was ordered, nor of another stock that it meets."""
-    with kiosks(redis_server, HELD, count=1) as (nginx,):
+    with start_prefetch_nginx(redis_server, HELD, count=1) as (nginx,):
         found = [nginx.take("slow") for _ in range(60)]
         stocks = [one["stock"] for one in found if one["leased"]]
         assert len(stocks) > 30
@@ -178,40 +178,40 @@ def test_facts_tell_what_is_left(redis_server: RedisServer) -> None:
 
 
 def test_a_unit_goes_back_into_its_stock(redis_server: RedisServer) -> None:
-    with kiosks(redis_server, HELD, count=1) as (nginx,):
+    with start_prefetch_nginx(redis_server, HELD, count=1) as (nginx,):
         for _ in range(8):
             nginx.take("slow")
         time.sleep(0.5)  # an order that is on its way has come
-        charged = gone(redis_server, "slow", HELD["slow"].limit)
-        before = questions(redis_server)
+        charged = charged_units(redis_server, "slow", HELD["slow"].limit)
+        before = script_calls(redis_server)
         told = [nginx.take("slow", refund=True) for _ in range(20)]
         assert all(one["leased"] for one in told)
         assert {one["facts"][1] for one in told} == {told[0]["facts"][1]}
         assert all(one["after"][1] == one["facts"][1] + 1 for one in told)
-        assert questions(redis_server) == before
-        assert gone(redis_server, "slow", HELD["slow"].limit) == charged
+        assert script_calls(redis_server) == before
+        assert charged_units(redis_server, "slow", HELD["slow"].limit) == charged
 
 
 def test_a_unit_that_comes_back_while_its_stock_ends(redis_server: RedisServer) -> None:
     """Whoever ends the stock gives it back with the rest: it does not go back twice."""
-    with kiosks(redis_server, HELD, count=1) as (nginx,):
+    with start_prefetch_nginx(redis_server, HELD, count=1) as (nginx,):
         for _ in range(8):
             nginx.take("slow")
         time.sleep(0.5)
         left = nginx.do("take_and_meet_an_end", rule="slow", key="ada")["left"]
         assert left > 1
-        assert settled(redis_server, "slow", HELD["slow"].limit, 8) == 8
+        assert await_charged_units(redis_server, "slow", HELD["slow"].limit, 8) == 8
 
 
 def test_a_call_that_wants_more_than_is_left(redis_server: RedisServer) -> None:
     """It ends the stock; what is left goes back, and the call is asked for by itself."""
-    with kiosks(redis_server, HELD, count=1) as (nginx,):
+    with start_prefetch_nginx(redis_server, HELD, count=1) as (nginx,):
         for _ in range(8):
             nginx.take("slow")
         time.sleep(0.5)
-        assert gone(redis_server, "slow", HELD["slow"].limit) > 8
+        assert charged_units(redis_server, "slow", HELD["slow"].limit) > 8
         assert not nginx.take("slow", cost=1000)["leased"]
-        assert settled(redis_server, "slow", HELD["slow"].limit, 1008) == 1008
+        assert await_charged_units(redis_server, "slow", HELD["slow"].limit, 1008) == 1008
 
 
 NEVER = {
@@ -227,25 +227,25 @@ NEVER = {
 @pytest.mark.parametrize("rule", NEVER)
 def test_what_is_never_leased(redis_server: RedisServer, rule: str) -> None:
     cost = 3 if rule == "large" else 1
-    with kiosks(redis_server, NEVER, count=1) as (nginx,):
+    with start_prefetch_nginx(redis_server, NEVER, count=1) as (nginx,):
         nginx.take(rule, cost=cost)
-        before = questions(redis_server)
+        before = script_calls(redis_server)
         assert not any(nginx.take(rule, cost=cost)["leased"] for _ in range(30))
-        assert questions(redis_server) - before == 30
+        assert script_calls(redis_server) - before == 30
 
 
 def test_peeks_ask(redis_server: RedisServer) -> None:
-    with kiosks(redis_server, HELD, count=1) as (nginx,):
+    with start_prefetch_nginx(redis_server, HELD, count=1) as (nginx,):
         for _ in range(8):
             nginx.take("slow")
-        before = questions(redis_server)
+        before = script_calls(redis_server)
         assert not any(nginx.take("slow", commit=0)["leased"] for _ in range(5))
-        assert questions(redis_server) - before == 5
+        assert script_calls(redis_server) - before == 5
 
 
 def test_a_reload(redis_server: RedisServer) -> None:
     """Workers that end give back what they ordered; nobody is refused, and nothing is lost."""
-    with kiosks(redis_server, HELD, count=1) as (nginx,):
+    with start_prefetch_nginx(redis_server, HELD, count=1) as (nginx,):
         for _ in range(3):
             with PrefetchFlood([nginx], "slow", seconds=10, pause=0.004) as crowd:
                 time.sleep(0.3)
@@ -255,12 +255,12 @@ def test_a_reload(redis_server: RedisServer) -> None:
         assert told.leased > 50
         # Once more, so that the last workers end as well.
         nginx.reload()
-        assert settled(redis_server, "slow", HELD["slow"].limit, told.admitted) == told.admitted
+        assert await_charged_units(redis_server, "slow", HELD["slow"].limit, told.admitted) == told.admitted
 
 
 def test_a_worker_is_killed(redis_server: RedisServer) -> None:
     """Whatever it was about: nobody gets a unit that was not charged, and the others go on."""
-    with kiosks(redis_server, SLOW, count=1) as (nginx,):
+    with start_prefetch_nginx(redis_server, SLOW, count=1) as (nginx,):
         for _ in range(3):
             with PrefetchFlood([nginx], "bucket", seconds=0.6, deadline=0.5) as crowd:
                 time.sleep(0.3)
@@ -269,30 +269,31 @@ def test_a_worker_is_killed(redis_server: RedisServer) -> None:
                     crowd.marks()
         time.sleep(2.5)  # a flag that was left is gone by then
         killed = nginx.told()
-        before = gone(redis_server, "bucket", SLOW["bucket"].limit)
+        before = charged_units(redis_server, "bucket", SLOW["bucket"].limit)
         assert 500 < killed.admitted <= before
         with PrefetchFlood([nginx], "bucket") as crowd:
             told = crowd.end()
         assert told.leased > told.calls / 2
         assert (
-            settled(redis_server, "bucket", SLOW["bucket"].limit, before + told.admitted) == before + told.admitted
+            await_charged_units(redis_server, "bucket", SLOW["bucket"].limit, before + told.admitted)
+            == before + told.admitted
         )
 
 
 def test_a_full_dict_leases_nothing(redis_server: RedisServer) -> None:
     """And throws nothing out."""
-    with kiosks(redis_server, SLOW, count=1, room="32k") as (nginx,):
+    with start_prefetch_nginx(redis_server, SLOW, count=1, room="32k") as (nginx,):
         count = nginx.do("fill")["count"]
         with PrefetchFlood([nginx], "bucket") as crowd:
             told = crowd.end()
         assert nginx.do("filled", count=count)["count"] == count > 20
         assert told.admitted == told.calls
-        assert settled(redis_server, "bucket", SLOW["bucket"].limit, told.admitted) == told.admitted
+        assert await_charged_units(redis_server, "bucket", SLOW["bucket"].limit, told.admitted) == told.admitted
 
 
 def test_redis_is_gone(redis_server: RedisServer) -> None:
     """What is in stock is handed out; then there is no answer, as without a lease, and after it all is well."""
-    with RedisServer() as server, kiosks(server, HELD, count=1) as (nginx,):
+    with RedisServer() as server, start_prefetch_nginx(server, HELD, count=1) as (nginx,):
         for _ in range(6):
             nginx.take("slow")
         server.pause()
@@ -316,4 +317,4 @@ def test_another_rule_refuses(redis_server: RedisServer) -> None:
         statuses = Counter(gate.get("/").status for _ in range(150))
         assert statuses == {200: 25, 429: 125}
         assert gate.get("/").status == 429
-        assert settled(redis_server, "hot", SLOW["bucket"].limit, 25, "address=127.0.0.1") == 25
+        assert await_charged_units(redis_server, "hot", SLOW["bucket"].limit, 25, "address=127.0.0.1") == 25

@@ -15,7 +15,7 @@ from headgate.engines.layers.prefetch.prefetched_units import Demand, Prefetched
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.limit_syntax import parse
 from tests.engines.layers.test_limit_share import LIMITS
-from tests.nginx.lua_twins import entry
+from tests.nginx.lua_twins import bundle_entry
 from tests.nginx.rules.luajit_process import LuajitProcess
 
 DRIVER = Path(__file__).with_name("prefetched_units.lua")
@@ -34,7 +34,7 @@ def lua() -> Iterator[LuajitProcess]:
 @given(limit=LIMITS, units=st.none() | st.integers(1, 2**50))
 def test_how_much_is_held_at_most(lua: LuajitProcess, limit: Limit, units: int | None) -> None:
     told = {} if units is None else {"units": units}
-    assert lua.ask("bound", limit=entry(limit), **told) == min(MOST, max_prefetch(limit, units))
+    assert lua.ask("bound", limit=bundle_entry(limit), **told) == min(MOST, max_prefetch(limit, units))
 
 
 @given(
@@ -56,7 +56,7 @@ def test_a_receipt_is_pythons(
     lefts = sorted({0, extra, data.draw(st.integers(0, extra))})
     batch = PrefetchedUnits(meter, "ada", facts, 1, extra, PrefetchTable(), Demand(0))
     words = [int(word or 0) for word in facts]
-    found = lua.ask("receipts", limit=entry(limit), facts=words, extra=extra, lefts=lefts)
+    found = lua.ask("receipts", limit=bundle_entry(limit), facts=words, extra=extra, lefts=lefts)
     for left, receipt in zip(lefts, found, strict=True):
         told = batch.outcome(left)
         assert receipt[1] == told[1]
@@ -74,7 +74,7 @@ def test_no_unit_outlasts_its_water(lua: LuajitProcess) -> None:
     batch = PrefetchedUnits(meter, "ada", facts, 1, 100_000, PrefetchTable(), Demand(0))
     lefts = list(range(0, 100_000, 7))
     words = [int(word or 0) for word in facts]
-    found = lua.ask("receipts", limit=entry(limit), facts=words, extra=100_000, lefts=lefts)
+    found = lua.ask("receipts", limit=bundle_entry(limit), facts=words, extra=100_000, lefts=lefts)
     less = {
         batch.outcome(left)[RESET_AFTER_US] - one[RESET_AFTER_US] for left, one in zip(lefts, found, strict=True)
     }

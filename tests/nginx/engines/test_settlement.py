@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.nginx.engines.outage_harness import GONE, OutageLoad, await_back, gateway, rule, statuses
+from tests.nginx.engines.outage_harness import GONE, OutageLoad, await_back, ready_gateway, rule, statuses
 from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import Proxy, RedisServer
 from tests.servers.waiting import until
@@ -46,7 +46,7 @@ def cut_off(link: Proxy, gate: NginxGateway) -> None:
 
 
 def test_what_all_workers_admitted_alone_is_charged_to_redis_once(server: RedisServer) -> None:
-    with Proxy(server) as link, gateway(link, rule(limit=f"{LIMIT}/day fixed"), workers=WORKERS) as gate:
+    with Proxy(server) as link, ready_gateway(link, rule(limit=f"{LIMIT}/day fixed"), workers=WORKERS) as gate:
         assert remaining(gate) == LIMIT - 1
         with OutageLoad(gate, 6) as load:
             time.sleep(0.3)
@@ -63,7 +63,7 @@ def test_what_all_workers_admitted_alone_is_charged_to_redis_once(server: RedisS
 
 
 def test_a_redis_that_lost_its_memory_learns_what_was_admitted_without_it(server: RedisServer) -> None:
-    with gateway(server, rule(limit="20/day fixed"), workers=WORKERS) as gate:
+    with ready_gateway(server, rule(limit="20/day fixed"), workers=WORKERS) as gate:
         assert statuses(gate, 1) == [200]
         server.kill()
         assert Counter(statuses(gate, 30)) == {200: 20, 429: 10}
@@ -74,7 +74,7 @@ def test_a_redis_that_lost_its_memory_learns_what_was_admitted_without_it(server
 
 def test_a_count_that_nobody_uses_is_settled_in_the_background(server: RedisServer) -> None:
     keyed = rule(limit="20/day fixed", key="header.user", missing="one")
-    with Proxy(server) as link, gateway(link, keyed) as gate:
+    with Proxy(server) as link, ready_gateway(link, keyed) as gate:
         assert statuses(gate, 1, user="ada") == [200]
         cut_off(link, gate)
         assert statuses(gate, 5, user="bob") == [200] * 5
@@ -90,7 +90,7 @@ def test_what_a_share_gave_back_is_not_charged(server: RedisServer) -> None:
         rule("first", "100000/day fixed", when={"path": "/b"}, prefetch={"for": "100ms", "units": 1}),
         rule("refused", "100000/hour", when={"path": "/b"}, fallback="deny"),
     ]
-    with Proxy(server) as link, gateway(link, *rules) as gate:
+    with Proxy(server) as link, ready_gateway(link, *rules) as gate:
         assert statuses(gate, 1) == [200]
         link.refuse()
         link.cut()
@@ -104,7 +104,7 @@ def test_what_a_share_gave_back_is_not_charged(server: RedisServer) -> None:
 def test_while_accounts_are_settled_a_call_must_pass_its_share_too(server: RedisServer) -> None:
     """The share is used up, and Redis came back empty: nothing passes while others may still decide alone, nor
     after that."""
-    with Proxy(server) as link, gateway(link, rule(limit="5/day fixed")) as gate:
+    with Proxy(server) as link, ready_gateway(link, rule(limit="5/day fixed")) as gate:
         assert statuses(gate, 1) == [200]
         cut_off(link, gate)
         statuses(gate, 10)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from headgate.engines.redis.sync_engine import RedisEngine
-from tests.nginx.engines.outage_harness import gateway, rule, statuses
+from tests.nginx.engines.outage_harness import ready_gateway, rule, statuses
 from tests.servers import RedisServer
 from tests.servers.waiting import until
 
@@ -21,7 +21,7 @@ def server() -> Iterator[RedisServer]:
 @pytest.mark.parametrize("limit", ["2/s queue 0", "2/s burst 1", "2/s fixed", "2/s sliding", "2/s log"])
 def test_the_rate_of_a_split_limit_is_divided_whatever_its_burst(server: RedisServer, limit: str) -> None:
     """Of 2/s, each of 40 has one unit in 20 s: with windows cut on the epoch, at most two in any such span."""
-    with gateway(server, rule(limit=limit, where="split", nodes=40)) as gate:
+    with ready_gateway(server, rule(limit=limit, where="split", nodes=40)) as gate:
         passed = 0
         for _ in range(4):
             passed += statuses(gate, 2).count(200)
@@ -31,7 +31,7 @@ def test_the_rate_of_a_split_limit_is_divided_whatever_its_burst(server: RedisSe
 
 def test_a_limit_that_is_split_among_those_who_count_themselves_follows_their_number(server: RedisServer) -> None:
     others = RedisEngine(server.url)
-    with gateway(server, rule(limit="8/year", where="split")) as gate:
+    with ready_gateway(server, rule(limit="8/year", where="split")) as gate:
         for _ in range(3):
             for other in ("1", "2", "3"):
                 others.heartbeat(other)
@@ -46,7 +46,7 @@ def test_a_limit_that_is_split_among_those_who_count_themselves_follows_their_nu
 def test_an_nginx_that_was_told_the_number_admits_its_share_while_redis_is_gone(
     server: RedisServer, limit: str
 ) -> None:
-    with gateway(server, rule(limit=limit), url="&nodes=40") as gate:
+    with ready_gateway(server, rule(limit=limit), url="&nodes=40") as gate:
         until(lambda: None if 429 in statuses(gate, 3) else "no rule is in force", 10)
         server.kill()
         passed = 0

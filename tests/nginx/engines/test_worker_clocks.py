@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.nginx.engines.outage_harness import gateway
+from tests.nginx.engines.outage_harness import ready_gateway
 from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import RedisServer
 from tests.servers.binaries import command
@@ -89,7 +89,7 @@ def on_shared_dict(workers: int) -> Iterator[NginxGateway]:
 def on_shares(workers: int) -> Iterator[NginxGateway]:
     """Redis is gone, and fallback=local decides."""
     port = free_port()
-    with RedisServer() as server, gateway(server, RULE, **counting(port), workers=workers) as gate:
+    with RedisServer() as server, ready_gateway(server, RULE, **counting(port), workers=workers) as gate:
         await_workers(gate, port, workers)
         server.kill()
         yield gate

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from headgate.algorithms.decision import Verdict, restriction
 from tests.http.test_headers import passed, refused
 from tests.nginx.http.test_headers import told, verdicts
-from tests.nginx.lua_twins import twins
+from tests.nginx.lua_twins import start_twins
 from tests.nginx.rules.luajit_process import LuajitProcess
 
 
 @pytest.fixture(scope="module")
 def lua() -> Iterator[LuajitProcess]:
-    running = twins()
+    running = start_twins()
     yield running
     running.close()
 

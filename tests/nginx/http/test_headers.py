@@ -12,7 +12,7 @@ from headgate.algorithms.limit import SECOND, Limit
 from headgate.http.headers import headers
 from headgate.limit_syntax import parse
 from tests.http.test_headers import FORMS, LIMITS, START_US, StubDecision, passed, refused
-from tests.nginx.lua_twins import entry, twins
+from tests.nginx.lua_twins import bundle_entry, start_twins
 from tests.nginx.rules.luajit_process import LuajitProcess
 
 NEVER, LOCKED_OUT = -1, -3
@@ -20,7 +20,7 @@ NEVER, LOCKED_OUT = -1, -3
 
 @pytest.fixture(scope="module")
 def lua() -> Iterator[LuajitProcess]:
-    running = twins()
+    running = start_twins()
     yield running
     running.close()
 
@@ -30,7 +30,7 @@ def told(verdict: Verdict, locked: bool = False) -> dict[str, Any]:
     wait_us = NEVER if verdict.retry_after_us is None else verdict.retry_after_us
     allowed = 1 if verdict.allowed else LOCKED_OUT if locked else 0
     facts = [allowed, verdict.remaining, wait_us, verdict.reset_after_us, verdict.delay_us, verdict.at_us, 0]
-    said = {"limit": entry(verdict.limit), "facts": facts, "cost": verdict.cost}
+    said = {"limit": bundle_entry(verdict.limit), "facts": facts, "cost": verdict.cost}
     return said if verdict.rule is None else said | {"rule": verdict.rule}
 
 

@@ -17,7 +17,7 @@ import pytest
 from headgate.rules import load
 from headgate.rules.ip_networks import canonical
 from headgate.rules.serialization import document
-from tests.nginx.rules.luajit_process import raw
+from tests.nginx.rules.luajit_process import raw_bytes
 from tests.rules.match_vectors import lines
 from tests.servers import Nginx
 from tests.servers.redis_server import free_port
@@ -120,13 +120,13 @@ def written(request: dict[str, Any]) -> bytes:
 
 
 def of_match(line: dict[str, Any]) -> tuple[str, list[tuple[bytes, bytes, int]]]:
-    expected = [(one["rule"].encode(), raw(one["key"]), one["cost"]) for one in line["expect"]]
+    expected = [(one["rule"].encode(), raw_bytes(one["key"]), one["cost"]) for one in line["expect"]]
     return json.dumps(document(load.from_mapping(line["rules"]))), expected
 
 
 def of_key(line: dict[str, Any]) -> tuple[str, list[tuple[bytes, bytes, int]]]:
     rule = {"name": "r", "limit": "10/s", "key": line["key"], "missing": line["missing"]}
-    expected = [] if line["expect"] is None else [(b"r", raw(line["expect"]), 1)]
+    expected = [] if line["expect"] is None else [(b"r", raw_bytes(line["expect"]), 1)]
     return json.dumps({"rules": [rule]}), expected
 
 

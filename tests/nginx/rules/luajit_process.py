@@ -29,7 +29,7 @@ class LuajitProcess:
         assert to is not None
         assert back is not None
         assert errors is not None
-        line = json.dumps(spelled({"ask": verb, **question}), ensure_ascii=False)
+        line = json.dumps(driver_value({"ask": verb, **question}), ensure_ascii=False)
         to.write(line.encode("latin-1") + b"\n")
         to.flush()
         answer = back.readline()
@@ -40,20 +40,20 @@ class LuajitProcess:
         self._process.communicate(timeout=10)
 
 
-def spelled(value: Any) -> Any:
+def driver_value(value: Any) -> Any:
     """Every text and number as it crosses. Lua's numbers are doubles, so others are handed over as text."""
     if isinstance(value, dict):
-        return {spelled(name): spelled(inner) for name, inner in value.items()}
+        return {driver_value(name): driver_value(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [spelled(inner) for inner in value]
+        return [driver_value(inner) for inner in value]
     if isinstance(value, int) and float(value) != value:
         value = str(value)
     if isinstance(value, str):
-        value = raw(value)
+        value = raw_bytes(value)
     return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
-def raw(text: str) -> bytes:
+def raw_bytes(text: str) -> bytes:
     """The bytes of a text, with those that are not UTF-8 as they came."""
     try:
         return text.encode("utf-8", "surrogateescape")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.nginx.lua_twins import twins
+from tests.nginx.lua_twins import start_twins
 from tests.nginx.rules.luajit_process import LuajitProcess
 from tests.repo_rules.repository import ROOT
 
@@ -25,7 +25,7 @@ VALUES = st.recursive(
 
 @pytest.fixture(scope="module")
 def lua() -> Iterator[LuajitProcess]:
-    running = twins()
+    running = start_twins()
     yield running
     running.close()
 

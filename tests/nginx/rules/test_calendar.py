@@ -13,7 +13,7 @@ from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import SECOND, Limit
 from headgate.calendar import resolve, time_zone
 from headgate.limit_syntax import parse
-from tests.nginx.lua_twins import entry, twins
+from tests.nginx.lua_twins import bundle_entry, start_twins
 from tests.nginx.rules.luajit_process import LuajitProcess
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -46,7 +46,7 @@ UNITS = ["day", "week", "month", "year"]
 
 @pytest.fixture(scope="module")
 def lua() -> Iterator[LuajitProcess]:
-    running = twins()
+    running = start_twins()
     yield running
     running.close()
 
@@ -77,7 +77,7 @@ def offsets(zone: str) -> list[list[int]]:
 
 
 def asked(lua: LuajitProcess, limit: Limit, zone: str, times: list[int]) -> Any:
-    return lua.ask("calendar", limit=entry(limit), zones={zone: offsets(zone)}, times=times)
+    return lua.ask("calendar", limit=bundle_entry(limit), zones={zone: offsets(zone)}, times=times)
 
 
 def words(limit: Limit, now_us: int) -> list[str]:
@@ -138,13 +138,13 @@ def test_within_a_window_nothing_is_worked_out_again(lua: LuajitProcess) -> None
 @pytest.mark.parametrize("text", ["1000/day fixed", "10/s", "10/minute queue 5", "5/s smooth"])
 def test_without_a_calendar_the_numbers_are_the_bundles(lua: LuajitProcess, text: str) -> None:
     limit = parse(text)
-    answer = lua.ask("calendar", limit=entry(limit), zones={}, times=[second(2026, 1, 1) * SECOND])
-    assert answer["words"] == [entry(limit)["numbers"]]
+    answer = lua.ask("calendar", limit=bundle_entry(limit), zones={}, times=[second(2026, 1, 1) * SECOND])
+    assert answer["words"] == [bundle_entry(limit)["numbers"]]
 
 
 def test_a_zone_that_the_bundle_leaves_out_is_named(lua: LuajitProcess) -> None:
     limit = parse("1000/month fixed in Europe/Berlin")
-    answer = lua.ask("calendar", limit=entry(limit), zones={}, times=[second(2026, 1, 1) * SECOND])
+    answer = lua.ask("calendar", limit=bundle_entry(limit), zones={}, times=[second(2026, 1, 1) * SECOND])
     assert answer["words"][0]["error"] == (
         'The bundle does not say when the clocks of "Europe/Berlin" change, which the limit 1000/month fixed in '
         "Europe/Berlin asks for. Compile or push the rulebook again."

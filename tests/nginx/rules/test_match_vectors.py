@@ -22,7 +22,7 @@ from headgate.rules.keys import Dimension, key_builder
 from headgate.rules.match import Match, Matcher
 from headgate.rules.rule import Choice, Rule, Rulebook
 from headgate.rules.serialization import document
-from tests.nginx.rules.luajit_process import LuajitProcess, raw
+from tests.nginx.rules.luajit_process import LuajitProcess, raw_bytes
 from tests.rules.match_vectors import lines
 from tests.rules.random_rulebooks import CALLS, books
 
@@ -34,7 +34,7 @@ def test_keys(lua: LuajitProcess, line: dict[str, Any]) -> None:
         assert line["missing"] == "skip"
         assert answer["missing"]
     else:
-        assert answer["key"] == raw(line["expect"]).decode("latin-1")
+        assert answer["key"] == raw_bytes(line["expect"]).decode("latin-1")
         assert answer["redis"] == line["redis"]
         assert answer["missing"] is None or line["missing"] == "one"
 
@@ -42,7 +42,7 @@ def test_keys(lua: LuajitProcess, line: dict[str, Any]) -> None:
 @pytest.mark.parametrize("line", lines("match.jsonl"))
 def test_matches(lua: LuajitProcess, line: dict[str, Any]) -> None:
     found = matched(lua, load.from_mapping(line["rules"]), line.get("cost"), **known(line))
-    expected = [{**one, "key": raw(one["key"]).decode("latin-1")} for one in line["expect"]]
+    expected = [{**one, "key": raw_bytes(one["key"]).decode("latin-1")} for one in line["expect"]]
     assert [{**one, "denied": one["denied"] is not None} for one in found] == [
         {**one, "limits": texts(one["limits"]), "candidate": texts(one["candidate"])} for one in expected
     ]
@@ -76,7 +76,7 @@ def test_any_request_has_the_same_key(
     key = key_builder([Dimension(name) for name in DIMENSIONS], blank=True)(request(method, target, headers)) or ""
     came = {"method": method, "target": target, "headers": headers}
     answer = lua.ask("key", key=DIMENSIONS, algorithm="slots", name=key[:9], request=came)
-    assert answer["key"] == raw(key).decode("latin-1")
+    assert answer["key"] == raw_bytes(key).decode("latin-1")
     assert answer["redis"] == keys.build_key(keys.key_head("hg", "slots", key[:9]), key).decode("latin-1")
 
 

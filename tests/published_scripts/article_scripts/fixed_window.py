@@ -5,16 +5,16 @@ import pytest
 from headgate import InvalidRule, Limiter
 from headgate.algorithms import fixed_window as story
 from tests.published_scripts.recorded_defects import RecordedDefect
-from tests.published_scripts.timeline import KEY, asked, kept, passes
+from tests.published_scripts.timeline import KEY, defect_answers, key_ttls, replay_answers
 from tests.servers import RedisServer
 
 
 def fw1_boundary_double(entry: RecordedDefect, server: RedisServer) -> None:
     """Any fixed window doubles at its edge, and ours says so; sliding ones do not."""
-    assert sum(passes("5/s fixed", entry, server)) == 10
+    assert sum(defect_answers("5/s fixed", entry, server)) == 10
     assert "2 * amount" in str(story.__doc__)
     for limit in ("5/s sliding", "5/s log"):
-        assert passes(limit, entry, server) == [1, 1, 1, 1, 1, 0] + [0] * 6, limit
+        assert defect_answers(limit, entry, server) == [1, 1, 1, 1, 1, 0] + [0] * 6, limit
 
 
 def fw2_boundary_double(entry: RecordedDefect, server: RedisServer) -> None:
@@ -24,7 +24,7 @@ def fw2_boundary_double(entry: RecordedDefect, server: RedisServer) -> None:
 
 def fw1_client_clock_skew(entry: RecordedDefect, server: RedisServer) -> None:
     """Whatever the clients' clocks say, there is one window, the server's: five pass of fifteen."""
-    assert passes("5/s fixed", entry, server) == [1] * 5 + [0] * 10
+    assert defect_answers("5/s fixed", entry, server) == [1] * 5 + [0] * 10
 
 
 def fw2_client_clock_skew(entry: RecordedDefect, server: RedisServer) -> None:
@@ -40,33 +40,33 @@ def fw1_limit0_leaks_key(entry: RecordedDefect, server: RedisServer) -> None:
         for step in entry.steps:
             server.clock.set_us(step.at_us)
             assert not limiter.take(KEY, 2)
-    assert kept(server) == {}
+    assert key_ttls(server) == {}
 
 
 def fw1_preexisting_counter_never_expires(entry: RecordedDefect, server: RedisServer) -> None:
     """A count without a life (restored from somewhere) ends with its window all the same."""
     first, *steps = entry.steps
-    assert asked("5/s fixed", [first._replace(cost=3)], server) == [1]
-    (key,) = kept(server)
+    assert replay_answers("5/s fixed", [first._replace(cost=3)], server) == [1]
+    (key,) = key_ttls(server)
     server.call("PERSIST", key)
     *same_window, later = steps
-    assert asked("5/s fixed", same_window, server) == [1, 1]
-    assert kept(server)[key] == 1100, "what passes gives it a life again"
+    assert replay_answers("5/s fixed", same_window, server) == [1, 1]
+    assert key_ttls(server)[key] == 1100, "what passes gives it a life again"
     server.call("PERSIST", key)
-    assert asked("5/s fixed", [same_window[-1]], server) == [0]
-    assert asked("5/s fixed", [later], server) == [1]
+    assert replay_answers("5/s fixed", [same_window[-1]], server) == [0]
+    assert replay_answers("5/s fixed", [later], server) == [1]
 
 
 def fw2_ttl_refreshed_on_each_pass(entry: RecordedDefect, server: RedisServer) -> None:
     """A window ends by the clock, whatever flows: one call each 1.9 s always passes at five in two seconds."""
-    assert passes("5/2s fixed", entry, server) == [1] * 12
+    assert defect_answers("5/2s fixed", entry, server) == [1] * 12
 
 
 def fw1_counts_rejected(entry: RecordedDefect, server: RedisServer) -> None:
     """A refused call is not counted: its key stays byte for byte what it was."""
     *five, _, _, _ = entry.steps
-    assert asked("5/s fixed", five, server) == [1] * 5
-    (key,) = kept(server)
+    assert replay_answers("5/s fixed", five, server) == [1] * 5
+    (key,) = key_ttls(server)
     before = server.call("GET", key)
-    assert asked("5/s fixed", entry.steps[5:], server) == [0, 0, 0]
+    assert replay_answers("5/s fixed", entry.steps[5:], server) == [0, 0, 0]
     assert server.call("GET", key) == before

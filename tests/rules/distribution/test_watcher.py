@@ -13,7 +13,7 @@ from headgate.clock import ManualClock
 from headgate.errors import EngineUnavailable, InvalidRule
 from headgate.rules.distribution.disk_cache import DiskCache
 from headgate.rules.distribution.watcher import FileSource, RulebookText, RulebookWatcher, load_once
-from tests.rules.distribution.watcher_harness import FakeSource, load
+from tests.rules.distribution.watcher_harness import FakeSource, load_text
 
 GONE = EngineUnavailable("Redis at here gave no decision: the connection failed.")
 
@@ -24,7 +24,7 @@ class WatcherOwner:
     def __init__(self, source: FakeSource, keep: DiskCache | None = None) -> None:
         self.books: list[str] = []
         self.source = source
-        self.watch: RulebookWatcher[str] = RulebookWatcher(source, load, self.books.append, disk_cache=keep)
+        self.watch: RulebookWatcher[str] = RulebookWatcher(source, load_text, self.books.append, disk_cache=keep)
 
     def look(self, *texts: str | None) -> list[str]:
         """Each text is put there and looked at; what is in force then."""
@@ -67,7 +67,7 @@ def test_a_touched_file_is_no_change(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text("one")
     books: list[str] = []
-    watch = RulebookWatcher(FileSource(path), load, books.append)
+    watch = RulebookWatcher(FileSource(path), load_text, books.append)
     assert watch.load_first() == "<one>"
     path.write_text("one")
     watch.poll()
@@ -100,7 +100,7 @@ def test_a_broken_file_that_is_set_right_again_is_no_error_any_more(tmp_path: Pa
     path = tmp_path / "rules.yaml"
     path.write_text("one")
     books: list[str] = []
-    watch = RulebookWatcher(FileSource(path), load, books.append)
+    watch = RulebookWatcher(FileSource(path), load_text, books.append)
     watch.load_first()
     for broken in ("!x", "", " ", "\xff"):
         path.write_text(broken, encoding="latin-1")
@@ -122,7 +122,7 @@ def test_what_its_owner_will_not_take_is_refused(lines: Callable[[], list[str]])
         books.append(book)
 
     source = FakeSource("one")
-    watch = RulebookWatcher(source, load, picky)
+    watch = RulebookWatcher(source, load_text, picky)
     watch.load_first()
     source.put("two")
     watch.poll()
@@ -176,7 +176,7 @@ def test_an_owner_who_cannot_take_it_now_is_asked_again() -> None:
             raise troubles.pop()
         books.append(book)
 
-    watch = RulebookWatcher(FakeSource("one"), load, follow)
+    watch = RulebookWatcher(FakeSource("one"), load_text, follow)
     watch.poll()
     assert (watch.source_unavailable, books) == (True, [])
     watch.poll()
@@ -227,7 +227,7 @@ def test_a_start_without_the_source_uses_the_kept_book(tmp_path: Path, lines: Ca
     source = FakeSource("one")
     source.trouble = GONE
     books: list[str] = []
-    watch = RulebookWatcher(source, load, books.append, disk_cache=keep, clock=clock)
+    watch = RulebookWatcher(source, load_text, books.append, disk_cache=keep, clock=clock)
     assert watch.load_first() == "<one>"
     assert lines() == [f"{GONE} The rulebook cached on disk is used: version 1, 3 hours old."]
     watch.poll()
@@ -250,7 +250,7 @@ def test_it_says_how_old_the_kept_book_is(
     keep = DiskCache("here", tmp_path / "book", clock=clock)
     keep.write(RulebookText("one", "yaml", "version 1", 1))
     clock.advance(seconds)
-    RulebookWatcher(FakeSource(None), load, print, disk_cache=keep, clock=clock).load_first()
+    RulebookWatcher(FakeSource(None), load_text, print, disk_cache=keep, clock=clock).load_first()
     assert lines()[0].endswith(f"{told} old.")
 
 
@@ -269,33 +269,33 @@ def test_a_start_without_source_and_without_kept_book_fails(tmp_path: Path) -> N
     source = FakeSource("one")
     source.trouble = GONE
     with pytest.raises(EngineUnavailable) as raised:
-        load_once(source, load, DiskCache("here", tmp_path / "book"))
+        load_once(source, load_text, DiskCache("here", tmp_path / "book"))
     assert raised.value is GONE
     with pytest.raises(EngineUnavailable):
-        load_once(source, load)
+        load_once(source, load_text)
     sentence = r"^No rulebook has been pushed to here yet\. Push one: headgate rules push FILE --engine URL\.$"
     with pytest.raises(InvalidRule, match=sentence) as refused:
-        load_once(FakeSource(None), load, DiskCache("here", tmp_path / "book"))
+        load_once(FakeSource(None), load_text, DiskCache("here", tmp_path / "book"))
     assert type(refused.value) is InvalidRule
     with pytest.raises(InvalidRule, match="!x is no limit"):
-        load_once(FakeSource("!x"), load)
+        load_once(FakeSource("!x"), load_text)
     with pytest.raises(InvalidRule, match=r"rules.yaml cannot be read: No such file or directory\."):
-        load_once(FileSource(tmp_path / "rules.yaml"), load)
+        load_once(FileSource(tmp_path / "rules.yaml"), load_text)
 
 
 def test_a_damaged_kept_book_counts_as_none(tmp_path: Path, lines: Callable[[], list[str]]) -> None:
     keep = DiskCache("here", tmp_path / "book")
     source = FakeSource("one")
-    assert load_once(source, load, keep) == "<one>"
+    assert load_once(source, load_text, keep) == "<one>"
     source.trouble = GONE
-    assert load_once(source, load, keep) == "<one>"
+    assert load_once(source, load_text, keep) == "<one>"
     lines()
     keep.path.write_bytes(keep.path.read_bytes()[:-5])
     with pytest.raises(EngineUnavailable):
-        load_once(source, load, keep)
+        load_once(source, load_text, keep)
     keep.write(RulebookText("!x", "yaml", "version 1", 1))
     with pytest.raises(EngineUnavailable):
-        load_once(source, load, keep)
+        load_once(source, load_text, keep)
     assert [line.partition(" cannot be used: ")[2] for line in lines()] == [
         "its digest does not match.",
         "version 1:1: !x is no limit.",
@@ -306,7 +306,7 @@ def test_a_start_on_a_broken_or_forgotten_book_uses_the_kept_one(
     tmp_path: Path, lines: Callable[[], list[str]]
 ) -> None:
     keep = DiskCache("here", tmp_path / "book")
-    load_once(FakeSource("one"), load, keep)
+    load_once(FakeSource("one"), load_text, keep)
     owner = WatcherOwner(FakeSource("!x"), keep)
     assert owner.watch.load_first() == "<one>"
     owner.watch.poll()

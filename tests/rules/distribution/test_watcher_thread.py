@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from headgate.rules.distribution.watcher import FileSource, RulebookText, RulebookWatcher
-from tests.rules.distribution.watcher_harness import FakeSource, eventually, load
+from tests.rules.distribution.watcher_harness import FakeSource, eventually, load_text
 
 
 def started(source: FakeSource, books: list[str], interval: float = 0.02) -> RulebookWatcher[str]:
-    watch = RulebookWatcher(source, load, books.append, interval=interval)
+    watch = RulebookWatcher(source, load_text, books.append, interval=interval)
     watch.load_first()
     watch.start()
     watch.start()
@@ -54,7 +54,7 @@ def test_a_change_to_a_file_is_seen_within_a_second(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text("one")
     seen: list[float] = []
-    watch = RulebookWatcher(FileSource(path), load, lambda _: seen.append(time.monotonic()))
+    watch = RulebookWatcher(FileSource(path), load_text, lambda _: seen.append(time.monotonic()))
     watch.load_first()
     watch.start()
     try:
@@ -70,7 +70,7 @@ def test_a_change_to_a_file_is_seen_within_a_second(tmp_path: Path) -> None:
 
 def test_an_owner_may_close_from_within() -> None:
     source = FakeSource("one")
-    watch: RulebookWatcher[str] = RulebookWatcher(source, load, lambda _: watch.close(), interval=0.01)
+    watch: RulebookWatcher[str] = RulebookWatcher(source, load_text, lambda _: watch.close(), interval=0.01)
     watch.load_first()
     watch.start()
     source.put("two")
@@ -83,7 +83,7 @@ def test_a_book_that_is_loaded_too_late_is_not_handed_over() -> None:
 
     def slowly(paper: RulebookText) -> str:
         watch.close()
-        return load(paper)
+        return load_text(paper)
 
     watch = RulebookWatcher(FakeSource("one"), slowly, books.append)
     watch.poll()
@@ -108,7 +108,7 @@ def test_a_forked_child_looks_for_itself(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text("one")
     books: list[str] = []
-    watch = RulebookWatcher(FileSource(path), load, books.append, interval=0.05)
+    watch = RulebookWatcher(FileSource(path), load_text, books.append, interval=0.05)
     watch.load_first()
     watch.start()
     watch._poll_lock.acquire()  # as if the fork fell into a look
@@ -138,6 +138,6 @@ def test_a_forked_child_looks_for_itself(tmp_path: Path) -> None:
 
 
 def test_forgetting_starts_nothing_that_did_not_run() -> None:
-    watch = RulebookWatcher(FakeSource("one"), load, print)
+    watch = RulebookWatcher(FakeSource("one"), load_text, print)
     watch.reset_after_fork()
     assert threads() == []

@@ -36,7 +36,7 @@ class FakeSource:
         )
 
 
-def load(paper: RulebookText) -> str:
+def load_text(paper: RulebookText) -> str:
     if paper.text.startswith("!"):
         raise InvalidRule(f"{paper.name}:1: {paper.text} is no limit.")
     return f"<{paper.text}>"

@@ -7,7 +7,7 @@ from headgate.rules.match import Matcher
 from headgate.rules.rule import Rulebook
 
 
-def told(text: str, **options: Any) -> tuple[dict[str, Any], list[str]]:
+def document_and_notes(text: str, **options: Any) -> tuple[dict[str, Any], list[str]]:
     """The document, and its notes with their lines before them."""
     translated = imports.translate(text, **options)
     load.from_mapping(translated.document)
@@ -15,7 +15,7 @@ def told(text: str, **options: Any) -> tuple[dict[str, Any], list[str]]:
 
 
 def rules(text: str, **options: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = told(text, **options)[0]["rules"]
+    found: list[dict[str, Any]] = document_and_notes(text, **options)[0]["rules"]
     return found
 
 
@@ -23,6 +23,6 @@ def book(text: str, **options: Any) -> Rulebook:
     return load.from_mapping(imports.translate(text, **options).document)
 
 
-def met(matcher: Matcher, **attributes: str) -> list[str]:
+def matched_rules(matcher: Matcher, **attributes: str) -> list[str]:
     """The names of the rules that a call meets."""
     return [match.rule.name for match in matcher.match(attributes)]

@@ -8,7 +8,7 @@ from headgate import InvalidRule, Limiter, ManualClock
 from headgate.rules import imports, load
 from headgate.rules.imports.envoy_ratelimit import attribute_names, descriptor_attribute, joined_keys
 from headgate.rules.match import Matcher
-from tests.rules.imports.checked_import import book, met, rules, told
+from tests.rules.imports.checked_import import book, document_and_notes, matched_rules, rules
 
 EDGE = """
 domain: edge
@@ -49,7 +49,7 @@ descriptors:
 
 
 def test_a_whole_domain() -> None:
-    document, notes = told(EDGE)
+    document, notes = document_and_notes(EDGE)
     assert document == {
         "name": "edge",
         "defaults": {"missing": "one"},
@@ -116,7 +116,7 @@ def test_which_rule_a_descriptor_meets() -> None:
         ("PATH", {"descriptor_path": "/api/1/files/2"}, ["PATH_-api-files"]),
         ("path", {"descriptor_path": "/api/1/files/2"}, []),
     ]:
-        assert met(matcher, descriptor=keys, **attributes) == rules_met, (keys, attributes)
+        assert matched_rules(matcher, descriptor=keys, **attributes) == rules_met, (keys, attributes)
 
 
 def test_every_value_has_its_own_count_unless_they_share_one() -> None:
@@ -145,7 +145,7 @@ def test_nothing_at_all_may_pass_where_the_limit_is_none() -> None:
 
 def test_the_domain_is_asked_for_if_one_wants() -> None:
     text = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 7}}]"
-    assert told(text, domain=True, name="mine")[0] == {
+    assert document_and_notes(text, domain=True, name="mine")[0] == {
         "name": "mine",
         "defaults": {"missing": "one"},
         "rules": [
@@ -173,7 +173,7 @@ def test_units(unit: str, limit: str) -> None:
 
 def test_what_has_a_quota_says_so() -> None:
     text = "domain: d\ndescriptors: [{key: a, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 7}}]"
-    document, notes = told(text)
+    document, notes = document_and_notes(text)
     assert (document["rules"][0]["quota_mode"], notes) == (True, [])
 
 
@@ -191,7 +191,7 @@ descriptors:
   - {key: a, rate_limit: {unit: day, requests_per_unit: 1, name: one, replaces: [{name: two}]}}
   - {key: b, rate_limit: {unit: day, requests_per_unit: 1, name: two, replaces: [{name: one}]}}
 """
-    document, notes = told(text)
+    document, notes = document_and_notes(text)
     assert [rule.get("replaces") for rule in document["rules"]] == [["two"], None]
     assert notes == ["line 5: one and two replace each other: one is not replaced."]
 
@@ -227,7 +227,7 @@ descriptors:
     ],
 )
 def test_what_differs_is_said(descriptors: str, note: str) -> None:
-    assert note in told(f"domain: d\ndescriptors: [{descriptors}]")[1]
+    assert note in document_and_notes(f"domain: d\ndescriptors: [{descriptors}]")[1]
 
 
 @pytest.mark.parametrize(

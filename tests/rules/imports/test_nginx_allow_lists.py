@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headgate.rules.match import Matcher
-from tests.rules.imports.checked_import import book, met, rules, told
+from tests.rules.imports.checked_import import book, document_and_notes, matched_rules, rules
 from tests.servers import Nginx
 
 ZONE = "limit_req_zone $key zone=one:1m rate=1000r/s;\n"
@@ -78,7 +78,7 @@ def test_nginx_counts_the_same_calls(name: str) -> None:
             headers = {} if plan is None else {"X-Plan": plan}
             theirs = nginx.get("/", headers, method, source).headers.get("counted") is not None
             known = {f"header.{field.lower()}": value for field, value in headers.items()}
-            ours = met(matcher, method=method, address=source, path="/", **known) == ["one"]
+            ours = matched_rules(matcher, method=method, address=source, path="/", **known) == ["one"]
             assert ours is theirs, (method, source, plan)
             counted.append(theirs)
     assert set(counted) == {True, False}
@@ -86,7 +86,7 @@ def test_nginx_counts_the_same_calls(name: str) -> None:
 
 def test_values_of_headers_are_noted_because_of_their_case() -> None:
     text = 'map $http_x_plan $key { default $binary_remote_addr; gold ""; }\n' + ZONE + "limit_req zone=one;"
-    document, notes = told(text)
+    document, notes = document_and_notes(text)
     assert document["rules"][0]["except"] == {"header.x-plan": "gold"}
     assert "line 1: case matters here in what $http_x_plan is, in nginx's map it did not." in notes
 
@@ -105,6 +105,6 @@ def test_values_of_headers_are_noted_because_of_their_case() -> None:
     ],
 )
 def test_what_cannot_be_said_is_noted(lists: str) -> None:
-    document, notes = told(lists + ZONE + "limit_req zone=one;")
+    document, notes = document_and_notes(lists + ZONE + "limit_req zone=one;")
     assert "except" not in document["rules"][0]
     assert any("which has no equivalent" in note for note in notes)

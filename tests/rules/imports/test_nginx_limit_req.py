@@ -13,7 +13,7 @@ from headgate import InvalidRule, LeakyBucket, Limiter, ManualClock
 from headgate.rules import imports, load
 from headgate.rules.match import Matcher
 from tests.repo_rules.repository import ROOT
-from tests.rules.imports.checked_import import book, met, rules, told
+from tests.rules.imports.checked_import import book, document_and_notes, matched_rules, rules
 
 EVERYWHERE = "nginx counts on each machine by itself; these rules count for all. where: node keeps nginx's way."
 SLASH = "A slash at the end does not count: location /api/ is also /api."
@@ -53,7 +53,7 @@ http {
 
 def test_a_whole_site() -> None:
     hosts = ["shop.example", "shop.test", "*.shop.test"]
-    document, notes = told(SITE, name="site")
+    document, notes = document_and_notes(SITE, name="site")
     assert document == {
         "name": "site",
         "defaults": DEFAULTS,
@@ -115,7 +115,9 @@ def test_a_whole_site() -> None:
 
 
 def test_one_limit_for_everything_has_no_condition() -> None:
-    assert told(f"{ZONE} limit_req zone=one; server {{ server_name a.example; location / {{ }} }}") == (
+    assert document_and_notes(
+        f"{ZONE} limit_req zone=one; server {{ server_name a.example; location / {{ }} }}"
+    ) == (
         {
             "defaults": DEFAULTS,
             "rules": [{"name": "one", "key": "address/32/128", "limit": "1/s queue 0"}],
@@ -144,7 +146,7 @@ def test_an_inner_level_has_its_own_limits_or_those_around_it() -> None:
     names = {rule.name: rule.limit.otherwise[0].text for rule in matcher.book.rules}
 
     def limits(host: str, path: str) -> set[str]:
-        return {names[name] for name in met(matcher, host=host, path=path, address="192.0.2.1")}
+        return {names[name] for name in matched_rules(matcher, host=host, path=path, address="192.0.2.1")}
 
     assert limits("a.example", "/") == {"1/s queue 0", "3 slots"}
     assert limits("a.example", "/own/x") == {"1/s queue 0", "9 slots"}
@@ -164,10 +166,11 @@ def test_expressions_that_can_be_said() -> None:
         location ~* \\.(jpg|png)$ {{ limit_req zone=one burst=3; }}
         location ^~ /static/ {{ }}
     }}"""
-    document, notes = told(text)
+    document, notes = document_and_notes(text)
     matcher = Matcher(load.from_mapping(document))
     found = {
-        path: met(matcher, path=path, address="192.0.2.1") for path in ("/", "/x/y.php", "/z.png", "/static/y.php")
+        path: matched_rules(matcher, path=path, address="192.0.2.1")
+        for path in ("/", "/x/y.php", "/z.png", "/static/y.php")
     }
     assert found == {"/": ["one"], "/x/y.php": ["one-2"], "/z.png": ["one-3"], "/static/y.php": ["one"]}
     assert 'line 5: case matters here in "\\.(jpg|png)$", in nginx it did not.' in notes
@@ -205,7 +208,7 @@ def test_expressions_that_can_be_said() -> None:
     ],
 )
 def test_variables(key: str, expected: object, notes: list[str]) -> None:
-    document, said = told(f"limit_req_zone {key} zone=one:1m rate=1r/s; limit_req zone=one;")
+    document, said = document_and_notes(f"limit_req_zone {key} zone=one:1m rate=1r/s; limit_req zone=one;")
     assert document["rules"][0].get("key") == expected
     assert said == [EVERYWHERE, *notes]
 
@@ -215,7 +218,7 @@ def test_who_is_exempt_by_a_map_is_excepted() -> None:
     map $limit $limit_key { 0 ""; 1 $binary_remote_addr; }
     limit_req_zone $limit_key zone=one:10m rate=5r/s;
     limit_req zone=one;"""
-    document, notes = told(text)
+    document, notes = document_and_notes(text)
     rule = {"name": "one", "except": {"address": "10.0.0.0/8"}, "key": "address/32/128", "limit": "5/s queue 0"}
     assert document["rules"] == [rule]
     assert notes == [EVERYWHERE]
@@ -225,7 +228,7 @@ def test_who_is_exempt_by_a_map_is_excepted() -> None:
 def test_a_map_beside_another_key_exempts_nobody(key: str) -> None:
     text = f"""map $request_method $limit_key {{ POST $binary_remote_addr; }}
     limit_req_zone {key} zone=one:10m rate=5r/s; limit_req zone=one;"""
-    document, notes = told(text)
+    document, notes = document_and_notes(text)
     rule = {"name": "one", "key": ["address/32/128", "path"], "limit": "5/s queue 0"}
     assert document["rules"] == [rule]
     assert len(notes) == 2
@@ -233,7 +236,7 @@ def test_a_map_beside_another_key_exempts_nobody(key: str) -> None:
 
 def test_tengine_counts_by_several_keys() -> None:
     text = "limit_req_zone $binary_remote_addr $uri $arg_q zone=one:3m rate=1r/s; limit_req zone=one;"
-    document, notes = told(text)
+    document, notes = document_and_notes(text)
     assert document["rules"][0]["key"] == ["address/32/128", "path", "argument.q"]
     assert notes == [EVERYWHERE]
 
@@ -253,31 +256,31 @@ def test_tengine_counts_by_several_keys() -> None:
 )
 def test_off_switches_limits_off_in_its_place(off: str, limited: dict[str, bool]) -> None:
     matcher = Matcher(book(f"{ZONE}server {{ limit_req zone=one; {off} }}"))
-    found = {path: bool(met(matcher, path=path, address="192.0.2.7")) for path in limited}
+    found = {path: bool(matched_rules(matcher, path=path, address="192.0.2.7")) for path in limited}
     assert found == limited
 
 
 def test_off_is_for_its_own_module() -> None:
     text = f"{ZONE}limit_conn_zone $host zone=c:1m; server {{ limit_req zone=one; limit_conn c 2; %s }}"
     matcher = Matcher(book(text % "location /off { limit_conn off; }"))
-    assert met(matcher, path="/off", address="192.0.2.7", host="a") == ["one"]
+    assert matched_rules(matcher, path="/off", address="192.0.2.7", host="a") == ["one"]
 
 
 def test_what_tengine_has_besides_is_noted() -> None:
     text = f"{ZONE}limit_req_whitelist geo_var_name=white geo_var_value=1; limit_req zone=one forbid_action=@a;"
-    notes = told(text)[1]
+    notes = document_and_notes(text)[1]
     assert any("limit_req_whitelist is left out" in note for note in notes)
     assert any("forbid_action is left out" in note for note in notes)
 
 
 def test_a_rate_without_its_r_is_read_and_noted() -> None:
-    document, notes = told("limit_req_zone $uri zone=one:1m rate=5/m; limit_req zone=one;")
+    document, notes = document_and_notes("limit_req_zone $uri zone=one:1m rate=5/m; limit_req zone=one;")
     assert document["rules"][0]["limit"] == "5/minute queue 0"
     assert "line 1: nginx itself refuses rate=5/m: 5r/m was read." in notes
 
 
 def test_a_map_that_cannot_be_followed() -> None:
-    document, notes = told(
+    document, notes = document_and_notes(
         "map $uri $k { a 1; b 2; }\nlimit_req_zone $k zone=one:1m rate=1r/s; limit_req zone=one;"
     )
     assert document["rules"][0]["key"] == "k"
@@ -301,11 +304,11 @@ def test_a_map_that_cannot_be_followed() -> None:
     ],
 )
 def test_what_is_left_out_is_said(text: str, note: str) -> None:
-    assert f"line 2: {note}" in told(f"{ZONE}{text}", kind="nginx")[1]
+    assert f"line 2: {note}" in document_and_notes(f"{ZONE}{text}", kind="nginx")[1]
 
 
 def test_streams_are_not_calls() -> None:
-    notes = told("stream { limit_conn_zone $host zone=c:1m; limit_conn c 1; }")[1]
+    notes = document_and_notes("stream { limit_conn_zone $host zone=c:1m; limit_conn c 1; }")[1]
     assert notes[1:] == ["line 1: limits in a stream block do not apply to HTTP calls: they are left out."]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headgate.rules.imports.nginx_locations import regex_patterns
 from headgate.rules.match import Matcher
-from tests.rules.imports.checked_import import book, met
+from tests.rules.imports.checked_import import book, matched_rules
 
 SEGMENTS = st.sampled_from(["a", "b", "ab", "b.js"])
 PATHS = st.lists(SEGMENTS, max_size=3).map(lambda parts: "/" + "/".join(parts))
@@ -77,7 +77,7 @@ def test_a_limit_is_where_it_is_in_nginx(
 ) -> None:
     place = chosen(places, scripts, path)
     expected = (place["limits"] if place else None) or around or []
-    names = met(
+    names = matched_rules(
         Matcher(book(conf([*places, *([scripts] if scripts else [])], around), kind="nginx")),
         path=path,
         address="192.0.2.1",

@@ -5,7 +5,7 @@ import pytest
 from headgate import InvalidRule
 from headgate.limit_syntax import parse
 from headgate.rules import imports
-from tests.rules.imports.checked_import import rules, told
+from tests.rules.imports.checked_import import document_and_notes, rules
 
 ADDRESS = (
     "Calls are counted by address (IPv6 by /64), for all routes together: change the key if yours was not "
@@ -18,7 +18,7 @@ CLOCK = (
 
 
 def test_rates_are_one_rule() -> None:
-    assert told("5/second;100/hour", name="api") == (
+    assert document_and_notes("5/second;100/hour", name="api") == (
         {"name": "api", "rules": [{"name": "api", "key": "address", "limit": ["5/s fixed", "100/hour fixed"]}]},
         [CLOCK, ADDRESS],
     )
@@ -65,13 +65,13 @@ RATELIMIT_APPLICATION: 1/second
 RATELIMIT_STORAGE_URI = "redis://localhost"
 RATELIMIT_STRATEGY = 'moving-window'
 """
-    document, notes = told(text)
+    document, notes = document_and_notes(text)
     assert document["rules"][0]["limit"] == ["200/day log", "50/hour log", "1/s log"]
     assert notes == [ADDRESS, "line 4: RATELIMIT_STORAGE_URI is left out: it is not part of a rulebook."]
 
 
 def test_months_and_years_have_their_days() -> None:
-    notes = told("1/year; 2/2 months", strategy="moving-window")[1]
+    notes = document_and_notes("1/year; 2/2 months", strategy="moving-window")[1]
     assert notes[1:] == [
         "line 1: a year is 360 days there, and so it is here: 360d.",
         "line 1: a month is 30 days there, and so it is here: 60d.",

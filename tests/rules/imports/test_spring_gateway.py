@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from headgate import InvalidRule, Limiter, ManualClock
 from headgate.rules import imports, load
 from headgate.rules.match import Matcher
-from tests.rules.imports.checked_import import book, met, rules, told
+from tests.rules.imports.checked_import import book, document_and_notes, matched_rules, rules
 
 SECONDS = "Spring refills in whole seconds; a rule refills continuously, at the same rate."
 EMPTY = "Spring answers 403 to a call without a key; a rule refuses it like any other."
@@ -60,7 +60,7 @@ spring:
 
 
 def test_a_whole_gateway() -> None:
-    document, notes = told(SHOP)
+    document, notes = document_and_notes(SHOP)
     assert document == {
         "name": "shop-gateway",
         "headers": "spring",
@@ -111,10 +111,12 @@ def test_a_whole_gateway() -> None:
 def test_a_call_meets_the_first_route_that_fits_and_no_other() -> None:
     matcher = Matcher(book(SHOP))
     known = {"address": "192.0.2.1", "user": "ann", "header.x-api-key": "k", "header.x-client": "web"}
-    assert met(matcher, path="/login", method="POST", **known) == ["login"]
-    assert met(matcher, path="/login", method="GET", **known) == ["everything"]
-    assert met(matcher, path="/items/7/reviews", method="GET", **known) == ["item-service"]
-    assert met(matcher, path="/items/7", method="GET", **{**known, "header.x-client": "app"}) == ["everything"]
+    assert matched_rules(matcher, path="/login", method="POST", **known) == ["login"]
+    assert matched_rules(matcher, path="/login", method="GET", **known) == ["everything"]
+    assert matched_rules(matcher, path="/items/7/reviews", method="GET", **known) == ["item-service"]
+    assert matched_rules(matcher, path="/items/7", method="GET", **{**known, "header.x-client": "app"}) == [
+        "everything"
+    ]
 
 
 def test_sixty_tokens_of_sixty_are_one_call_a_minute() -> None:
@@ -185,7 +187,7 @@ spring.cloud.gateway.server.webflux:
     ],
 )
 def test_predicates(predicate: str, when: object, note: str | None) -> None:
-    document, notes = told(route(f'["{predicate}"]'))
+    document, notes = document_and_notes(route(f'["{predicate}"]'))
     assert document["rules"][0].get("when") == when
     assert (f"line 4: {note}" in notes) if note else len(notes) == 2
 
@@ -202,7 +204,7 @@ def test_two_predicates_of_one_kind_must_both_hold() -> None:
 
 
 def test_predicates_that_cannot_all_hold() -> None:
-    document, notes = told(route("[Method=GET, Method=PUT]"))
+    document, notes = document_and_notes(route("[Method=GET, Method=PUT]"))
     assert document["rules"] == []
     assert "line 4: r is left out: its predicates cannot all hold." in notes
 
@@ -220,7 +222,7 @@ def test_predicates_that_cannot_all_hold() -> None:
     ],
 )
 def test_resolvers_are_known_by_their_names(resolver: str, key: str) -> None:
-    document, notes = told(route(arguments=f', key-resolver: "#{{@{resolver}}}"'))
+    document, notes = document_and_notes(route(arguments=f', key-resolver: "#{{@{resolver}}}"'))
     assert document["rules"][0]["key"] == key
     assert (
         notes[-1]
@@ -229,7 +231,10 @@ def test_resolvers_are_known_by_their_names(resolver: str, key: str) -> None:
 
 
 def test_the_resolver_of_principals_is_spring_s_own() -> None:
-    assert told(route(arguments=', keyResolver: "#{@principalNameKeyResolver}"'))[1] == [SECONDS, EMPTY]
+    assert document_and_notes(route(arguments=', keyResolver: "#{@principalNameKeyResolver}"'))[1] == [
+        SECONDS,
+        EMPTY,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -271,13 +276,13 @@ def test_the_resolver_of_principals_is_spring_s_own() -> None:
     ],
 )
 def test_what_differs_is_said(text: str, note: str) -> None:
-    assert note in told(text)[1]
+    assert note in document_and_notes(text)[1]
 
 
 def test_the_short_form_of_the_filter() -> None:
     routes = '[{id: r, filters: ["RequestRateLimiter=2, 4, 1, #{@userKeyResolver}"]}]'
     text = f"spring: {{cloud: {{gateway: {{routes: {routes}}}}}}}"
-    document, notes = told(text)
+    document, notes = document_and_notes(text)
     assert document["rules"] == [{"name": "r", "key": "user", "missing": "deny", "limit": "2/s burst 4"}]
     assert notes[2] == (
         "line 1: Spring does not read the short form of this filter: it was taken for replenishRate, "
@@ -288,7 +293,7 @@ def test_the_short_form_of_the_filter() -> None:
 def test_settings_for_all_routes() -> None:
     more = "---\nspring.cloud.gateway: {filter.request-rate-limiter.deny-empty-key: false}\n"
     more += "---\nspring.cloud.gateway.redis-rate-limiter.include-headers: false\n"
-    document, notes = told(route(more=more))
+    document, notes = document_and_notes(route(more=more))
     assert (document["headers"], document["rules"][0]["missing"], notes) == ("off", "skip", [SECONDS])
 
 
@@ -300,7 +305,7 @@ spring.cloud.gateway.routes:
   - {id: early, order: -1, predicates: [Path=/a/b/**], filters: ["RequestRateLimiter=2,2"]}
   - {id: twin, order: 9, predicates: [Path=/a/**], filters: ["RequestRateLimiter=3,3"]}
 """
-    document, notes = told(text)
+    document, notes = document_and_notes(text)
     assert [(rule["name"], rule.get("except")) for rule in document["rules"]] == [
         ("early", None),
         ("late", "early"),
@@ -314,7 +319,7 @@ spring.cloud.gateway.routes:
   - {id: first, predicates: ["Path=/a/{n:[0-9]+}"]}
   - {id: second, predicates: ["Path=/a/**"], filters: ["RequestRateLimiter=1,1"]}
 """
-    document, notes = told(text)
+    document, notes = document_and_notes(text)
     assert "except" not in document["rules"][0]
     assert "line 3: calls that first takes before second are counted by second too." in notes
 

@@ -104,7 +104,7 @@ class Operator:
         start, end = sent
         told = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in start["headers"]}
         reply = ServiceReply(start["status"], told, end["body"])
-        as_described(method, unquote(path), reply)
+        assert_matches_schema(method, unquote(path), reply)
         return reply
 
     async def put_rules(self, text: str, target: str = "/rules", kind: str = YAML, **given: Any) -> ServiceReply:
@@ -133,7 +133,7 @@ def path_of(route: AdminRoute) -> str:
     return route.path.format(rule="login", key="user=ann", version=1) if "{" in route.path else route.path
 
 
-def as_described(method: str, path: str, reply: ServiceReply) -> None:
+def assert_matches_schema(method: str, path: str, reply: ServiceReply) -> None:
     """What is answered is what the description says."""
     assert reply.headers["cache-control"] == "no-store"
     if reply.status != 200:
@@ -172,7 +172,7 @@ class OperatorConnection:
 
 
 @asynccontextmanager
-async def listening(admin: Admin) -> AsyncIterator[OperatorConnection]:
+async def serve_admin(admin: Admin) -> AsyncIterator[OperatorConnection]:
     """The application behind a real server."""
     port = free_port()
     server: Any = Server(
@@ -199,5 +199,5 @@ async def _answers(port: int) -> bool:
     return True
 
 
-def lines(text: str) -> Iterator[str]:
+def nonblank_lines(text: str) -> Iterator[str]:
     return (line for line in text.splitlines() if line.strip())

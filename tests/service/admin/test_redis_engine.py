@@ -17,7 +17,7 @@ from headgate.rules import load
 from headgate.service.admin import counter_handlers
 from headgate.service.log_format import JsonFormatter, TextFormatter
 from tests.servers import Cluster, RedisServer
-from tests.service.admin.admin_harness import TOKEN, YAML, Operator, listening
+from tests.service.admin.admin_harness import TOKEN, YAML, Operator, serve_admin
 
 ONE = "# one\nrules: [{name: a, key: user, missing: skip, limit: 1/hour fixed, overrides: true}]\n"
 TWO = ONE.replace("one", "two").replace("1/hour", "2/hour")
@@ -54,7 +54,7 @@ async def test_all_workers_follow_what_is_put_over_http(redis_server: RedisServe
     async with (
         Operator("pushed", engine=redis_server.url) as operator,
         Operator("pushed", engine=redis_server.url) as other,
-        listening(operator.admin) as line,
+        serve_admin(operator.admin) as line,
     ):
         told = await line("GET", "/rules")
         assert (told.status, told.headers["etag"], told.json["text"]) == (200, '"1"', ONE)

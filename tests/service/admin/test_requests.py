@@ -15,7 +15,7 @@ from headgate.service.admin import app
 from headgate.service.admin.app import REQUEST_LIMIT
 from headgate.service.admin.routes import ROUTES, RULEBOOK_TEXT, AdminRoute
 from headgate.service.log_format import TextFormatter
-from tests.service.admin.admin_harness import BOOK, TOKEN, YAML, Operator, listening, path_of, sentence
+from tests.service.admin.admin_harness import BOOK, TOKEN, YAML, Operator, path_of, sentence, serve_admin
 
 # Who is let in.
 
@@ -177,7 +177,7 @@ async def test_the_description_is_whole(operator: Operator) -> None:
 
 async def test_schemathesis_finds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "REQUEST_LIMIT", "100000/s burst 100000")
-    async with Operator(BOOK, body=2**22) as operator, listening(operator.admin) as line:
+    async with Operator(BOOK, body=2**22) as operator, serve_admin(operator.admin) as line:
         # No schema can say what a limit in words is, or a rulebook: much that it allows is refused.
         run = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "schemathesis.cli", "run", f"{line.url}/openapi.json"),

@@ -68,7 +68,7 @@ def descriptor(
 
 
 @asynccontextmanager
-async def serving(rules: Any, engine: str = "memory://", **said: bool) -> AsyncIterator[EnvoyClient]:
+async def serve_envoy(rules: Any, engine: str = "memory://", **said: bool) -> AsyncIterator[EnvoyClient]:
     clock = ManualClock()
     server = grpc.aio.server()
     opened = engine if engine.startswith("memory:") else open_async_engine(engine, ruled=True)

@@ -4,7 +4,7 @@ not charged."""
 from typing import Any
 
 from headgate.rules.imports.envoy_ratelimit import translate
-from tests.service.envoy.envoy_harness import OK, OVER_LIMIT, Unit, descriptor, serving
+from tests.service.envoy.envoy_harness import OK, OVER_LIMIT, Unit, descriptor, serve_envoy
 
 SHOP = """
 domain: shop
@@ -56,7 +56,7 @@ NUMBER = descriptor(("to_number", "+1"))
 
 async def test_nested_descriptors_are_looked_up_to_the_depth_of_the_request() -> None:
     deep = descriptor(("message_type", "marketing"), ("to_number", "+1"))
-    async with serving(book()) as envoy:
+    async with serve_envoy(book()) as envoy:
         told = await envoy.ask(deep)
         assert status_of(told) == (OK, 2, Unit.DAY, "message_type_marketing.to_number", 1)
         assert status_of(await envoy.ask(NUMBER)) == (OK, 3, Unit.MINUTE, "numbers", 2)
@@ -70,7 +70,7 @@ async def test_nested_descriptors_are_looked_up_to_the_depth_of_the_request() ->
 
 
 async def test_a_value_before_a_wildcard_before_a_key() -> None:
-    async with serving(book()) as envoy:
+    async with serve_envoy(book()) as envoy:
         names = {}
         for address in ("192.0.2.7", "50.0.0.5", "10.0.3.4"):
             told = await envoy.ask(descriptor(("remote_address", address)))
@@ -85,7 +85,7 @@ async def test_a_value_before_a_wildcard_before_a_key() -> None:
 
 
 async def test_those_who_share_a_threshold_share_a_count() -> None:
-    async with serving(book()) as envoy:
+    async with serve_envoy(book()) as envoy:
         first = status_of(await envoy.ask(descriptor(("path", "/files/a"))))
         assert (first[0], first[1], first[2], first[4]) == (OK, 2, Unit.WEEK, 1)
         assert (await envoy.ask(descriptor(("path", "/files/b")))).overall_code == OK
@@ -93,7 +93,7 @@ async def test_those_who_share_a_threshold_share_a_count() -> None:
 
 
 async def test_what_is_unlimited_has_all_there_is() -> None:
-    async with serving(book()) as envoy:
+    async with serve_envoy(book()) as envoy:
         told = await envoy.ask(descriptor(("ldap", "x")), NUMBER)
         assert not told.statuses[0].HasField("current_limit")
         assert [status.limit_remaining for status in told.statuses] == [2**32 - 1, 2]
@@ -101,7 +101,7 @@ async def test_what_is_unlimited_has_all_there_is() -> None:
 
 async def test_one_descriptor_replaces_what_another_would_meet() -> None:
     vip = descriptor(("vip", "yes"))
-    async with serving(book()) as envoy:
+    async with serve_envoy(book()) as envoy:
         told = await envoy.ask(NUMBER, vip)
         assert not told.statuses[0].HasField("current_limit")
         assert status_of(told, 1) == (OK, 5, Unit.YEAR, "vip", 4)
@@ -110,7 +110,7 @@ async def test_one_descriptor_replaces_what_another_would_meet() -> None:
 
 async def test_a_shadow_is_told_and_never_refuses() -> None:
     beta = descriptor(("beta", "x"))
-    async with serving(book()) as envoy:
+    async with serve_envoy(book()) as envoy:
         assert status_of(await envoy.ask(beta)) == (OK, 1, Unit.MONTH, "beta", 0)
         told = await envoy.ask(beta)
         assert (told.overall_code, status_of(told)) == (OK, (OK, 1, Unit.MONTH, "beta", 0))
@@ -120,6 +120,6 @@ async def test_a_shadow_is_told_and_never_refuses() -> None:
 
 
 async def test_a_domain_has_its_own_rules() -> None:
-    async with serving(book()) as envoy:
+    async with serve_envoy(book()) as envoy:
         told = await envoy.ask(NUMBER, domain="other")
         assert not told.statuses[0].HasField("current_limit")

@@ -13,7 +13,7 @@ import pytest
 
 from headgate.rules import load
 from tests.servers import RedisServer
-from tests.service.envoy.envoy_harness import OK, OVER_LIMIT, EnvoyClient, Unit, descriptor, serving
+from tests.service.envoy.envoy_harness import OK, OVER_LIMIT, EnvoyClient, Unit, descriptor, serve_envoy
 
 Entry = tuple[str, str]
 Asked = list[Entry]
@@ -260,14 +260,14 @@ async def walked(envoy: EnvoyClient, steps: list[RlsStep]) -> None:
 @pytest.mark.parametrize("name", TABLE)
 async def test_answers(name: str, tmp_path: Path) -> None:
     text, steps = TABLE[name]
-    async with serving(written(text, tmp_path)) as envoy:
+    async with serve_envoy(written(text, tmp_path)) as envoy:
         await walked(envoy, steps)
 
 
 @pytest.mark.parametrize("name", TABLE)
 async def test_answers_on_redis(name: str, tmp_path: Path, redis_server: RedisServer) -> None:
     text, steps = TABLE[name]
-    async with serving(written(text, tmp_path), redis_server.url) as envoy:
+    async with serve_envoy(written(text, tmp_path), redis_server.url) as envoy:
         await walked(envoy, steps)
 
 
@@ -275,14 +275,14 @@ async def test_a_request_that_is_asked_again_in_the_same_words_is_told_the_same(
     """What was asked before is not read again; so all of it is asked three times."""
     twice = [descriptor(("foo", "x")), descriptor(("foo", "x"))]
     text = EXAMPLE.replace("requests_per_unit: 2", "requests_per_unit: 9")
-    async with serving(written(text, tmp_path)) as envoy:
+    async with serve_envoy(written(text, tmp_path)) as envoy:
         left = [[status.limit_remaining for status in (await envoy.ask(*twice, domain="rl")).statuses]
                 for _ in range(4)]  # fmt: skip
     assert left == [[8, 7], [6, 5], [4, 3], [2, 1]]
 
 
 async def test_nothing_is_left_of_no_requests_for_a_peek_and_for_any_hits(tmp_path: Path) -> None:
-    async with serving(written(ZERO, tmp_path)) as envoy:
+    async with serve_envoy(written(ZERO, tmp_path)) as envoy:
         for hits in (0, 1, 2, 5, 0):
             told = await envoy.ask(descriptor(("closed", "x"), hits=hits), domain="rl")
             assert seen(told) == (OVER_LIMIT, [RlsStatus(OVER_LIMIT, 0)]), hits
@@ -293,7 +293,7 @@ async def test_nothing_is_left_of_no_requests_for_a_peek_and_for_any_hits(tmp_pa
 
 async def test_a_count_that_was_never_charged_tells_when_its_window_ends(tmp_path: Path) -> None:
     text = EXAMPLE.replace("unit: year", "unit: hour")
-    async with serving(written(text, tmp_path)) as envoy:
+    async with serve_envoy(written(text, tmp_path)) as envoy:
         envoy.clock.set_us(1_700_002_800_000_000 + 600_250_000)  # 600.25 s after an hour began
         for entry, hits in ((("foo", "x"), 0), (("foo", "x"), 0), (("foo", "x"), 3), (("foo", "y"), 1)):
             (status,) = (await envoy.ask(descriptor(entry, hits=hits), domain="rl")).statuses
@@ -314,7 +314,7 @@ async def test_names_and_header_fields_can_be_switched_off(
     said: Any, name: str, policy: str | None, tmp_path: Path
 ) -> None:
     written(EXAMPLE.replace("requests_per_unit: 2", "requests_per_unit: 2, name: calm"), tmp_path)
-    async with serving(tmp_path, **said) as envoy:
+    async with serve_envoy(tmp_path, **said) as envoy:
         for code in (OK, OK, OVER_LIMIT):
             told = await envoy.ask(descriptor(("foo", "x")), domain="rl")
             assert (told.overall_code, told.statuses[0].current_limit.name) == (code, name)
@@ -333,7 +333,7 @@ async def test_names_are_told_as_they_were_given(tmp_path: Path) -> None:
     asked = [descriptor((key, "x")) for _, key in limits]
     written(text, tmp_path)
     for rules in (tmp_path, tmp_path / "ratelimit.yaml"):
-        async with serving(rules) as envoy:
+        async with serve_envoy(rules) as envoy:
             for _ in range(3):
                 told = await envoy.ask(*asked, domain="rl")
                 names = [status.current_limit.name for status in told.statuses]
@@ -342,7 +342,7 @@ async def test_names_are_told_as_they_were_given(tmp_path: Path) -> None:
 
 async def test_another_rulebook_is_told_in_its_own_words() -> None:
     rule = {"name": "calm", "key": "user", "missing": "skip", "limit": "9/day fixed"}
-    async with serving({"rules": [rule]}) as envoy:
+    async with serve_envoy({"rules": [rule]}) as envoy:
         for label in (None, "first", "second", None):
             envoy.limiter.replace(
                 load.from_mapping({"rules": [rule if label is None else {**rule, "label": label}]})
@@ -355,7 +355,7 @@ async def test_another_rulebook_is_told_in_its_own_words() -> None:
 async def test_quotas_without_an_engine_are_not_decided(tmp_path: Path) -> None:
     asked = [descriptor(*A), descriptor(*B), descriptor(("user", "u"))]
     with RedisServer() as server:
-        async with serving(written(QUOTAS, tmp_path), f"{server.url}?deadline=300ms") as envoy:
+        async with serve_envoy(written(QUOTAS, tmp_path), f"{server.url}?deadline=300ms") as envoy:
             assert (await envoy.ask(*asked, domain="rl")).overall_code == OK
             server.kill()
             code, _ = await envoy.refused(*asked, domain="rl")

@@ -41,7 +41,7 @@ SECOND, MINUTE, HOUR, DAY, MONTH, YEAR, WEEK = range(1, 8)
         ("1/7d burst 3", (3, 0)),
         ("30/minute queue 5", (30, MINUTE)),
         ("10/s smooth", (10, SECOND)),
-        ("1.5/s smooth", (1, 0)),
+        ("1.5/s smooth", (90, MINUTE)),
         ("20 slots", (20, 0)),
         ("10000000000/day fixed", (2**32 - 1, DAY)),
     ],

@@ -8,7 +8,7 @@ from google.protobuf.json_format import MessageToDict
 
 from headgate.rules import load
 from tests.servers import RedisServer
-from tests.service.envoy.envoy_harness import OK, OVER_LIMIT, EnvoyClient, Unit, descriptor, serving
+from tests.service.envoy.envoy_harness import OK, OVER_LIMIT, EnvoyClient, Unit, descriptor, serve_envoy
 
 BOOK: dict[str, Any] = {
     "headers": "draft-11",
@@ -42,7 +42,7 @@ def left(told: Any) -> list[int]:
 
 
 async def test_every_field_of_an_answer() -> None:
-    async with serving(BOOK) as envoy:
+    async with serve_envoy(BOOK) as envoy:
         envoy.clock.set_us(1_700_000_000_250_000)  # 20.25 s into a minute
         told = await envoy.ask(ANN)
         assert told.overall_code == OK
@@ -60,7 +60,7 @@ async def test_every_field_of_an_answer() -> None:
 
 async def test_every_field_of_a_refusal() -> None:
     login = descriptor((":path", "/login?next=/"), ("remote_address", "192.0.2.7"))
-    async with serving(BOOK) as envoy:
+    async with serve_envoy(BOOK) as envoy:
         envoy.clock.set_us(1_700_002_800_000_000)  # an hour begins
         assert (await envoy.ask(login, hits=2)).overall_code == OK
         envoy.clock.advance(600)
@@ -91,14 +91,14 @@ async def test_every_field_of_a_refusal() -> None:
     ],
 )  # fmt: skip
 async def test_headers_are_those_of_the_book(form: str, wanted: dict[str, str]) -> None:
-    async with serving({**BOOK, "headers": form}) as envoy:
+    async with serve_envoy({**BOOK, "headers": form}) as envoy:
         envoy.clock.set_us(1_700_000_000_000_000)
         await envoy.ask(ANN, hits=3)
         assert heads(await envoy.ask(ANN)) == wanted
 
 
 async def test_all_descriptors_pass_and_are_charged_or_none_is() -> None:
-    async with serving(BOOK) as envoy:
+    async with serve_envoy(BOOK) as envoy:
         assert await envoy.codes(ANN, NOBODY, BOB) == [OK, OK, OK, OK]
         told = await envoy.ask(ANN, NOBODY, descriptor(("user", "bob"), hits=3))
         assert told.overall_code == OVER_LIMIT
@@ -110,7 +110,7 @@ async def test_all_descriptors_pass_and_are_charged_or_none_is() -> None:
 
 
 async def test_a_descriptor_that_no_rule_is_for() -> None:
-    async with serving(BOOK) as envoy:
+    async with serve_envoy(BOOK) as envoy:
         told = await envoy.ask(NOBODY)
         assert told.overall_code == OK
         assert [(s.code, s.HasField("current_limit"), s.limit_remaining) for s in told.statuses] == [
@@ -122,7 +122,7 @@ async def test_a_descriptor_that_no_rule_is_for() -> None:
 
 async def test_who_speaks_for_several_descriptors() -> None:
     """The one nearest to its limit; of refusals the longest."""
-    async with serving(BOOK) as envoy:
+    async with serve_envoy(BOOK) as envoy:
         calm, login = descriptor(("tenant", "a")), descriptor(("path", "/login"), ("address", "192.0.2.7"))
         assert metadata(await envoy.ask(calm, ANN))["rule"] == "per-user"
         told = await envoy.ask(
@@ -136,7 +136,7 @@ async def test_who_speaks_for_several_descriptors() -> None:
 
 
 async def test_hits_of_the_request_and_of_a_descriptor() -> None:
-    async with serving(BOOK) as envoy:
+    async with serve_envoy(BOOK) as envoy:
         assert left(await envoy.ask(ANN, BOB, hits=2)) == [1, 1]
         carl, dora = descriptor(("user", "carl"), hits=3), descriptor(("user", "dora"))
         assert left(await envoy.ask(carl, dora, hits=2)) == [0, 1]
@@ -145,7 +145,7 @@ async def test_hits_of_the_request_and_of_a_descriptor() -> None:
 
 async def test_a_peek_charges_nothing_and_says_whether_anything_is_left() -> None:
     peek = descriptor(("user", "ann"), hits=0)
-    async with serving(BOOK) as envoy:
+    async with serve_envoy(BOOK) as envoy:
         assert left(await envoy.ask(peek)) == left(await envoy.ask(peek)) == [3]
         await envoy.ask(ANN, hits=3)
         assert await envoy.codes(peek) == [OVER_LIMIT, OVER_LIMIT]
@@ -154,7 +154,7 @@ async def test_a_peek_charges_nothing_and_says_whether_anything_is_left() -> Non
 
 
 async def test_negative_hits_give_back_as_far_as_something_is_counted() -> None:
-    async with serving(BOOK) as envoy:
+    async with serve_envoy(BOOK) as envoy:
         await envoy.ask(ANN, hits=3)
         assert await envoy.codes(ANN) == [OVER_LIMIT, OVER_LIMIT]
         told = await envoy.ask(descriptor(("user", "ann"), hits=2, back=True))
@@ -166,7 +166,7 @@ async def test_negative_hits_give_back_as_far_as_something_is_counted() -> None:
 
 
 async def test_negative_hits_beside_a_refusal_come_back_all_the_same() -> None:
-    async with serving(BOOK) as envoy:
+    async with serve_envoy(BOOK) as envoy:
         await envoy.ask(ANN, BOB, hits=3)
         back = descriptor(("user", "bob"), hits=1, back=True)
         assert await envoy.codes(ANN, back) == [OVER_LIMIT, OVER_LIMIT, OK]
@@ -175,7 +175,7 @@ async def test_negative_hits_beside_a_refusal_come_back_all_the_same() -> None:
 
 async def test_a_limit_that_comes_along_has_a_count_of_its_own() -> None:
     own = descriptor(("user", "ann"), limit=(2, Unit.HOUR))
-    async with serving(BOOK) as envoy:
+    async with serve_envoy(BOOK) as envoy:
         await envoy.ask(ANN, hits=3)
         told = await envoy.ask(own)
         (status,) = told.statuses
@@ -191,14 +191,14 @@ async def test_a_limit_that_comes_along_has_a_count_of_its_own() -> None:
 
 
 async def test_limits_that_come_along_in_two_units_are_counted_apart() -> None:
-    async with serving(BOOK) as envoy:
+    async with serve_envoy(BOOK) as envoy:
         for unit, name in ((Unit.HOUR, "override/hour"), (Unit.DAY, "override/day"), (Unit.WEEK, "override/week")):
             told = await envoy.ask(descriptor(("user", "ann"), limit=(2, unit)))
             assert (left(told), metadata(told)["rule"]) == ([1], name)
 
 
 async def test_a_limit_of_no_requests_refuses_them_all() -> None:
-    async with serving(BOOK) as envoy:
+    async with serve_envoy(BOOK) as envoy:
         for hits in (None, 5, 0):
             told = await envoy.ask(descriptor(("user", "ann"), limit=(0, Unit.DAY), hits=hits))
             (status,) = told.statuses
@@ -208,7 +208,7 @@ async def test_a_limit_of_no_requests_refuses_them_all() -> None:
 
 async def test_shadows_never_refuse_but_say_so() -> None:
     tenant = descriptor(("tenant", "a"))
-    async with serving(BOOK) as envoy:
+    async with serve_envoy(BOOK) as envoy:
         assert "shadow" not in metadata(await envoy.ask(tenant))
         told = await envoy.ask(tenant)
         assert told.overall_code == OK
@@ -217,7 +217,7 @@ async def test_shadows_never_refuse_but_say_so() -> None:
 
 
 async def test_limits_that_are_not_so_many_per_unit() -> None:
-    async with serving(BOOK) as envoy:
+    async with serve_envoy(BOOK) as envoy:
         asked = (descriptor(("tenant", "a")), descriptor(("stream", "a")))
         bucket, slots = (await envoy.ask(*asked)).statuses
         assert (bucket.current_limit.requests_per_unit, bucket.current_limit.unit) == (100, Unit.SECOND)
@@ -228,7 +228,7 @@ async def test_limits_that_are_not_so_many_per_unit() -> None:
 
 async def test_a_bucket_that_refuses_says_when_the_same_call_would_pass() -> None:
     tenant = descriptor(("tenant", "a"))
-    async with serving(BOOK) as envoy:
+    async with serve_envoy(BOOK) as envoy:
         full = (await envoy.ask(tenant, hits=200)).statuses[0].duration_until_reset
         assert (full.seconds, full.nanos) == (2, 0)
         (status,) = (await envoy.ask(tenant)).statuses
@@ -237,7 +237,7 @@ async def test_a_bucket_that_refuses_says_when_the_same_call_would_pass() -> Non
 
 
 async def test_what_would_be_delayed_passes_and_says_for_how_long() -> None:
-    async with serving(BOOK) as envoy:
+    async with serve_envoy(BOOK) as envoy:
         job = descriptor(("job", "a"))
         assert "delay" not in metadata(await envoy.ask(job))
         told = await envoy.ask(job)
@@ -246,7 +246,7 @@ async def test_what_would_be_delayed_passes_and_says_for_how_long() -> None:
 
 
 async def test_a_rule_that_refuses_without_its_limit() -> None:
-    async with serving(BOOK) as envoy:
+    async with serve_envoy(BOOK) as envoy:
         told = await envoy.ask(descriptor(("path", "/strict")))
         assert told.overall_code == OVER_LIMIT
         assert not told.statuses[0].HasField("current_limit")
@@ -255,7 +255,7 @@ async def test_a_rule_that_refuses_without_its_limit() -> None:
 
 
 async def test_another_rulebook_while_running() -> None:
-    async with serving(BOOK) as envoy:
+    async with serve_envoy(BOOK) as envoy:
         await envoy.ask(ANN)
         envoy.limiter.replace(load.from_mapping({"rules": [{"name": "free", "limit": "unlimited"}]}))
         assert left(await envoy.ask(ANN)) == [2**32 - 1]
@@ -285,7 +285,7 @@ INVALID = grpc.StatusCode.INVALID_ARGUMENT
     ids=lambda value: value if isinstance(value, str) else None,
 )
 async def test_what_cannot_be_asked(descriptors: list[Any], more: dict[str, Any], sentence: str) -> None:
-    async with serving(BOOK) as envoy:
+    async with serve_envoy(BOOK) as envoy:
         code, details = await envoy.refused(*descriptors, **more)
         assert code == INVALID
         assert sentence in details
@@ -293,14 +293,14 @@ async def test_what_cannot_be_asked(descriptors: list[Any], more: dict[str, Any]
 
 
 async def test_as_much_as_may_be_asked() -> None:
-    async with serving(BOOK) as envoy:
+    async with serve_envoy(BOOK) as envoy:
         most = descriptor(*[("k" * 8192, "v" * 8192)] * 10, *[("k", "v")] * 90)
         assert (await envoy.ask(most, *[NOBODY] * 99)).overall_code == OK
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05ab", b"\x0a\x01\xff", b"\x12\x01\x0a" * 3, b"\x00" * 50])
 async def test_bytes_that_are_no_request(data: bytes) -> None:
-    async with serving(BOOK) as envoy:
+    async with serve_envoy(BOOK) as envoy:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await envoy.send(data)
         assert caught.value.code() == INVALID
@@ -323,7 +323,7 @@ async def test_four_descriptors_are_one_question_to_redis(redis_server: RedisSer
         descriptor(("job", "a")),
         descriptor(("path", "/login"), ("address", "192.0.2.7")),
     ]
-    async with serving(BOOK, redis_server.url) as envoy:
+    async with serve_envoy(BOOK, redis_server.url) as envoy:
         assert await envoy.codes(*four) == [OK] * 5
         redis_server.call("CONFIG", "RESETSTAT")
         told = await envoy.ask(*four)
@@ -357,7 +357,7 @@ async def lost(envoy: EnvoyClient, server: RedisServer) -> None:
 
 async def test_nobody_decides_without_redis_where_the_rule_has_no_fallback() -> None:
     with RedisServer() as server:
-        async with serving(book_of_one(), server.url) as envoy:
+        async with serve_envoy(book_of_one(), server.url) as envoy:
             await lost(envoy, server)
             code, sentence = await envoy.refused(ANN)
             assert code == grpc.StatusCode.UNAVAILABLE
@@ -370,7 +370,7 @@ async def test_nobody_decides_without_redis_where_the_rule_has_no_fallback() -> 
 )
 async def test_without_redis_the_fallback_decides_and_says_so(fallback: str, first: int, last: int) -> None:
     with RedisServer() as server:
-        async with serving(book_of_one(fallback=fallback), server.url) as envoy:
+        async with serve_envoy(book_of_one(fallback=fallback), server.url) as envoy:
             await lost(envoy, server)
             answers = [await envoy.ask(ANN) for _ in range(3)]
             assert (answers[0].overall_code, answers[-1].overall_code) == (first, last)

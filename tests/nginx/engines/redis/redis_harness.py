@@ -18,7 +18,7 @@ from headgate.engines.redis.script_assembly import (
     standalone_script,
 )
 from headgate.limit_syntax import parse
-from tests.nginx.lua_twins import entry
+from tests.nginx.lua_twins import bundle_entry
 from tests.servers import Nginx
 from tests.servers.cluster import slot_of
 
@@ -108,9 +108,9 @@ class LimitBundle(NamedTuple):
     texts: dict[str, str]
 
 
-def bundle(limits: Sequence[Limit], lockouts: bool = False) -> LimitBundle:
+def limit_bundle(limits: Sequence[Limit], lockouts: bool = False) -> LimitBundle:
     """What a gateway is told of limits: the same words as on Python's wire."""
-    said: dict[str, Any] = {limit.text: entry(limit) for limit in limits}
+    said: dict[str, Any] = {limit.text: bundle_entry(limit) for limit in limits}
     scripts: dict[str, Script] = {}
     algorithms = sorted({limit.algorithm for limit in limits} - {"slots"})
     for algorithm in algorithms:
@@ -141,11 +141,11 @@ class NginxRedisEngine:
         self.limits = {name: parse(text) for name, text in limits.items()}
         self.names = list(limits)
         lockouts = any("lockout" in each for each in terms.values())
-        self.bundle = bundle(list(self.limits.values()), lockouts)
+        self.bundle = limit_bundle(list(self.limits.values()), lockouts)
         hands: list[Any] = []
         said: list[Any] = []
         for at, (name, limit) in enumerate(self.limits.items()):
-            own = {"rule": name, "aside": False, "overrides": False, **terms.get(name, {})}
+            own = {"rule": name, "is_shadow": False, "overrides": False, **terms.get(name, {})}
             said.append(own)
             hands.append({"name": name, "limit": limit.text, "terms": at + 1})
         gate.ask(
@@ -180,7 +180,7 @@ def _given(deadline: float | None) -> dict[str, Any]:
     return {} if deadline is None else {"deadline": deadline}
 
 
-def keys_apart(masters: int = 3) -> list[str]:
+def keys_of_distinct_masters(masters: int = 3) -> list[str]:
     """One key in each third of the slots."""
     found: dict[int, str] = {}
     for number in itertools.count():

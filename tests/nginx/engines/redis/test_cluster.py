@@ -11,13 +11,18 @@ from hypothesis import strategies as st
 from headgate.engines.redis.keys import escape_key
 from headgate.engines.redis.topology import slot
 from headgate.limiter import Limiter
-from tests.nginx.engines.redis.redis_harness import NginxRedisEngine, NginxRedisError, RedisDriverNginx, keys_apart
+from tests.nginx.engines.redis.redis_harness import (
+    NginxRedisEngine,
+    NginxRedisError,
+    RedisDriverNginx,
+    keys_of_distinct_masters,
+)
 from tests.servers import Cluster, RedisServer
 from tests.servers.cluster import slot_of
 
-A, B, C = keys_apart()
+A, B, C = keys_of_distinct_masters()
 LIMITS = {"one": "5/day", "two": "5/day fixed", "three": "2/day", "shadow": "9/day"}
-TERMS = {"shadow": {"aside": True}, "three": {"lockout": (2, 60_000_000, 600_000_000)}}
+TERMS = {"shadow": {"is_shadow": True}, "three": {"lockout": (2, 60_000_000, 600_000_000)}}
 
 
 @pytest.fixture

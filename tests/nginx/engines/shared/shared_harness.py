@@ -126,17 +126,17 @@ class SharedDictNginx:
         """`busy`: seconds for which the worker computes first, while its cached clock stands still."""
         said = [_charge(*charge) for charge in charges]
         text = self.ask("decide", charges=said, commit=int(commit), deadline=deadline, busy=busy)
-        return [facts(line) for line in text.split("\n")]
+        return [wire_outcome(line) for line in text.split("\n")]
 
     def take(self, hand: SharedDictMeter, key: str = "key", cost: int = 1) -> WireOutcome:
         return self.decide([(hand, key, cost)])[0]
 
     def refund(self, hand: SharedDictMeter, key: str, cost: int, taken: WireOutcome) -> WireOutcome:
         said = " ".join(map(str, taken[:7])) + (" overflow" if taken.overflow else "")
-        return facts(self.ask("refund", charge=_charge(hand, key, cost), facts=said))
+        return wire_outcome(self.ask("refund", charge=_charge(hand, key, cost), facts=said))
 
     def acquire(self, hand: SharedDictMeter, key: str = "key", busy: float = 0) -> WireOutcome:
-        return facts(self.ask("acquire", charge=_charge(hand, key, 1), busy=busy))
+        return wire_outcome(self.ask("acquire", charge=_charge(hand, key, 1), busy=busy))
 
     def renew(self, hand: SharedDictMeter, fence: int, key: str = "key") -> bool:
         return self.ask("renew", charge=_charge(hand, key, 1), fence=fence) == "true"
@@ -169,7 +169,7 @@ class SharedDictNginx:
         self.nginx.stop()
 
 
-def facts(line: str) -> WireOutcome:
+def wire_outcome(line: str) -> WireOutcome:
     words = line.split()
     return WireOutcome._make([*map(int, words[:7]), words[7:] == ["overflow"]])
 
