@@ -52,6 +52,9 @@ def test_every_limit_has_its_entry_and_nothing_else_has(book: Rulebook) -> None:
         assert entry.get("window") == limit.window_seconds
         assert entry.get("per_second") == per_second(limit)
         assert None not in entry.values()
+        assert ("drain" in entry) is limit.prefetchable
+        assert entry.get("drain", [0, 1]) == list(limit.unit_drain)
+        assert ("flow" in entry) is (limit.units_per_second is not None)
         calendar = limit if isinstance(limit, FixedWindow) and limit.unit else None
         wanted = None if calendar is None else {"unit": calendar.unit, "zone": calendar.zone}
         assert entry.get("calendar") == wanted

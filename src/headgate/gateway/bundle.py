@@ -3,7 +3,7 @@
 It is the rulebook's own document, and in addition:
 
     limits     each limit text in the rules: its algorithm, its numbers as the scripts read them, its header
-               values, how many units pass at once, and of a smooth one the time of a unit
+               values, how many units pass at once and how they come back, and of a smooth one the time of a unit
     zones      the time zones of calendar windows, each as the instants at which its offset from UTC changes
     charge_options
                each rule's charge options, in microseconds; the names that its cases are counted under; and their
@@ -53,6 +53,16 @@ Bundle = dict[str, Any]
 MAX_COMBINED_ALGORITHMS = 3  # calls with up to so many have a script with just theirs
 YEARS_BACK, YEARS_AHEAD = 2, 30
 
+# How the units of a limit come back: at the end of a window, one by one, or as earlier calls expire.
+_SHAPES = {
+    "token_bucket": "exact bucket",
+    "leaky_bucket": "bucket",
+    "smooth": "bucket",
+    "fixed_window": "window",
+    "sliding_window": "sliding",
+    "sliding_log": "sliding",
+}
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STEP_S = 86_400  # no zone changes its offset twice within a day
 
@@ -66,7 +76,7 @@ def compile_bundle(book: Rulebook, now_us: int) -> Bundle:
     year = (_EPOCH + timedelta(seconds=now_us // SECOND)).year
     return serialization.document(book) | {
         "headers": book.headers,
-        "limits": {text: dict(_limit_entry(limit)) for text, limit in limits.items()},
+        "limits": {text: dict(limit_entry(limit)) for text, limit in limits.items()},
         "zones": {zone: [list(entry) for entry in _offsets(zone, year)] for zone in sorted(zones)},
         "charge_options": {rule.name: dict(_charge_options(rule)) for rule in book.rules},
         "scripts": {name: _script(name).sha for name in _script_names(algorithms, locks)},
@@ -87,7 +97,8 @@ def limits_of(rule: Rule) -> Iterator[Limit]:
             yield from limits
 
 
-def _limit_entry(limit: Limit) -> Iterator[tuple[str, Any]]:
+def limit_entry(limit: Limit) -> Iterator[tuple[str, Any]]:
+    """Yields what a gateway needs to know of a limit, by name."""
     yield "algorithm", limit.algorithm
     yield "numbers", [str(number) for number in limit_args(limit, "")]
     yield "quota", quota(limit)
@@ -96,8 +107,12 @@ def _limit_entry(limit: Limit) -> Iterator[tuple[str, Any]]:
     if (rate := per_second(limit)) is not None:
         yield "per_second", rate
     yield "fresh", limit.units_at_once
+    if limit.prefetchable:
+        yield "drain", list(limit.unit_drain)
+    if (shape := _SHAPES.get(limit.algorithm)) and (rate_per_second := limit.units_per_second) is not None:
+        yield "flow", {"shape": shape, "period_us": float(limit.units_at_once * SECOND / rate_per_second)}
     if isinstance(limit, Smooth):
-        yield "interval_us", limit.interval_us
+        yield "interval_us", max(1, int(limit.interval_us))
     if isinstance(limit, FixedWindow) and limit.unit is not None:
         yield "calendar", {"unit": limit.unit, "zone": limit.zone}
 

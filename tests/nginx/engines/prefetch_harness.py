@@ -63,7 +63,7 @@ class PrefetchNginx(Nginx):
         self.rules = rules
         said = self.folder / "said.json"
         limits = [parse(rule.limit) for rule in rules.values()]
-        made = limit_bundle(limits, list(rules), lockouts=True)
+        made = limit_bundle(limits, lockouts=True)
         told = {}
         for (name, rule), limit in zip(rules.items(), limits, strict=True):
             prefetch = {"hold_us": rule.hold_us} | ({} if rule.units is None else {"units": rule.units})

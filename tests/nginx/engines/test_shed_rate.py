@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.engines.redis.protocol import limit_args
+from headgate.gateway.bundle import limit_entry
 from headgate.limit_syntax import parse
 from tests.nginx.flood import chi_square_tail
 from tests.repo_rules.repository import ROOT
@@ -28,7 +28,7 @@ def flood() -> Iterator[Flood]:
     def run(text: str, demand: list[int], *, members: int = 0, span: int = 1, error: float = 1.0) -> Any:
         """`demand` of each nginx; so many `members` are said to be there; `error` in what is known of it."""
         limit = parse(text)
-        said = {"algorithm": limit.algorithm, "numbers": [str(number) for number in limit_args(limit, "")]}
+        said = dict(limit_entry(limit))
         question = {"limit": said, "members": len(demand), "demand": demand, "believed": members or len(demand)}
         question |= {"seconds": SECONDS, "skip": SKIP, "away": 500, "error": error, "seed": 1}
         question |= {"span": span * 1_000_000}

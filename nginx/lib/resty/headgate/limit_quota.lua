@@ -67,7 +67,8 @@ function quota_of.smooth(per_second, warmup_us, shape)
   local saved_us = warmup_us > 0 and 0 or math.floor(shape * SECOND_US + 0.5)
   local window = math.max(1, ceil_div(math.max(saved_us, math.ceil(SECOND_US / per_second)), SECOND_US))
   local is_whole = per_second == math.floor(per_second)
-  return math.max(1, math.floor(per_second * window)), window, is_whole and per_second or nil, 1, SECOND_US / per_second
+  return math.max(1, math.floor(per_second * window)), window, is_whole and per_second or nil, 1,
+    math.max(1, math.floor(SECOND_US / per_second))
 end
 
 -- Returns the limit, with its quota, window, per_second, fresh and interval_us.

@@ -60,11 +60,11 @@ function verbs.open(said)
   if not engine then return nil, why end
   engine:use({ scripts = said.scripts, zones = said.zones }, said.texts)
   local hands = {}
-  for _, options in pairs(said.terms) do options.shadow = options.aside end
+  for _, options in pairs(said.terms) do options.shadow = options.is_shadow end
   for i, one in ipairs(said.hands) do
     local limit = said.limits[one.limit]
     hands[i] = {
-      name = one.name, limit = limit, options = said.terms[one.terms], shadow = said.terms[one.terms].aside and "shadow",
+      name = one.name, limit = limit, options = said.terms[one.terms], shadow = said.terms[one.terms].is_shadow and "shadow",
       head = keys.head(said.prefix, limit.algorithm, one.name),
     }
   end

@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from headgate.algorithms.limit import Limit
-from headgate.engines.redis import protocol
 from headgate.engines.redis.script_assembly import (
     Script,
     algorithm_script,
@@ -19,6 +18,7 @@ from headgate.engines.redis.script_assembly import (
     standalone_script,
 )
 from headgate.limit_syntax import parse
+from tests.nginx.lua_twins import bundle_entry
 from tests.servers import Nginx
 from tests.servers.cluster import slot_of
 
@@ -108,16 +108,10 @@ class LimitBundle(NamedTuple):
     texts: dict[str, str]
 
 
-def limit_bundle(limits: Sequence[Limit], names: Sequence[str], lockouts: bool = False) -> LimitBundle:
+def limit_bundle(limits: Sequence[Limit], lockouts: bool = False) -> LimitBundle:
     """What a gateway is told of limits: the same words as on Python's wire."""
-    said: dict[str, Any] = {}
+    said: dict[str, Any] = {limit.text: bundle_entry(limit) for limit in limits}
     scripts: dict[str, Script] = {}
-    for limit, name in zip(limits, names, strict=True):
-        numbers = [str(number) for number in protocol.limit_args(limit, name)]
-        said[limit.text] = {"algorithm": limit.algorithm, "numbers": numbers, "text": limit.text}
-        unit, zone = getattr(limit, "unit", None), getattr(limit, "zone", None)
-        if unit is not None:
-            said[limit.text]["calendar"] = {"unit": unit, "zone": zone}
     algorithms = sorted({limit.algorithm for limit in limits} - {"slots"})
     for algorithm in algorithms:
         commands = ["take", "take_together", "refund", *(["take_calls"] if fits_one_string(algorithm) else [])]
@@ -147,11 +141,11 @@ class NginxRedisEngine:
         self.limits = {name: parse(text) for name, text in limits.items()}
         self.names = list(limits)
         lockouts = any("lockout" in each for each in terms.values())
-        self.bundle = limit_bundle(list(self.limits.values()), self.names, lockouts)
+        self.bundle = limit_bundle(list(self.limits.values()), lockouts)
         hands: list[Any] = []
         said: list[Any] = []
         for at, (name, limit) in enumerate(self.limits.items()):
-            own = {"rule": name, "aside": False, "overrides": False, **terms.get(name, {})}
+            own = {"rule": name, "is_shadow": False, "overrides": False, **terms.get(name, {})}
             said.append(own)
             hands.append({"name": name, "limit": limit.text, "terms": at + 1})
         gate.ask(

@@ -61,7 +61,7 @@ def test_other_questions_travel_beside_them(gate: RedisDriverNginx, redis_server
     amounts = {"tb": 90, "tb2": 70, "fw": 60, "log": 50, "month": 40, "aside": 30}
     forms = {"fw": "hour fixed", "log": "hour log", "month": "month fixed"}
     limits = {name: f"{amount}/{forms.get(name, 'hour')}" for name, amount in amounts.items()}
-    engine = gate.engine(redis_server.url, limits, {"aside": {"aside": True}}, {"UTC": [[0, 0]]})
+    engine = gate.engine(redis_server.url, limits, {"aside": {"is_shadow": True}}, {"UTC": [[0, 0]]})
     kinds: list[list[str]] = [["tb"], ["tb", "tb2"], ["fw"], ["log"], ["tb", "log"], ["month"], ["tb", "aside"]]
     told = at_once(engine, *([(name, "x", 1) for name in kinds[i % 7]] for i in range(7 * 20)))
     assert not any(each.get("trouble") for each in told)

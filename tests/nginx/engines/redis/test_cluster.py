@@ -22,7 +22,7 @@ from tests.servers.cluster import slot_of
 
 A, B, C = keys_of_distinct_masters()
 LIMITS = {"one": "5/day", "two": "5/day fixed", "three": "2/day", "shadow": "9/day"}
-TERMS = {"shadow": {"aside": True}, "three": {"lockout": (2, 60_000_000, 600_000_000)}}
+TERMS = {"shadow": {"is_shadow": True}, "three": {"lockout": (2, 60_000_000, 600_000_000)}}
 
 
 @pytest.fixture

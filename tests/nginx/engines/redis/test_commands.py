@@ -19,10 +19,10 @@ RULES: dict[str, tuple[str, dict[str, Any]]] = {
     "too": ("20/minute burst 3", {}),
     "other": ("5/minute fixed", {}),
     "log": ("7/hour log", {}),
-    "shadow": ("2/day", {"aside": True}),
+    "shadow": ("2/day", {"is_shadow": True}),
     "locked": ("3/s sliding", {"lockout": (5, 60_000_000, 600_000_000)}),
     "own": ("4/minute queue 3", {"overrides": True}),
-    "all: %": ("6/s smooth", {"aside": True, "lockout": (1, 2_000_000, 3_000_000), "overrides": True}),
+    "all: %": ("6/s smooth", {"is_shadow": True, "lockout": (1, 2_000_000, 3_000_000), "overrides": True}),
 }
 KEYS = st.one_of(st.sampled_from(["ada", "bob"]), st.text(max_size=6), st.just("x" * 300))
 COSTS = st.one_of(st.integers(0, 5), st.sampled_from([10**14, 2**53, 2**53 + 2, 2**70]))

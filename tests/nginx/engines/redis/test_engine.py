@@ -74,7 +74,7 @@ def test_all_or_none(gate: RedisDriverNginx, server: RedisServer, text: str) -> 
 
 
 def test_what_is_aside_is_by_itself(gate: RedisDriverNginx, server: RedisServer) -> None:
-    engine = gate.engine(server.url, {"live": "1/day", "shadow": "2/day"}, {"shadow": {"aside": True}})
+    engine = gate.engine(server.url, {"live": "1/day", "shadow": "2/day"}, {"shadow": {"is_shadow": True}})
     both = (("live", "ada", 1), ("shadow", "ada", 1))
     assert [facts[:2] for facts in engine.decide(*both)] == [[1, 0], [1, 1]]
     assert [facts[:2] for facts in engine.decide(*both)] == [[0, 0], [1, 0]]

@@ -7,10 +7,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import Limit
 from headgate.engines.charge_options import ChargeOptions
-from headgate.engines.redis.protocol import limit_args
+from headgate.gateway.bundle import limit_entry
 from tests.servers import DrivenClock, Nginx
 
 DRIVER = Path(__file__).with_name("driver.lua")
@@ -55,12 +54,7 @@ class SharedDictMeter(NamedTuple):
 
     @property
     def said(self) -> dict[str, Any]:
-        limit: dict[str, Any] = {
-            "algorithm": self.limit.algorithm,
-            "numbers": [str(number) for number in limit_args(self.limit, "")],
-        }
-        if isinstance(self.limit, FixedWindow) and self.limit.unit is not None:
-            limit["calendar"] = {"unit": self.limit.unit, "zone": self.limit.zone}
+        limit = dict(limit_entry(self.limit))
         lockout = {} if self.terms.lockout is None else {"lockout": list(self.terms.lockout)}
         _terms[id(self.terms)] = self.terms
         terms = {"id": str(id(self.terms)), "rule": self.terms.rule, "aside": self.terms.is_shadow, **lockout}

@@ -11,7 +11,7 @@ import pytest
 from headgate import Charge
 from headgate.algorithms.limit import Limit
 from tests.nginx.engines.shared.shared_harness import SharedDictMeter, SharedDictNginx, WireOutcome
-from tests.recorded import nginx, replay_engines
+from tests.recorded import replay_engines
 from tests.recorded.vectors import VectorCase, read_vectors
 
 VECTORS = Path(__file__).parents[3] / "vectors"
@@ -60,8 +60,8 @@ class SharedDictReplay:
 @pytest.mark.parametrize(
     ("name", "cases", "steps"), [("nginx_fakeclock.jsonl", 36, 1025), ("nginx_derived.jsonl", 50, 3000)]
 )
-def test_it_decides_as_limit_req_did(name: str, cases: int, steps: int, place: SharedDictNginx) -> None:
-    there = cast(replay_engines.ReplayEngine, SharedDictReplay(place))
+def test_it_decides_as_limit_req_did(name: str, cases: int, steps: int, nginx: SharedDictNginx) -> None:
+    there = cast(replay_engines.ReplayEngine, SharedDictReplay(nginx))
     found = [case for case in read_vectors(VECTORS / name) if isinstance(case, VectorCase)]
     outcomes = [(case.name, outcome) for case in found for outcome in nginx.replay(case, there)]
     assert [pair for pair in outcomes if pair[1].differs] == []

@@ -55,6 +55,7 @@ local unit_returns = require "resty.headgate.engines.prefetch.unit_returns"
 
 local M = {}
 
+local ALL_END_TOGETHER = { 0, 1 } -- the units of one charge
 local HOT_FACTOR = 4 -- demand within one hold time, in costs of the call
 local MAX_CACHED_KEYS = 4096 -- of one bound limit, in one worker
 local COUNTER_GRACE_S = 5 -- that a counter outlives its units: until then they can be refunded
@@ -78,10 +79,10 @@ end
 local function bind(bound_limit)
   local options, limit = bound_limit.options, bound_limit.limit
   local enabled = not options.lockout and not options.overrides and not options.shadow and options.prefetch
-  local drain_period_us, drain_amount = prefetched_units.drain_rate(limit)
+  local drain = limit.drain or ALL_END_TOGETHER
   local key_prefix = bound_limit.head .. limit.text .. ":"
   local prefetcher = {
-    bound_limit = bound_limit, drain_period_us = drain_period_us, drain_amount = drain_amount,
+    bound_limit = bound_limit, drain_period_us = drain[1], drain_amount = drain[2],
     prefetched = {}, count = 0,
     max_units = enabled and prefetched_units.max_units(limit, enabled.units) or 0,
     hold_us = enabled and enabled.hold_us, hold_s = enabled and enabled.hold_us / 1000000,

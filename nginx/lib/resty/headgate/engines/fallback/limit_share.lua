@@ -9,8 +9,8 @@
 -- A rate is divided exactly where an algorithm can (a token bucket of 100/s among three is 100 per 3 s each), and
 -- rounded down where it rounds by itself, or where an exact share could not be written down.
 --
--- A share is a limit like those of a bundle: algorithm, numbers, text, fresh, quota, window, per_second, interval_us,
--- calendar. Each
+-- A share is a limit like those of a bundle: algorithm, numbers, fresh, quota, window, per_second, interval_us and
+-- calendar, and the text of the whole limit. Each
 -- call creates a new one, so the caller caches it; for a single member it is the bundle's own.
 --
 -- Laws (tests/nginx/engines/test_limit_share.py):
@@ -25,7 +25,7 @@ local limit_quota = require "resty.headgate.limit_quota"
 
 local M = {}
 
-local SECOND_US, MINUTE_US, HOUR_US, DAY_US = 1000000, 60000000, 3600000000, 86400000000
+local SECOND_US, DAY_US = 1000000, 86400000000
 local HORIZON_US, CENTURY_US, MAX_EXACT = 366 * DAY_US, 36500 * DAY_US, 9007199254740992
 
 local floor, fmod, max, min = math.floor, math.fmod, math.max, math.min
@@ -45,22 +45,6 @@ end
 -- Returns a duration as a limit stores it that is made from seconds; nil if it is too long.
 local function stored_us(us) return us < MAX_EXACT and rounded(us / SECOND_US * SECOND_US) or nil end
 
-local PERIOD_NAMES = { [DAY_US] = "day", [HOUR_US] = "hour", [MINUTE_US] = "minute", [SECOND_US] = "s" }
-local DURATION_UNITS = {
-  { DAY_US, "d" }, { HOUR_US, "h" }, { MINUTE_US, "m" }, { SECOND_US, "s" }, { 1000, "ms" }, { 1, "us" },
-}
-
-local function duration_text(us)
-  for _, unit in ipairs(DURATION_UNITS) do
-    if fmod(us, unit[1]) == 0 then return digits(us / unit[1]) .. unit[2] end
-  end
-end
-
-local function period_text(us) return PERIOD_NAMES[us] or duration_text(us) end
-
-local function limit_of(algorithm, text, numbers, calendar)
-  return limit_quota.complete { algorithm = algorithm, text = text, numbers = numbers, calendar = calendar }
-end
 
 -- Returns the pace of a bucket: sixteen for each doubling of the time that a unit takes, from a sixteenth of a
 -- microsecond on.
@@ -69,20 +53,18 @@ local function pace_code(unit_us)
   return digits(max(100, min(999, 100 + (exponent + 3) * 16 + floor(mantissa * 32) - 16)))
 end
 
--- Returns a token bucket; nil where Python refuses it, because it could not fill within 100 years, or be written. (Its
--- burst times its amount is exact: both are at most the limit's own.)
+-- Returns the numbers of a token bucket; nil where Python refuses it, because it could not fill within 100 years, or be
+-- written. (Its burst times its amount is exact: both are at most the limit's own.)
 local function bucket(amount, period_us, burst)
   period_us = stored_us(period_us)
   if amount < 1 or burst < 1 or not period_us then return nil end
-  local text = digits(amount) .. "/" .. period_text(period_us)
-  if burst ~= amount then text = text .. " burst " .. digits(burst) end
   local common_divisor = limit_quota.gcd(amount, period_us)
   amount, period_us = amount / common_divisor, period_us / common_divisor
   if not exact_compare.at_most(burst, period_us, CENTURY_US, amount) then return nil end
-  local numbers = { digits(amount), digits(period_us), digits(burst), pace_code(period_us / amount) }
-  return limit_of("token_bucket", text, numbers)
+  return { digits(amount), digits(period_us), digits(burst), pace_code(period_us / amount) }
 end
 
+-- Functions that return the numbers of a share, by algorithm; nil if it cannot be written.
 local share_makers = {}
 
 -- Multiplies the period, rather than dividing the amount: that is exact. If the last unit of a burst makes a bucket too
@@ -97,15 +79,8 @@ end
 function share_makers.leaky_bucket(numbers, share_units, sharer_count)
   local rate, burst, delay = floor_div(tonumber(numbers[1]), sharer_count), numbers[2] / 1000, tonumber(numbers[3])
   if rate < 1 or share_units > CENTURY_US / 1000 / SECOND_US * rate then return nil end -- too slow to be counted
-  local text = digits(rate) .. "/1000s queue " .. digits(share_units - 1)
-  if delay < 0 then
-    text = text .. " nodelay"
-  else
-    delay = max(0, floor_div(min(delay / 1000, burst) + 1, sharer_count) - 1)
-    if delay > 0 then text = text .. " delay " .. digits(delay) end
-    delay = delay * 1000
-  end
-  return limit_of("leaky_bucket", text, { digits(rate), digits((share_units - 1) * 1000), digits(delay) })
+  if delay >= 0 then delay = max(0, floor_div(min(delay / 1000, burst) + 1, sharer_count) - 1) * 1000 end
+  return { digits(rate), digits((share_units - 1) * 1000), digits(delay) }
 end
 
 -- Returns the time in which each sharer may have one unit, rounded up; unchanged where the amount is enough for all.
@@ -123,31 +98,21 @@ end
 
 function share_makers.fixed_window(numbers, share_units, sharer_count, calendar)
   local amount, period_us = digits(share_units), calendar and 0 or window_us(numbers, sharer_count, 1)
-  if not period_us then return nil end
-  local zone_text = calendar and calendar.zone ~= "UTC" and " in " .. calendar.zone or ""
-  local text = amount .. "/" .. (calendar and calendar.unit or period_text(period_us)) .. " fixed" .. zone_text
-  return limit_of("fixed_window", text, { amount, digits(period_us), "0", "0", "0", "0", "0", "0" }, calendar)
+  return period_us and { amount, digits(period_us), "0", "0", "0", "0", "0", "0" }
 end
 
 function share_makers.sliding_window(numbers, share_units, sharer_count)
   local period_us = window_us(numbers, sharer_count, tonumber(numbers[3]))
-  if not period_us then return nil end
-  local text = digits(share_units) .. "/" .. period_text(period_us) .. " sliding"
-  if numbers[3] ~= "10" then text = text .. " cells " .. numbers[3] end
-  return limit_of("sliding_window", text, { digits(share_units), digits(period_us / numbers[3]), numbers[3] })
+  return period_us and { digits(share_units), digits(period_us / numbers[3]), numbers[3] }
 end
 
 function share_makers.sliding_log(numbers, share_units, sharer_count)
   local period_us = window_us(numbers, sharer_count, 1)
-  if not period_us then return nil end
-  local text = digits(share_units) .. "/" .. period_text(period_us) .. " log"
-  return limit_of("sliding_log", text, { digits(share_units), digits(period_us) })
+  return period_us and { digits(share_units), digits(period_us) }
 end
 
 function share_makers.slots(numbers, share_units)
-  local ttl_us = stored_us(tonumber(numbers[2]))
-  local text = digits(share_units) .. " slots" .. (ttl_us == 30 * SECOND_US and "" or " ttl " .. duration_text(ttl_us))
-  return limit_of("slots", text, { digits(share_units), digits(ttl_us) })
+  return { digits(share_units), digits(stored_us(tonumber(numbers[2]))) }
 end
 
 -- Returns the shortest text that parses to this double.
@@ -158,23 +123,7 @@ local function shortest_text(number)
   end
 end
 
-local function decimal_text(number) return number == floor(number) and digits(number) or shortest_text(number) end
-
 local function float_text(number) return number == floor(number) and digits(number) .. ".0" or shortest_text(number) end
-
-local function length_text(us)
-  if us == 0 then return "0s" end
-  local text = period_text(us)
-  return string.find(text, "^%d") and text or "1" .. string.sub(text, 1, 1)
-end
-
-local function shape_text(warmup_us, shape)
-  if warmup_us > 0 then
-    return " warmup " .. length_text(warmup_us) .. (shape ~= 3 and " cold " .. decimal_text(shape) or "")
-  end
-  local burst_us = rounded(shape * SECOND_US)
-  return burst_us ~= SECOND_US and " burst " .. length_text(burst_us) or ""
-end
 
 -- Returns the next double towards 0.
 local function next_below(number)
@@ -189,7 +138,7 @@ local function is_valid_rate(rate, warmup_us, shape)
   return floor(HORIZON_US / (warmup_us > 0 and interval_us * shape or interval_us)) >= 1
 end
 
--- Returns a smooth limit of the largest rate that, taken `count` times, is no more than the limit's.
+-- Returns the numbers of a smooth limit of the largest rate that, taken `count` times, is no more than the limit's.
 local function smooth(numbers, count)
   local full_rate, warmup_us, shape = tonumber(numbers[1]), tonumber(numbers[2]), tonumber(numbers[3])
   -- A period of that many seconds, so that amounts are as large as rates are small.
@@ -200,8 +149,7 @@ local function smooth(numbers, count)
     local rate = amount / period
     if amount < 0.0001 or not is_valid_rate(rate, warmup_us, shape) then return nil end
     if exact_compare.at_most(rate, count, full_rate, 1) then
-      local text = decimal_text(amount) .. "/" .. period_text(period_us) .. " smooth" .. shape_text(warmup_us, shape)
-      return limit_of("smooth", text, { float_text(rate), numbers[2], numbers[3] })
+      return { float_text(rate), numbers[2], numbers[3] }
     end
     amount = next_below(amount)
   end
@@ -214,9 +162,14 @@ end
 
 -- Returns the limit with `share_units` units, and its rate divided by the number of sharers.
 local function divide_limit(limit, share_units, count, sharer_count)
-  if limit.algorithm == "smooth" then return smooth(limit.numbers, count) end
-  if share_units == 0 then return nil end
-  return share_makers[limit.algorithm](limit.numbers, share_units, sharer_count, limit.calendar)
+  local algorithm, numbers = limit.algorithm, nil
+  if algorithm == "smooth" then
+    numbers = smooth(limit.numbers, count)
+  elseif share_units > 0 then
+    numbers = share_makers[algorithm](limit.numbers, share_units, sharer_count, limit.calendar)
+  end
+  if not numbers then return nil end
+  return limit_quota.complete { algorithm = algorithm, text = limit.text, numbers = numbers, calendar = limit.calendar }
 end
 
 -- Returns the equal share of one of `count` members: the rate divided by the count, and at least one unit. Remaining

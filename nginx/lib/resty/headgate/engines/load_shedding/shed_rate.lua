@@ -68,50 +68,33 @@ local floor, min, max = math.floor, math.min, math.max
 
 local window, bucket, sliding = {}, {}, {}
 
-local plan_makers = {}
-
-function plan_makers.fixed_window(numbers)
-  local amount, period = tonumber(numbers[1]), tonumber(numbers[2])
-  if period == 0 then return nil end -- a calendar's: a day, or longer
-  return { kind = window, rate = amount / period, amount = amount, period = period }
-end
-
-local function bucket_of(rate, burst, is_exact)
+local function bucket_of(burst, period, is_exact)
+  local rate = burst / period
   local is_roomy = burst >= ROOMY_BURST
   local level = is_roomy and burst * min(burst, LARGE_BURST) / (4 * LARGE_BURST)
     or SMALL_BUCKET_LEVEL[max(1, floor(burst))]
   return {
-    kind = bucket, rate = rate, amount = burst, period = burst / rate, is_exact = is_exact, is_roomy = is_roomy,
+    kind = bucket, rate = rate, amount = burst, period = period, is_exact = is_exact, is_roomy = is_roomy,
     take_rate = rate / level,
   }
 end
 
-function plan_makers.token_bucket(numbers)
-  return bucket_of(tonumber(numbers[1]) / tonumber(numbers[2]), tonumber(numbers[3]), true)
-end
-
-function plan_makers.leaky_bucket(numbers)
-  return bucket_of(tonumber(numbers[1]) / 1e9, tonumber(numbers[2]) / 1000 + 1)
-end
-
-function plan_makers.smooth(numbers)
-  return bucket_of(tonumber(numbers[1]) / 1e6, 1) -- one unit passes at once; saved units come on top
-end
-
-local function sliding_of(amount, period)
-  return { kind = sliding, rate = amount / period, amount = amount, period = period }
-end
-
-function plan_makers.sliding_window(numbers)
-  return sliding_of(tonumber(numbers[1]), tonumber(numbers[2]) * tonumber(numbers[3]))
-end
-
-function plan_makers.sliding_log(numbers) return sliding_of(tonumber(numbers[1]), tonumber(numbers[2])) end
+-- Plans by the shape of a limit's flow (gateway/bundle.py).
+local plan_makers = {
+  bucket = function(burst, period) return bucket_of(burst, period, nil) end,
+  ["exact bucket"] = function(burst, period) return bucket_of(burst, period, true) end,
+  window = function(amount, period)
+    return { kind = window, rate = amount / period, amount = amount, period = period }
+  end,
+  sliding = function(amount, period)
+    return { kind = sliding, rate = amount / period, amount = amount, period = period }
+  end,
+}
 
 -- Returns the shedding plan of a limit; nil if it is not shed.
 function M.plan(limit)
-  local make_plan = plan_makers[limit.algorithm]
-  local plan = make_plan and make_plan(limit.numbers)
+  local flow = limit.flow
+  local plan = flow and plan_makers[flow.shape](limit.fresh, flow.period_us)
   if not plan or plan.period > MAX_PERIOD_US then return nil end
   plan.trust_us = max(TRUST_US, 2 / plan.rate)
   return plan

@@ -16,23 +16,13 @@ local M = { PREFETCHED = 9 } -- the index in an outcome of the prefetched units 
 
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 
--- Which of a limit's numbers is its capacity.
-local CAPACITY_INDEX = { token_bucket = 3, fixed_window = 1, sliding_window = 1, sliding_log = 1 }
 local MAX_UNITS = 2 ^ 40 -- so that no sum of them is rounded
 local MAX_EXACT = 2 ^ 52
 
 -- Returns how many units of a key one nginx holds at most: U. None are held of a limit that delays its calls.
 function M.max_units(limit, units)
-  local index = CAPACITY_INDEX[limit.algorithm]
-  if not index then return 0 end
-  return min(MAX_UNITS, units or max(1, floor(tonumber(limit.numbers[index]) / 10)))
-end
-
--- Returns how far apart units drain, as period and amount: in a token bucket a unit's water ends where that of the next
--- begins.
-function M.drain_rate(limit)
-  if limit.algorithm ~= "token_bucket" then return 0, 1 end
-  return tonumber(limit.numbers[2]), tonumber(limit.numbers[1])
+  if not limit.drain then return 0 end
+  return min(MAX_UNITS, units or max(1, floor(limit.fresh / 10)))
 end
 
 local LINE_FORMAT = "%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %s"
