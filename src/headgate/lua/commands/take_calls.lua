@@ -1,6 +1,10 @@
 -- Decides several calls, one after the other, each of one charge or more, all of one algorithm whose state fits one
--- string: the same as that many runs of take_string.lua and take_together.lua, in one. A count that several calls
--- charge is read once and written once, and starting a script costs more than a decision.
+-- string: the same as that many runs of take.lua and take_together.lua, in one. A count that several calls charge is
+-- read once and written once, and starting a script costs more than a decision.
+--
+-- A fast path, for nginx's batches. Gain, of the CPU time that nginx and Redis spend on a request of a busy gate (64
+-- connections, one worker): 20 % with a rule or two and a key for each client, 40 % where all share a key. Held equal
+-- to the plain scripts by tests/parity/test_fast_scripts.py.
 --
 -- KEYS     the counts, each once
 -- ARGV     how many calls; for each count the numbers of its limit; for each call how many charges it has, and for each
@@ -11,7 +15,7 @@
 -- MGET returns nothing for a key of another type, as for a missing one. Only GET reports that; so it runs before a new
 -- count is begun.
 --
--- `model` is the algorithm's; the assembler inserts it above.
+-- `model` and `storage` are the algorithm's; the assembler inserts them above.
 local call = redis.call
 local time = call("TIME")
 local now_us = time[1] * 1000000 + time[2]
@@ -83,14 +87,6 @@ for i = 1, ARGV[1] + 0 do
 end
 
 for i = 1, #KEYS do
-  local state, limit = states[i], limits[i]
-  if state ~= befores[i] then
-    local ttl_ms = model.ttl_ms(limit, state, now_us)
-    if ttl_ms > 0 then
-      call("SET", KEYS[i], model.pack(state, limit), "PX", ttl_ms)
-    else
-      call("DEL", KEYS[i])
-    end
-  end
+  if states[i] ~= befores[i] then storage.save(KEYS[i], limits[i], states[i], now_us) end
 end
 return replies
