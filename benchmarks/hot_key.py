@@ -168,7 +168,7 @@ def _work(job: tuple[str, str, float]) -> tuple[list[Admitted], int, int]:
         decision = limiter.take("hot")
         asked += 1
         if decision.allowed:
-            admitted.append(Admitted(before // 1000, clock() // 1000, decision.facts[-1]))
+            admitted.append(Admitted(before // 1000, clock() // 1000, decision.outcome[-1]))
     prefetched = engine.prefetched
     limiter.close()
     return admitted, asked, prefetched

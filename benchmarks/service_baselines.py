@@ -13,7 +13,7 @@ import uvloop
 from headgate.service.asgi import Receive, Send
 from headgate.service.envoy.messages import RateLimitRequest, RateLimitResponse
 from headgate.service.envoy.rls import PATH
-from headgate.service.grpc_server import GrpcServer
+from headgate.service.hardened_grpc import GrpcServer
 from headgate.service.http_server import Granian
 from headgate.service.settings import Settings, address
 from headgate.service.supervisor import open_listener, run_server_loop
@@ -45,7 +45,7 @@ async def main(kind: str, where: str) -> None:
         method: Any = grpc.unary_unary_rpc_method_handler(
             should_rate_limit, RateLimitRequest.FromString, lambda response: response.SerializeToString()
         )
-        await (await GrpcServer(Settings(), place, {PATH: method}).start()).ended
+        await (await GrpcServer(Settings(), place, {PATH: method}).start()).completion
 
 
 if __name__ == "__main__":

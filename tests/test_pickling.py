@@ -33,7 +33,7 @@ from headgate.errors import InvalidSetting
 from headgate.rules import load
 from headgate.rules.distribution.versions import VersionConflict
 from headgate.rules.lookup import NoSuchRule
-from headgate.slot_renewal import Hold
+from headgate.slot_renewal import SlotHold
 from tests.servers import RedisServer
 
 LIMITS = (
@@ -102,7 +102,9 @@ def test_a_decision_says_the_same(way: Way, redis_server: RedisServer) -> None:
             assert type(again) is type(decision)
             assert [getattr(again, name) for name in FACTS] == [getattr(decision, name) for name in FACTS]
             assert (str(again), repr(again), bool(again)) == (str(decision), repr(decision), bool(decision))
-            assert [str(part) for part in again.parts] == [str(part) for part in decision.parts]
+            assert [str(part) for part in again.counter_decisions] == [
+                str(part) for part in decision.counter_decisions
+            ]
 
 
 @ways
@@ -203,7 +205,7 @@ def test_no_error_was_left_out() -> None:
 
 @ways
 def test_an_answer_of_the_service(way: Way) -> None:
-    held = Answer(allowed=True, rule="jobs", receipt="r", expires_after=9.0, held=Hold("A slot", 9.0))
+    held = Answer(allowed=True, rule="jobs", receipt="r", expires_after=9.0, slot_hold=SlotHold("A slot", 9.0))
     for answer in (held, Answer(allowed=False, verdicts=[{"rule": "a"}], refusal={"status": 429})):
         assert way(answer) == answer
         assert way(answer).lost is False

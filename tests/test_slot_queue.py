@@ -74,7 +74,7 @@ def test_it_asks_again_until_one_is_free(meter: Meter) -> None:
     meter.release_at_us = meter.clock.now_us() + 300_000
     decision = run(acquire(meter, "key", 5 * SECOND, meter.sleep_us))
     assert decision.allowed
-    assert decision.facts[6] > meter.holder
+    assert decision.outcome[6] > meter.holder
     assert meter.log == [
         "ask", "10ms", "again", "20ms", "again", "40ms", "again", "80ms", "again", "100ms", "again",
         "100ms", "again!",

@@ -73,15 +73,12 @@ __all__ = [
     "Limiter",
     "ManualClock",
     "MissingExtra",
-    "open_async_engine",
-    "open_engine",
-    "parse",
     "RateLimited",
     "Reservation",
     "Rule",
-    "Rulebook",
     "RuleDecision",
     "RuleLimiter",
+    "Rulebook",
     "SlidingLog",
     "SlidingWindow",
     "Slots",
@@ -89,6 +86,9 @@ __all__ = [
     "SystemClock",
     "TokenBucket",
     "Verdict",
+    "open_async_engine",
+    "open_engine",
+    "parse",
 ]
 __version__ = "0.1.0"
 

@@ -38,7 +38,7 @@ from typing import Any, Literal, NamedTuple
 
 from headgate.errors import EngineUnavailable, HeadgateError, InvalidCharge
 from headgate.extras import require
-from headgate.slot_renewal import AsyncHolding, Hold, Holding
+from headgate.slot_renewal import AsyncHolding, Holding, SlotHold
 
 require("headgate.client", "client", "httpx")
 
@@ -70,12 +70,12 @@ class Answer:
     verdicts: Sequence[Mapping[str, Any]] = ()
     receipt: str | None = None
     expires_after: float | None = None  # seconds for which its slots are held, if it holds any
-    held: Hold | None = field(default=None, repr=False, compare=False)  # set by `hold`
+    slot_hold: SlotHold | None = field(default=None, repr=False, compare=False)  # set by `hold`
 
     @property
     def lost(self) -> bool:
         """Whether another client may hold a slot of this block by now."""
-        return self.held is not None and self.held.lost
+        return self.slot_hold is not None and self.slot_hold.lost
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -100,7 +100,7 @@ MAX_TIMEOUT_S = 86_400.0  # sockets take no more than 24 days
 _EXAMPLE_URL = "http://127.0.0.1:8080"
 _UNKNOWN_PATH_DETAIL = "See /openapi.json"  # how a service's 404 for an unknown path begins
 
-_ANSWER_FIELDS = frozenset(field.name for field in fields(Answer)) - {"held"}
+_ANSWER_FIELDS = frozenset(field.name for field in fields(Answer)) - {"slot_hold"}
 
 
 class _Call(NamedTuple):
@@ -234,14 +234,14 @@ def _parse_answer(document: Mapping[str, Any]) -> Answer:
     return Answer(**{name: value for name, value in document.items() if name in _ANSWER_FIELDS})
 
 
-def _hold_of(answer: Answer) -> Hold | None:
+def _hold_of(answer: Answer) -> SlotHold | None:
     """Tracks the slots that an answer holds; returns None if it holds none."""
-    return None if answer.expires_after is None else Hold(f"A slot of {answer.rule}", answer.expires_after)
+    return None if answer.expires_after is None else SlotHold(f"A slot of {answer.rule}", answer.expires_after)
 
 
 def _released(answer: Answer | str, document: Mapping[str, Any]) -> bool:
-    if isinstance(answer, Answer) and answer.held is not None:
-        answer.held.ended()
+    if isinstance(answer, Answer) and answer.slot_hold is not None:
+        answer.slot_hold.mark_released()
     return bool(document["held"])
 
 
@@ -418,12 +418,12 @@ class Client(_BaseClient):
         if hold is None:
             yield answer
             return
-        with Holding(hold, lambda: self._renew(answer, hold), lambda: hold.over or self.release(answer)):
-            yield replace(answer, held=hold)
+        with Holding(hold, lambda: self._renew(answer, hold), lambda: hold.is_released or self.release(answer)):
+            yield replace(answer, slot_hold=hold)
 
-    def _renew(self, answer: Answer, hold: Hold) -> None:
+    def _renew(self, answer: Answer, hold: SlotHold) -> None:
         sent_at = monotonic()
-        hold.renewed(sent_at, self.renew(answer))
+        hold.record_renewal(sent_at, self.renew(answer))
 
     def _decide(self, call: _Call) -> Answer:
         try:
@@ -518,8 +518,8 @@ class AsyncClient(_BaseClient):
         """Releases the slots of an answer; returns False if one was lost before."""
         return _released(answer, await self._send(_receipt_call("release", answer)))
 
-    async def _release_unless_over(self, answer: Answer, hold: Hold) -> bool:
-        return hold.over or await self.release(answer)
+    async def _release_unless_over(self, answer: Answer, hold: SlotHold) -> bool:
+        return hold.is_released or await self.release(answer)
 
     @asynccontextmanager
     async def hold(self, attributes: Attributes, cost: int | None = None) -> AsyncIterator[Answer]:
@@ -534,11 +534,11 @@ class AsyncClient(_BaseClient):
         async with AsyncHolding(
             hold, lambda: self._renew(answer, hold), lambda: self._release_unless_over(answer, hold)
         ):
-            yield replace(answer, held=hold)
+            yield replace(answer, slot_hold=hold)
 
-    async def _renew(self, answer: Answer, hold: Hold) -> None:
+    async def _renew(self, answer: Answer, hold: SlotHold) -> None:
         sent_at = monotonic()
-        hold.renewed(sent_at, await self.renew(answer))
+        hold.record_renewal(sent_at, await self.renew(answer))
 
     async def _decide(self, call: _Call) -> Answer:
         try:

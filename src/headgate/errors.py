@@ -50,7 +50,7 @@ class InvalidRulebook(InvalidRule):
     """A rulebook that is not valid.
 
     ``problems``: line and sentence of every problem, in order; the line is None where the rulebook was not text,
-    and the sentence then begins with the path. ``told``: the same, ready to print.
+    and the sentence then begins with the path. ``messages``: the same, ready to print.
 
     >>> try:
     ...     Limiter.from_rules({"rules": [{"name": "all"}]})

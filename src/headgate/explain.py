@@ -30,7 +30,7 @@ _LABEL_WIDTH = 13
 class GuaranteeSource(Protocol):
     """An engine that describes what it guarantees for a limit, with so many processes using it."""
 
-    def laws(self, limit: Limit, nodes: int) -> Description: ...
+    def guarantees(self, limit: Limit, nodes: int) -> Description: ...
 
 
 def explain_limits(limits: Sequence[Limit], engine: object = None, nodes: int = 1, width: int = 100) -> str:
@@ -55,7 +55,7 @@ def guarantees(engine: object, limit: Limit, nodes: int) -> Description:
     if inner is not None:  # not its truth: an in-memory engine that has counted nothing is empty, and false
         yield from guarantees(inner, limit, nodes)
     if isinstance(engine, GuaranteeSource):
-        yield from engine.laws(limit, nodes)
+        yield from engine.guarantees(limit, nodes)
 
 
 def explain(limit: Limit) -> Description:

@@ -21,7 +21,7 @@ from typing import Generic, Protocol, TypeVar
 from headgate.algorithms.decision import Decision
 from headgate.algorithms.limit import SECOND
 from headgate.algorithms.slots import Slots, renewed_us
-from headgate.slot_renewal import AsyncHolding, Hold, Holding
+from headgate.slot_renewal import AsyncHolding, Holding, SlotHold
 
 
 class LeaseMeter(Protocol):
@@ -49,11 +49,11 @@ class _LeaseBase(Generic[K]):
         limit = decision.limit
         if not isinstance(limit, Slots) or not decision.allowed:
             raise TypeError(f"A lease comes of slots that were granted, not of: {decision}")
-        *_, at_us, fence = decision.facts
+        *_, at_us, fence = decision.outcome
         self._meter = meter
         self._expires_us = renewed_us(limit, at_us)
         self._held = True
-        self._hold = decision.hold = Hold(f"The slot of {key!r}", limit.ttl_us / SECOND, self._expires_us)
+        self._hold = decision.hold = SlotHold(f"The slot of {key!r}", limit.ttl_us / SECOND, self._expires_us)
         self.key = key
         self.decision = decision
         self.fence = fence
@@ -78,11 +78,11 @@ class _LeaseBase(Generic[K]):
     def _update_expiry(self, requested_at: float, expires_us: int | None) -> bool:
         self._held = expires_us is not None
         self._expires_us = expires_us or self._expires_us
-        return self._hold.answered(requested_at, expires_us)
+        return self._hold.record_reply(requested_at, expires_us)
 
     def _end(self, released: bool) -> bool:
         self._held = False
-        self._hold.ended()
+        self._hold.mark_released()
         return released
 
 
@@ -113,7 +113,7 @@ class Lease(_LeaseBase[LeaseMeter]):
         return self._held and self._end(self._meter.release(self.key, self.fence))
 
     def __enter__(self) -> Lease:
-        self._holding = Holding(self._hold, self.renew, lambda: self._hold.over or self.release())
+        self._holding = Holding(self._hold, self.renew, lambda: self._hold.is_released or self.release())
         self._holding.__enter__()
         return self
 
@@ -143,7 +143,7 @@ class AsyncLease(_LeaseBase[AsyncLeaseMeter]):
         return self._held and self._end(await self._meter.release(self.key, self.fence))
 
     async def _release_once(self) -> bool:
-        return self._hold.over or await self.release()
+        return self._hold.is_released or await self.release()
 
     async def __aenter__(self) -> AsyncLease:
         self._holding = AsyncHolding(self._hold, self.renew, self._release_once)

@@ -50,7 +50,7 @@ def cancel(decision: Decision) -> Flow[bool]:
     """Gives a reservation back, as far as nothing was built on it. False: the engine did not reply for some
     part."""
     complete = True
-    for part in reversed((*decision.parts, *decision.beside)):
+    for part in reversed((*decision.counter_decisions, *decision.shadow_decisions)):
         if part.allowed and not (yield from _give_back(part, part.cost, cancel=True)):
             complete = False
     return complete
@@ -61,10 +61,10 @@ def refund(decision: Decision, cost: int | None) -> Flow[bool]:
     part."""
     complete = True
     units = None if cost is None else check_units(cost)
-    if isinstance(decision.limit, Slots) and len(decision.parts) == 1:
+    if isinstance(decision.limit, Slots) and len(decision.counter_decisions) == 1:
         raise InvalidCharge(f'"{decision.limit}" is held, not taken: release its lease instead.')
     if decision.allowed:
-        for part in (*decision.parts, *decision.beside):
+        for part in (*decision.counter_decisions, *decision.shadow_decisions):
             if part.allowed and not (
                 yield from _give_back(part, part.cost if units is None else units, cancel=False)
             ):
@@ -74,10 +74,10 @@ def refund(decision: Decision, cost: int | None) -> Flow[bool]:
 
 def _give_back(part: Decision, units: int, *, cancel: bool) -> Flow[bool]:
     """Refunds or cancels up to so many units of one part; False if the engine did not reply."""
-    units = min(units, part.cost - part.given_back)
+    units = min(units, part.cost - part.refunded_units)
     if units > 0 and not isinstance(part.limit, Slots):
-        receipt = Receipt.of(part.facts, part.cost, part.given_back)
-        part.given_back += units
+        receipt = Receipt.from_outcome(part.outcome, part.cost, part.refunded_units)
+        part.refunded_units += units
         meter: Any = part.source
         outcome: Outcome = yield partial(meter.refund, part.key, units, receipt, cancel)
         return not isinstance(outcome, DegradedOutcome)

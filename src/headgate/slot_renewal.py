@@ -38,7 +38,7 @@ IDLE_S = 5.0  # after which a thread with nothing to renew ends
 _log = logging.getLogger("headgate")
 
 
-class Hold:
+class SlotHold:
     """The state of slots that are held: until when, and whether they are lost."""
 
     def __init__(self, description: str, ttl: float, expires_us: int = 0) -> None:
@@ -47,15 +47,15 @@ class Hold:
         self._held_until = monotonic() + ttl
         self._expires_us = expires_us  # by the engine's clock
         self._reported_lost = self._lost_early = False
-        self.over: bool = False
+        self.is_released: bool = False
 
     @property
     def lost(self) -> bool:
         """Whether somebody else may hold the slots."""
         _threads.retry_start()
-        return not self.over and (self._reported_lost or monotonic() >= self._held_until)
+        return not self.is_released and (self._reported_lost or monotonic() >= self._held_until)
 
-    def answered(self, requested_at: float, expires_us: int | None) -> bool:
+    def record_reply(self, requested_at: float, expires_us: int | None) -> bool:
         """Records the engine's reply to a renewal: when the slots end; None: they are lost. During an outage a
         fallback repeats the last end, and that renews nothing."""
         self._reported_lost = expires_us is None
@@ -64,17 +64,17 @@ class Hold:
             self._held_until, self._expires_us = requested_at + self._ttl, expires_us
         return not self._reported_lost
 
-    def renewed(self, requested_at: float, held: bool) -> bool:
+    def record_renewal(self, requested_at: float, held: bool) -> bool:
         """Records a reply that says whether the slots are held, but not when they end."""
-        return self.answered(requested_at, self._expires_us + 1 if held else None)
+        return self.record_reply(requested_at, self._expires_us + 1 if held else None)
 
-    def ended(self) -> None:
+    def mark_released(self) -> None:
         """Records that the holder has released the slots: they cannot be lost any more."""
-        self.over = True
+        self.is_released = True
 
-    def pause(self, answered: bool) -> float:
+    def renewal_pause(self, has_reply: bool) -> float:
         """Returns the seconds until the next renewal."""
-        return max(self._ttl / (3 if answered else 12), MIN_PAUSE_S)
+        return max(self._ttl / (3 if has_reply else 12), MIN_PAUSE_S)
 
     def raise_if_lost(
         self, released: bool, release_error: HeadgateError | None, error: BaseException | None
@@ -109,8 +109,8 @@ class Holding:
     """Holds slots around a block. `renew` sends a renewal and updates the hold; `release` returns whether they
     were still held."""
 
-    def __init__(self, hold: Hold, renew: Callable[[], object], release: Callable[[], bool]) -> None:
-        self.hold: Hold = hold
+    def __init__(self, hold: SlotHold, renew: Callable[[], object], release: Callable[[], bool]) -> None:
+        self.hold: SlotHold = hold
         self._renew, self._release = renew, release
         self.stopped: bool = False
 
@@ -124,12 +124,12 @@ class Holding:
             self._renew()
         except Exception as error:
             _log_failure(error)
-            return self.hold.pause(answered=False)
-        return self.hold.pause(answered=True)
+            return self.hold.renewal_pause(has_reply=False)
+        return self.hold.renewal_pause(has_reply=True)
 
     def __enter__(self) -> Holding:
         self.stopped = False
-        _threads.add(self, self.hold.pause(answered=True))
+        _threads.add(self, self.hold.renewal_pause(has_reply=True))
         return self
 
     def __exit__(
@@ -148,9 +148,9 @@ class AsyncHolding:
     """Holds slots around an async block."""
 
     def __init__(
-        self, hold: Hold, renew: Callable[[], Awaitable[object]], release: Callable[[], Awaitable[bool]]
+        self, hold: SlotHold, renew: Callable[[], Awaitable[object]], release: Callable[[], Awaitable[bool]]
     ) -> None:
-        self.hold: Hold = hold
+        self.hold: SlotHold = hold
         self._renew, self._release = renew, release
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -160,7 +160,7 @@ class AsyncHolding:
         return self.hold.lost
 
     async def __aenter__(self) -> AsyncHolding:
-        self._schedule(self.hold.pause(answered=True))
+        self._schedule(self.hold.renewal_pause(has_reply=True))
         return self
 
     def _schedule(self, seconds: float) -> None:
@@ -176,7 +176,7 @@ class AsyncHolding:
         except Exception as error:
             _log_failure(error)
             answered = False
-        self._schedule(self.hold.pause(answered))
+        self._schedule(self.hold.renewal_pause(answered))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -64,4 +64,4 @@ def _receipt(limit: Limit, outcome: Outcome, units: int) -> Receipt | None:
         refunded_us, _ = smooth.unpack_mark(limit, outcome[MARK])
         mark = smooth.pack_mark(limit, price_us, refunded_us)
         return Receipt(units, at_us, reset_us, 0, mark) if shut_us else None
-    return Receipt.of(outcome, units)
+    return Receipt.from_outcome(outcome, units)

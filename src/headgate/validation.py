@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from inspect import iscoroutinefunction
 from typing import Generic, Protocol, TypeVar
 
-from headgate.algorithms.decision import Charge, Decision, JointDecision, Outcome, Unbound
+from headgate.algorithms.decision import Charge, Decision, DetachedLimit, JointDecision, Outcome
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
@@ -22,7 +22,7 @@ _ENGINE_VERBS = "meter", "slots", "decide_all", "overrides", "shard", "close"
 LimitLike = Limit | str | Sequence[Limit]
 
 
-class Named(Protocol):
+class NamedLimit(Protocol):
     """A meter as seen from here: its limit, and the name that its counters are stored under."""
 
     @property
@@ -31,8 +31,8 @@ class Named(Protocol):
     def name(self) -> str: ...
 
 
-M = TypeVar("M", bound=Named)
-S = TypeVar("S", bound=Named)
+M = TypeVar("M", bound=NamedLimit)
+S = TypeVar("S", bound=NamedLimit)
 
 
 def limits_of(limit: LimitLike) -> tuple[Limit, ...]:
@@ -76,8 +76,8 @@ def check_decision(decision: object, *, awaited: bool | None = None) -> Decision
         raise InvalidCharge(
             f"A decision is expected, as take or check returns it; not {describe(decision)}{hint}."
         )
-    for part in (*decision.parts, *decision.beside):
-        if isinstance(part.source, Unbound):
+    for part in (*decision.counter_decisions, *decision.shadow_decisions):
+        if isinstance(part.source, DetachedLimit):
             raise InvalidCharge(
                 "This decision was copied or pickled, and nothing can be given back by a copy: keep the decision "
                 "itself, or use the receipts of a limiter with rules."

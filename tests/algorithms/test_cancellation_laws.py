@@ -72,7 +72,7 @@ class Histories:
             assert not taken or self.without.take("key", cost).allowed
         else:
             self.places.append(place)
-            served_us = place.decision.facts[AT_US] + place.decision.delay_us
+            served_us = place.decision.outcome[AT_US] + place.decision.delay_us
             self.soonest_us = min(self.soonest_us or served_us, served_us)
             self.last_us = max(self.last_us, served_us)
 
@@ -94,11 +94,11 @@ class Histories:
     def compare(self) -> None:
         for later in (0, 0.05, 0.1, 0.35, 0.5, 1):
             self.advance(later)
-            assert self.limiter.peek("key").facts[:5] == self.without.peek("key").facts[:5]
+            assert self.limiter.peek("key").outcome[:5] == self.without.peek("key").outcome[:5]
         for _ in range(3):
             self.advance(0.2)
             cost = self.cost or self.most
-            assert self.limiter.take("key", cost).facts[:6] == self.without.take("key", cost).facts[:6]
+            assert self.limiter.take("key", cost).outcome[:6] == self.without.take("key", cost).outcome[:6]
 
 
 @pytest.mark.parametrize(("text", "cost"), [(text, None) for text in EXACT] + [(text, 1) for text in OF_ONE_COST])
@@ -125,7 +125,7 @@ def test_places_of_any_cost_that_are_cancelled_mint_nothing_and_outlast_no_place
     for step in steps:
         histories.play(step)
     histories.leave(order)
-    stands, without = (each.peek("key").facts for each in (histories.limiter, histories.without))
+    stands, without = (each.peek("key").outcome for each in (histories.limiter, histories.without))
     longest_us = max(without[RETRY_AFTER_US] or 0, histories.last_us - histories.clock.now_us(), SECOND)
     unit_us = SECOND // int(text.partition("/")[0])  # a unit behind the last place is served so much later
     rounding_us = 1000 if "queue" in text else 0  # a leaky bucket lives in milliseconds

@@ -42,7 +42,9 @@ class Count:
 
     def give_back(self, limit: Limit, at: float, facts: Outcome, cost: int, units: int, cancel: bool) -> bool:
         now_us = START_US + round(at * SECOND)
-        after = algorithm(limit).refund(limit, self.state, now_us, units, Receipt.of(facts, cost), cancel)
+        after = algorithm(limit).refund(
+            limit, self.state, now_us, units, Receipt.from_outcome(facts, cost), cancel
+        )
         if after is not None:
             self._keep(limit, after)
         return after is not None

@@ -63,8 +63,8 @@ class Count:
     def ask(self, limit: Limit, cost: int) -> Outcome:
         model = algorithm(limit)
         seen = self.state
-        if seen is not None and model.carried is not None and self.written is not None:
-            seen = model.carried(limit, seen, self.written.pace)  # type: ignore[attr-defined]
+        if seen is not None and model.convert_pace is not None and self.written is not None:
+            seen = model.convert_pace(limit, seen, self.written.pace)  # type: ignore[attr-defined]
         facts, after = model.decide(resolve(limit, self.now_us), seen, self.now_us, cost)
         if after is not seen:
             self.state, self.written = after if model.settle is None else model.settle(limit, after), limit
@@ -157,7 +157,7 @@ def test_a_note_of_a_second_limit_frees_nothing_for_a_third() -> None:
 
 
 def test_a_limit_that_alternates_with_the_one_before_keeps_its_word() -> None:
-    """Two editions of a rulebook at work: what one refuses does not delay the other."""
+    """Two versions of a rulebook at work: what one refuses does not delay the other."""
     hour, minute = parse("10/hour"), parse("10/minute")
     count = used(hour, [(0, 10)])
     assert count.ask(minute, 1)[:3] == (False, 0, 6_000_000)

@@ -78,7 +78,7 @@ class Life:
             self.state = after if self.model.settle is None else self.model.settle(self.limit, after)
         if facts[0]:
             self.passed += cost
-            self.receipts.append(Receipt.of(facts, cost))
+            self.receipts.append(Receipt.from_outcome(facts, cost))
             self.delay_us = max(self.delay_us, facts[4])
             self.served_us = max(self.served_us, self.now_us + facts[4])
         return facts
@@ -88,12 +88,12 @@ class Life:
         if self.receipts:
             which = -1 - which % len(self.receipts)
             receipt = self.receipts[which]
-            units = min(units, receipt.cost - receipt.returned)
+            units = min(units, receipt.cost - receipt.refunded_units)
             after = (
                 self.model.refund(self.limit, self.state, self.now_us, units, receipt, cancel) if units else None
             )
             self.state = self.state if after is None else after
-            self.receipts[which] = receipt._replace(returned=receipt.returned + units)
+            self.receipts[which] = receipt._replace(refunded_units=receipt.refunded_units + units)
 
     @property
     def bound(self) -> float:

@@ -69,7 +69,7 @@ class Life:
         if facts[0]:
             self.proved_us = max(self.proved_us, self.now_us)
             served_us = max(self.proved_us, self.now_us + facts[DELAY_US])
-            self.charges.append((served_us, Receipt.of(facts, cost)))
+            self.charges.append((served_us, Receipt.from_outcome(facts, cost)))
         if after is not self.state:
             self.state = after if self.model.settle is None else self.model.settle(self.limit, after)
 
@@ -82,8 +82,8 @@ class Life:
         self.state = after
         if isinstance(self.limit, SlidingLog):
             self.proved_us = max(self.proved_us, self.now_us)
-        given = min(before, units, receipt.cost - receipt.returned)
-        self.charges[which] = served_us, receipt._replace(returned=receipt.returned + given)
+        given = min(before, units, receipt.cost - receipt.refunded_units)
+        self.charges[which] = served_us, receipt._replace(refunded_units=receipt.refunded_units + given)
 
     def held(self, receipt: Receipt) -> int:
         """How many units the state holds where the charge's are."""
@@ -105,7 +105,7 @@ class Life:
             unit_us, length = self.limit.cell_us, self.limit.cells
         else:
             unit_us = self.limit.period_us
-        served = [(us // unit_us, receipt.cost - receipt.returned) for us, receipt in self.charges]
+        served = [(us // unit_us, receipt.cost - receipt.refunded_units) for us, receipt in self.charges]
         for first, _ in served:
             passed = sum(units for when, units in served if first <= when < first + length)
             assert passed <= self.limit.amount, (first * unit_us - START_US, passed)

@@ -48,7 +48,7 @@ class Key:
 
     def reserve(self, at: float, cost: int = 1, patience: float = 1e9) -> Receipt | None:
         facts = self.ask(at, cost, patience)
-        return Receipt.of(facts, cost) if facts[0] else None
+        return Receipt.from_outcome(facts, cost) if facts[0] else None
 
     def refund(self, at: float, receipt: Receipt | None, units: int = 10**9, cancel: bool = False) -> bool:
         assert receipt is not None
@@ -164,7 +164,7 @@ def test_a_refund_never_goes_below_nothing() -> None:
         now_us,
     )
     assert refund(limit, (end_us, 1, now_us, now_us), now_us, 0, receipt, False) is None
-    partly = receipt._replace(returned=3)
+    partly = receipt._replace(refunded_units=3)
     assert refund(limit, (end_us, 7, now_us, now_us), now_us, 5, partly, False) == (
         end_us,
         5,
@@ -309,14 +309,14 @@ def live(limit: FixedWindow, life: Life) -> tuple[State | None, int, list[Receip
             patience_us = None if verb == "take" else which * length_us(limit)
             facts, state = decide(ready(limit, now_us), state, now_us, cost, patience_us)
             if facts[0] and cost:
-                charges.append(Receipt.of(facts, cost))
+                charges.append(Receipt.from_outcome(facts, cost))
         elif which < len(charges):
             charge = charges[-1 - which]
             given = refund(ready(limit, now_us), state, now_us, cost, charge, verb == "cancel")
             if given is not None:
                 state = given
-                returned = min(charge.cost, charge.returned + cost)
-                charges[-1 - which] = charge._replace(returned=returned)
+                returned = min(charge.cost, charge.refunded_units + cost)
+                charges[-1 - which] = charge._replace(refunded_units=returned)
     return state, now_us, charges
 
 
@@ -325,7 +325,7 @@ def test_at_most_amount_is_served_in_any_window(limit: FixedWindow, life: Life) 
     served: dict[int, int] = {}
     for charge in live(limit, life)[2]:
         end_us = decide(ready(limit, charge.served_us), None, charge.served_us, 1)[0][MARK]
-        served[end_us] = served.get(end_us, 0) + charge.cost - charge.returned
+        served[end_us] = served.get(end_us, 0) + charge.cost - charge.refunded_units
     assert all(units <= limit.amount for units in served.values())
 
 

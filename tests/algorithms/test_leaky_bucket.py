@@ -34,7 +34,7 @@ class Key:
         """Allowed; nginx's excess; the wait in ms if allowed, else retry_after in ms (None never)."""
         facts, self.state = decide(self.limit, self.state, T0 + round(at_ms * 1000), cost, patience_us)
         if facts[ALLOWED] and cost:
-            self.receipt = Receipt.of(facts, cost)
+            self.receipt = Receipt.from_outcome(facts, cost)
         wait_us = facts[DELAY_US] if facts[ALLOWED] else facts[RETRY_AFTER_US]
         return facts[ALLOWED], facts[MARK], None if wait_us is None else wait_us // 1000
 
@@ -193,10 +193,10 @@ def test_a_charge_is_given_back_in_parts_but_not_more_than_once() -> None:
         key.ask(0, 5)
         charge = key.receipt
         assert key.give_back(0, charge, units=2, cancel=cancel) is True
-        assert key.give_back(0, charge._replace(returned=2), units=5, cancel=cancel) is True
+        assert key.give_back(0, charge._replace(refunded_units=2), units=5, cancel=cancel) is True
         assert key.state is not None
         assert key.state[:2] == (2000, T0 // 1000)
-        assert key.give_back(0, charge._replace(returned=5), cancel=cancel) is False
+        assert key.give_back(0, charge._replace(refunded_units=5), cancel=cancel) is False
 
 
 def test_what_has_drained_is_not_given_back_twice() -> None:
@@ -214,7 +214,7 @@ def test_what_has_drained_is_not_given_back_twice() -> None:
     key.ask(400, 4)
     assert key.give_back(400, first) is True
     assert key.remaining(400) == 6
-    assert key.give_back(400, first._replace(returned=6)) is False
+    assert key.give_back(400, first._replace(refunded_units=6)) is False
 
 
 def test_a_cancelled_reservation_frees_its_place_unless_it_was_served() -> None:
@@ -387,7 +387,7 @@ def test_a_refund_never_leaves_less_water_than_had_the_charge_not_been_made(
             state = after
             without = decide(limit, without, now_us, units)[1]
     now_us += gap_us
-    given_back = refund(limit, state, now_us, cost, Receipt.of(facts, cost), False)
+    given_back = refund(limit, state, now_us, cost, Receipt.from_outcome(facts, cost), False)
     if given_back is not None:
         assert given_back[0] >= 0
         held = decide(limit, given_back, now_us, 0)[0][MARK]
@@ -401,7 +401,7 @@ def test_a_refund_at_once_restores_what_was(
     state, now_us = walk(limit, steps)
     facts, after = decide(limit, state, now_us, cost, patience_us)
     if facts[ALLOWED]:
-        restored = refund(limit, after, now_us, cost, Receipt.of(facts, cost), cancel)
+        restored = refund(limit, after, now_us, cost, Receipt.from_outcome(facts, cost), cancel)
         assert restored is not None
         before = decide(limit, state, now_us, 0)[0]
         again = decide(limit, restored, now_us, 0)[0]

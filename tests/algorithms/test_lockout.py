@@ -15,9 +15,9 @@ NOW = 1_700_000_000 * SECOND
 
 def knock(state: State | None, now_us: int, numbers: Lockout = LOGIN) -> tuple[int, State | None]:
     """A refusal by the limits: how long it is locked before, and the state after it."""
-    settled = lockout.settled(numbers, state, now_us)
+    settled = lockout.current_state(numbers, state, now_us)
     left_us = lockout.left_us(settled, now_us)
-    return left_us, settled if left_us else lockout.refused(numbers, settled, now_us)
+    return left_us, settled if left_us else lockout.count_refusal(numbers, settled, now_us)
 
 
 def test_the_third_refusal_locks_for_an_hour() -> None:
@@ -33,8 +33,8 @@ def test_a_span_begins_with_its_first_refusal_and_ends_without_a_trace() -> None
     _, state = knock(None, NOW)
     _, state = knock(state, NOW + 9 * MINUTE)
     assert state == (NOW + 10 * MINUTE, 2)
-    assert lockout.settled(LOGIN, state, NOW + 10 * MINUTE - 1) is state
-    assert lockout.settled(LOGIN, state, NOW + 10 * MINUTE) is None
+    assert lockout.current_state(LOGIN, state, NOW + 10 * MINUTE - 1) is state
+    assert lockout.current_state(LOGIN, state, NOW + 10 * MINUTE) is None
     _, state = knock(state, NOW + 10 * MINUTE)
     assert state == (NOW + 20 * MINUTE, 1)
 
@@ -56,16 +56,16 @@ def test_after_one_every_refusal_locks() -> None:
 def test_a_step_back_locks_nobody_for_longer() -> None:
     locked = (NOW + HOUR, 0)
     back_us = NOW - 24 * HOUR
-    settled = lockout.settled(LOGIN, locked, back_us)
+    settled = lockout.current_state(LOGIN, locked, back_us)
     assert settled == (back_us + HOUR, 0)
     assert lockout.left_us(settled, back_us) == HOUR
     counting = (NOW + 10 * MINUTE, 2)
-    assert lockout.settled(LOGIN, counting, back_us) == (back_us + 10 * MINUTE, 2)
+    assert lockout.current_state(LOGIN, counting, back_us) == (back_us + 10 * MINUTE, 2)
 
 
 def test_shorter_numbers_hold_at_once() -> None:
     mild = Lockout(2, MINUTE, MINUTE)
-    assert lockout.settled(mild, (NOW + HOUR, 0), NOW) == (NOW + MINUTE, 0)
+    assert lockout.current_state(mild, (NOW + HOUR, 0), NOW) == (NOW + MINUTE, 0)
     assert knock((NOW + 9 * MINUTE, 2), NOW, mild) == (0, (NOW + MINUTE, 0))
 
 

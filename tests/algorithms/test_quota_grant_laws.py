@@ -13,9 +13,9 @@ from headgate.algorithms.quota_grants import (
     MAX_GRANTS_PER_HOLDER,
     MAX_HOLDERS,
     State,
-    assign,
     dead_at_us,
-    leave,
+    grant,
+    remove_holder,
     target,
     ttl_and_grace,
 )
@@ -68,7 +68,7 @@ class World:
         self.true_us += step.after_us
         now_us = self.true_us + self.ahead_us
         if step.kind == "leave":
-            self.state = leave(self.state, now_us, self.name(step.holder))
+            self.state = remove_holder(self.state, now_us, self.name(step.holder))
         elif step.kind == "rename":
             self.names[step.holder] += 1
         elif step.kind == "limit":
@@ -84,7 +84,7 @@ class World:
         wants = None if step.number < 0 else step.number
         known_us = max((each.counted_us for told in self.given.values() for each in told), default=0)
         unknown_us = now_us + known_us - self.true_us
-        told, self.state = assign(
+        told, self.state = grant(
             self.division, self.state, now_us, self.name(step.holder), wants, TTL_US, GRACE_US, unknown_us
         )
         assert len(self.state.holders) <= MAX_HOLDERS
@@ -273,7 +273,7 @@ class Rounds:
 
     def report(self, at_us: int, holder: int) -> None:
         self.now_us = at_us
-        told, self.state = assign(self.part, self.state, at_us, str(holder), self.wants[holder], TTL_US, GRACE_US)
+        told, self.state = grant(self.part, self.state, at_us, str(holder), self.wants[holder], TTL_US, GRACE_US)
         assert told is not None
         self.parts[holder] = told.grains
 

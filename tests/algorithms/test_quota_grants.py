@@ -29,7 +29,7 @@ class Ledger:
     def tells(self, at: float, holder: str, wants: float | None) -> float | None:
         """What the holder is told, in units per second."""
         grains = None if wants is None else self.division.grains(round(wants * 1000), 1000 * SECOND)
-        told, self.state = quota_grants.assign(
+        told, self.state = quota_grants.grant(
             self.division, self.state, self.us(at), holder, grains, self.ttl_us, self.grace_us, self.unknown_us
         )
         if told is None:
@@ -38,7 +38,7 @@ class Ledger:
         return told.units * SECOND / told.period_us
 
     def leaves(self, at: float, holder: str) -> None:
-        self.state = quota_grants.leave(self.state, self.us(at), holder)
+        self.state = quota_grants.remove_holder(self.state, self.us(at), holder)
 
 
 def test_who_is_alone_has_what_it_wants_and_half_of_the_rest() -> None:
@@ -84,7 +84,7 @@ def test_who_says_goodbye_wants_nothing_more_but_may_be_using_what_it_has() -> N
     assert ledger.tells(5, "b", 200) == 38.75  # a was told 61.25
     assert ledger.tells(10, "b", 200) == 100
     ledger.tells(11, "a", 0)
-    assert quota_grants.leave(None, BASE_US, "a") is None
+    assert quota_grants.remove_holder(None, BASE_US, "a") is None
 
 
 def test_an_idle_holder_has_a_standby_as_long_as_there_is_room() -> None:

@@ -128,11 +128,11 @@ class Life:
             self.limit, self.state, self.now_us, cost, HORIZON_US if reserves else None
         )
         if facts[0]:
-            self.charges.append((Receipt.of(facts, cost), Fraction(cost)))
+            self.charges.append((Receipt.from_outcome(facts, cost), Fraction(cost)))
 
     def refund(self, which: int, units: int, cancel: bool) -> None:
         receipt, kept = self.charges[which]
-        units = min(units, receipt.cost - receipt.returned)
+        units = min(units, receipt.cost - receipt.refunded_units)
         if not units:
             return
         before = self.level(self.state, self.now_us)
@@ -141,7 +141,7 @@ class Life:
         self.state = self.state if after is None else after
         given = before - self.level(self.state, self.now_us)
         assert -Fraction(1, 1000) <= given <= units + Fraction(1, 1000)
-        self.charges[which] = receipt._replace(returned=receipt.returned + units), kept - given
+        self.charges[which] = receipt._replace(refunded_units=receipt.refunded_units + units), kept - given
 
 
 # A takes half, B takes half, A is refunded; when B has drained all is taken, and B is refunded.

@@ -53,7 +53,7 @@ class Key:
     def reserve(self, at: float, cost: int = 1, patience: float = 1e9) -> Receipt:
         facts = self.ask(at, cost, patience)
         assert facts[0]
-        return Receipt.of(facts, cost)
+        return Receipt.from_outcome(facts, cost)
 
     def refund(self, at: float, receipt: Receipt, units: int = 10**9, cancel: bool = False) -> bool:
         after = refund(self.limit, self.state, round((START + at) * SECOND), units, receipt, cancel)
@@ -132,7 +132,7 @@ def test_a_refund_erases_the_units_of_its_instant() -> None:
     assert key.refund(5, second, 2)
     assert key.units() == [0, 0, 0, 0, 1, 2, 2, 2]
     assert key.refund(5, third)
-    assert key.refund(5, second._replace(returned=2))
+    assert key.refund(5, second._replace(refunded_units=2))
     assert key.units() == [0, 0, 0, 0]
     assert not key.refund(5, second)
     key.take(30)

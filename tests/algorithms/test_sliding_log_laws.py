@@ -97,21 +97,21 @@ def test_no_period_ever_serves_more_than_the_amount(
             place = -1 - back % len(charges)
             instant_us, receipt = charges[place]
             held = 0 if state is None else list(unpack(pack(state))[5]).count(receipt.mark)
-            given = min(units, receipt.cost - receipt.returned, held)
+            given = min(units, receipt.cost - receipt.refunded_units, held)
             delay_us = decide(limit, state, now_us, cost, HORIZON_US)[0][DELAY_US]
             after = refund(limit, state, now_us, units, receipt, cancel)
             if after is not None:
                 state = after
-                charges[place] = instant_us, receipt._replace(returned=receipt.returned + given)
+                charges[place] = instant_us, receipt._replace(refunded_units=receipt.refunded_units + given)
                 assert given > 0
                 assert decide(limit, state, now_us, cost, HORIZON_US)[0][DELAY_US] <= delay_us
         else:
             facts, state = asked(limit, state, now_us, cost, patience_us)
             if facts[0]:
-                charges.append((true_us + facts[DELAY_US], Receipt.of(facts, cost)))
+                charges.append((true_us + facts[DELAY_US], Receipt.from_outcome(facts, cost)))
     served: Counter[int] = Counter()
     for instant_us, receipt in gone + charges:
-        served[instant_us] += receipt.cost - receipt.returned
+        served[instant_us] += receipt.cost - receipt.refunded_units
     for start in served:
         assert sum(served[us] for us in served if start <= us < start + limit.period_us) <= limit.amount
 

@@ -44,7 +44,7 @@ class Key:
 
     def reserve(self, at: float, cost: int = 1, patience: float = 1e9) -> Receipt | None:
         facts = self.ask(at, cost, patience)
-        return Receipt.of(facts, cost) if facts[0] else None
+        return Receipt.from_outcome(facts, cost) if facts[0] else None
 
     def refund(self, at: float, receipt: Receipt | None, units: int = 10**9, cancel: bool = False) -> bool:
         assert receipt is not None
@@ -133,8 +133,8 @@ def test_a_charge_is_given_back_once() -> None:
     assert first is not None
     assert key.refund(12, second)
     assert not key.refund(12, second)
-    assert key.refund(12, first._replace(returned=3))
-    assert not key.refund(12, first._replace(returned=4))
+    assert key.refund(12, first._replace(refunded_units=3))
+    assert not key.refund(12, first._replace(refunded_units=4))
     assert key.counts() == "5,0,0"
 
 
@@ -331,14 +331,14 @@ def live(limit: SlidingWindow, life: Life) -> tuple[State | None, int, list[Rece
             patience_us = None if verb == "take" else which * 2 * limit.cell_us
             facts, state = decide(limit, state, now_us, cost, patience_us)
             if facts[0] and cost:
-                charges.append(Receipt.of(facts, cost))
+                charges.append(Receipt.from_outcome(facts, cost))
         elif which < len(charges):
             charge = charges[-1 - which]
             given = refund(limit, state, now_us, cost, charge, verb == "cancel")
             if given is not None:
                 state = given
-                returned = min(charge.cost, charge.returned + cost)
-                charges[-1 - which] = charge._replace(returned=returned)
+                returned = min(charge.cost, charge.refunded_units + cost)
+                charges[-1 - which] = charge._replace(refunded_units=returned)
     return state, now_us, charges
 
 
@@ -347,7 +347,7 @@ def test_at_most_amount_is_served_in_any_run_of_cells(limit: SlidingWindow, life
     served: dict[int, int] = {}
     for charge in live(limit, life)[2]:
         cell = charge.served_us // limit.cell_us
-        served[cell] = served.get(cell, 0) + charge.cost - charge.returned
+        served[cell] = served.get(cell, 0) + charge.cost - charge.refunded_units
     for first in served:
         assert sum(served.get(first + step, 0) for step in range(limit.cells)) <= limit.amount
 
@@ -463,7 +463,7 @@ def test_a_changed_limit_tells_the_wait_to_the_microsecond(
     assert told_us is not None
     assert told_us >= retry_us
     assert not decide(changed, booked, now_us + told_us - 1, 1)[0][0]
-    assert refund(changed, booked, now_us, cost, Receipt.of(reserved, cost), cancel=True) is not None
+    assert refund(changed, booked, now_us, cost, Receipt.from_outcome(reserved, cost), cancel=True) is not None
 
 
 @given(limits, lives, limits, st.integers(0, 30))
@@ -488,5 +488,5 @@ def test_a_refund_gives_back_no_more_than_it_says(limit: SlidingWindow, life: Li
         given = refund(limit, state, now_us, units, charge, False)
         if given is not None:
             room = decide(limit, given, now_us, 0)[0][REMAINING] - before
-            assert 0 <= room <= (limit.amount if queue else min(units, charge.cost - charge.returned))
+            assert 0 <= room <= (limit.amount if queue else min(units, charge.cost - charge.refunded_units))
             assert charge.mark + limit.cells > now_us // limit.cell_us

@@ -38,7 +38,7 @@ class Key:
         now_us = T0 + round(at * 1_000_000)
         facts, self.state = decide(self.limit, self.state, now_us, cost, patience_us)
         if facts[ALLOWED] and cost:
-            self.receipt = Receipt.of(facts, cost)
+            self.receipt = Receipt.from_outcome(facts, cost)
         wait_us = facts[DELAY_US] if facts[ALLOWED] else facts[RETRY_AFTER_US]
         return facts[ALLOWED], None if wait_us is None else wait_us / 1_000_000
 
@@ -171,15 +171,15 @@ def test_a_refund_opens_the_window_and_refills_the_store() -> None:
     key.ask(0.5, 6)  # four saved, two to be paid for
     assert key.give_back(0.5, key.receipt, units=1)
     assert key.ask(0.5) == (False, 0.1)
-    assert key.give_back(0.5, key.receipt._replace(returned=1))
+    assert key.give_back(0.5, key.receipt._replace(refunded_units=1))
     assert key.remaining(0.5) == 5
-    assert key.give_back(0.5, key.receipt._replace(returned=6)) is False
+    assert key.give_back(0.5, key.receipt._replace(refunded_units=6)) is False
     # What has drained is not given back twice.
     key = Key(Smooth(10))
     key.ask(0)
     key.ask(10, 10)
     first = key.receipt
-    assert key.give_back(10.6, first._replace(returned=5)) is False
+    assert key.give_back(10.6, first._replace(refunded_units=5)) is False
     key.ask(11.5, 10)
     assert key.give_back(11.5, first) is False
     assert key.remaining(11.5) == 1
@@ -198,7 +198,7 @@ def test_a_refund_cools_the_warm_up_again() -> None:
     key.ask(0, 2)
     assert key.give_back(0, key.receipt, units=1)
     assert key.kept == (7.0, 1_375_000)  # as if one had been taken, the dearest
-    assert key.give_back(1.3, key.receipt._replace(returned=1)) is False
+    assert key.give_back(1.3, key.receipt._replace(refunded_units=1)) is False
 
 
 def test_a_refund_under_a_later_charge_opens_no_window_of_a_warm_up() -> None:
@@ -371,7 +371,7 @@ def test_a_refund_of_a_burst_never_gives_more_than_had_the_charge_not_been_made(
         _, state = reserve(limit, state, now_us, units)
         _, without = reserve(limit, without, now_us, units)
     now_us += gap_us
-    back = refund(limit, state, now_us, cost, Receipt.of(facts, cost), False)
+    back = refund(limit, state, now_us, cost, Receipt.from_outcome(facts, cost), False)
     if back is not None:
         assert back[1] >= now_us
         assert 0 <= back[0] <= limit.store
@@ -387,7 +387,7 @@ def test_refunding_and_taking_again_gains_nothing(
     facts, state = reserve(limit, state, now_us, cost)
     state, now_us = walk(limit, later, state)
     units = min(units, cost)
-    back = refund(limit, state, now_us, units, Receipt.of(facts, cost), False)
+    back = refund(limit, state, now_us, units, Receipt.from_outcome(facts, cost), False)
     if back is not None:
         _, again = reserve(limit, back, now_us, units)
         held = retune(limit, state, now_us)
@@ -401,7 +401,7 @@ def test_a_refund_at_once_restores_what_was(limit: Smooth, steps: Steps, cost: i
     state, now_us = walk(limit, steps)
     before = retune(limit, state, now_us)
     facts, after = reserve(limit, state, now_us, cost)
-    back = refund(limit, after, now_us, cost, Receipt.of(facts, cost), cancel)
+    back = refund(limit, after, now_us, cost, Receipt.from_outcome(facts, cost), cancel)
     assert back is not None or after[1] == before[1]
     if back is not None and limit.warmup_us:
         assert back[1] == before[1]

@@ -12,7 +12,7 @@ from headgate.algorithms.token_bucket import (
     DetailedState,
     State,
     TokenBucket,
-    carried,
+    convert_pace,
     decide,
     pack,
     refund,
@@ -49,7 +49,7 @@ class Key:
     def charge(self, at: float, cost: int, patience: float | None = None) -> Receipt:
         facts = self.ask(at, cost, patience)
         assert facts[0], facts
-        return Receipt.of(facts, cost)
+        return Receipt.from_outcome(facts, cost)
 
     def refund(self, at: float, receipt: Receipt, units: int = LONG, *, cancel: bool = False) -> bool:
         after = refund(self.limit, self.state, _us(at), units, receipt, cancel)
@@ -216,7 +216,7 @@ def test_a_refund_gives_back_what_has_not_drained() -> None:
     assert key.take(0.5, 5) == "0 left"
     assert key.refund(0.5, first)
     assert key.left(0.5) == 5  # five of the first's ten were still there
-    assert not key.refund(0.5, first._replace(returned=10))
+    assert not key.refund(0.5, first._replace(refunded_units=10))
 
 
 def test_a_refund_in_parts() -> None:
@@ -224,7 +224,7 @@ def test_a_refund_in_parts() -> None:
     first = key.charge(0, 6)
     assert key.refund(0, first, 2)
     assert key.left(0) == 6
-    assert key.refund(0, first._replace(returned=2), 100)
+    assert key.refund(0, first._replace(refunded_units=2), 100)
     assert key.left(0) == 10
 
 
@@ -233,7 +233,7 @@ def test_a_refund_in_parts_mints_nothing() -> None:
     first = key.charge(0, 6)
     assert key.refund(0.4, first, 2)  # the last two of its six; four have drained
     assert key.take(0.4, 5) == "5 left"
-    assert not key.refund(0.4, first._replace(returned=2), 4)
+    assert not key.refund(0.4, first._replace(refunded_units=2), 4)
     assert key.left(0.4) == 5
 
 
@@ -308,7 +308,7 @@ def test_another_pace_keeps_the_units(old: TokenBucket, new: TokenBucket, used: 
     now_us = BASE_US + round(wait * old.period_us / old.amount * used)
     held, _ = decide(old, state, now_us, 0)
     assert state is not None
-    seen = carried(new, state, old.pace)
+    seen = convert_pace(new, state, old.pace)
     facts, _ = decide(new, seen, now_us, 0)
     still_used = old.burst - held[1]
     # Of nearly the same rate the pace is the same, and the time is kept.
@@ -321,7 +321,7 @@ def test_another_pace_keeps_the_units(old: TokenBucket, new: TokenBucket, used: 
 def test_whoever_alternates_between_two_limits_gets_no_more_than_the_larger_burst(
     one: TokenBucket, other: TokenBucket, calls: list[tuple[bool, int]]
 ) -> None:
-    """At one instant: two editions of a rulebook at work on one key mint nothing."""
+    """At one instant: two versions of a rulebook at work on one key mint nothing."""
     passed, kept, text = 0, one, ""
     for first, cost in calls:
         limit = one if first else other
@@ -353,13 +353,13 @@ def test_a_refusal_at_another_pace_tells_the_time_and_gives_nothing_back() -> No
     hour, minute = TokenBucket(10, 3600), TokenBucket(10, 60)
     _, state = decide(hour, None, BASE_US, 10)
     assert state is not None
-    refused, noted = decide(minute, carried(minute, state, hour.pace), BASE_US, 1)
+    refused, noted = decide(minute, convert_pace(minute, state, hour.pace), BASE_US, 1)
     assert refused[:3] == (False, 0, 6 * SECOND)
     assert noted is not None
     assert pack(noted, str(minute.pace)) == f"{BASE_US + 3600 * SECOND}617:0::{BASE_US}+1+6000000+10"
     assert unpack(pack(noted, str(minute.pace)), minute, str(minute.pace)) == noted
     assert decide(minute, noted, BASE_US + 6 * SECOND, 1)[0][0]
-    back = carried(hour, noted, minute.pace)
+    back = convert_pace(hour, noted, minute.pace)
     assert decide(hour, back, BASE_US, 0)[0][:4] == (False, 0, 360 * SECOND, 3600 * SECOND)
 
 

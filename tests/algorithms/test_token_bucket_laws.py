@@ -55,7 +55,7 @@ class Lived:
         facts, after = decide(self.limit, self.state, self.now_us, cost, patience_us)
         self.state = after
         if facts[0] and cost:
-            self.receipts.append(Receipt.of(facts, cost))
+            self.receipts.append(Receipt.from_outcome(facts, cost))
         return facts
 
     def refund(self, receipt: Receipt, units: int, *, cancel: bool = False) -> None:
@@ -201,9 +201,9 @@ def test_a_refund_in_two_parts_is_one_refund(life: Lived, data: st.DataObject) -
     life.refund(receipt, first + second)
     whole, life.state = life.level(), state
     life.refund(receipt, first)
-    life.refund(receipt._replace(returned=first), second)
+    life.refund(receipt._replace(refunded_units=first), second)
     assert life.level() == whole
-    life.refund(receipt._replace(returned=receipt.cost), 100)
+    life.refund(receipt._replace(refunded_units=receipt.cost), 100)
     assert life.level() == whole
 
 

@@ -92,7 +92,7 @@ def _ledger(part: Part) -> Iterator[tuple[str, int, float]]:
 
 def _call(limit: str, key: int, start: float, end: float, outcome: Decision | Exception) -> Call:
     if isinstance(outcome, Decision):
-        return Call(limit, key, start, end, outcome.allowed, outcome.degraded, "", outcome.facts[AT_US])
+        return Call(limit, key, start, end, outcome.allowed, outcome.degraded, "", outcome.outcome[AT_US])
     kind = "unavailable" if isinstance(outcome, EngineUnavailable) else f"{type(outcome).__name__}: {outcome}"
     return Call(limit, key, start, end, False, False, kind, 0)
 

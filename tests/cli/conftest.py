@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from headgate.cli import main
-from headgate.cli.flash_sale import SECONDS, Sale
+from headgate.cli.flash_sale import SECONDS, FlashSale
 
 
 @pytest.fixture(autouse=True)
@@ -45,8 +45,8 @@ def prompt(capsys: pytest.CaptureFixture[str]) -> Prompt:
 
 
 @pytest.fixture(scope="session")
-def played() -> Sale:
+def played() -> FlashSale:
     """The whole sale; look, but do not play on."""
-    sale = Sale()
+    sale = FlashSale()
     sale.play_until(SECONDS)
     return sale

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from headgate.cli.output import NEGATIVE, Output, warn
-from headgate.cli.table import Cell, Table
+from headgate.cli.table import Cell, TextTable
 
 ROOT = Path(__file__).parents[2]
 ANSWER = Output(
-    {"a": 1}, ["a line", ("red\x1b[2J", "red"), Table(("key",), [(Cell("k" * 200, "green"),)])], NEGATIVE
+    {"a": 1}, ["a line", ("red\x1b[2J", "red"), TextTable(("key",), [(Cell("k" * 200, "green"),)])], NEGATIVE
 )
 PROGRAM = "from tests.cli.test_output import ANSWER; ANSWER.write(as_json=False)"
 

@@ -3,18 +3,20 @@
 import pytest
 
 from headgate.cli.style import Style
-from headgate.cli.table import Cell, Table, display_width, printable
+from headgate.cli.table import Cell, TextTable, display_width, printable
 
 PLAIN = Style(color=False, blocks=True)
 COLORS = Style(color=True, blocks=True)
 
 
-def lines(table: Table, width: int | None = None, ink: Style = PLAIN) -> list[str]:
+def lines(table: TextTable, width: int | None = None, ink: Style = PLAIN) -> list[str]:
     return table.lines(width, ink)
 
 
 def test_words_stand_left_and_numbers_right() -> None:
-    table = Table(("rule", "used", "limit"), [("login", 7, "10/minute"), ("a", 12_345, None)], right=("used",))
+    table = TextTable(
+        ("rule", "used", "limit"), [("login", 7, "10/minute"), ("a", 12_345, None)], right_aligned=("used",)
+    )
     assert lines(table) == [
         "rule     used  limit",
         "login       7  10/minute",
@@ -24,7 +26,9 @@ def test_words_stand_left_and_numbers_right() -> None:
 
 @pytest.mark.parametrize("width", [30, 40, 60, 79])
 def test_it_fits_and_only_the_widest_words_are_cut(width: int) -> None:
-    table = Table(("rule", "key", "used"), [("login", "k" * 100, 123_456), ("x", "short", 1)], right=("used",))
+    table = TextTable(
+        ("rule", "key", "used"), [("login", "k" * 100, 123_456), ("x", "short", 1)], right_aligned=("used",)
+    )
     shown = lines(table, width)
     assert max(map(display_width, shown)) <= width
     assert shown[1].startswith("login  kkk")
@@ -33,24 +37,24 @@ def test_it_fits_and_only_the_widest_words_are_cut(width: int) -> None:
 
 
 def test_numbers_are_never_cut_even_if_that_is_too_wide() -> None:
-    table = Table(("a", "b"), [(10**12, 10**12)], right=("a", "b"))
+    table = TextTable(("a", "b"), [(10**12, 10**12)], right_aligned=("a", "b"))
     assert lines(table, 10)[1] == "1,000,000,000,000  1,000,000,000,000"
 
 
 def test_into_a_pipe_nothing_is_cut() -> None:
-    assert lines(Table(("key",), [("k" * 500,)]))[1] == "k" * 500
+    assert lines(TextTable(("key",), [("k" * 500,)]))[1] == "k" * 500
 
 
 def test_colours_take_no_room_and_only_a_terminal_gets_them() -> None:
-    table = Table(("x", "y"), [(Cell("no", "red"), 1), ("yes", 2)], right=("y",))
+    table = TextTable(("x", "y"), [(Cell("no", "red"), 1), ("yes", 2)], right_aligned=("y",))
     assert "\x1b" not in "".join(lines(table))
     assert lines(table, ink=COLORS)[1] == "\x1b[31mno\x1b[0m   1"
 
 
 def test_characters_that_take_two_cells_are_counted_so() -> None:
-    table = Table(("key", "n"), [("用户", 1), ("abcd", 2)], right=("n",))
+    table = TextTable(("key", "n"), [("用户", 1), ("abcd", 2)], right_aligned=("n",))
     assert lines(table)[1:] == ["用户  1", "abcd  2"]
-    assert display_width(lines(Table(("key",), [("用户用户用户用户",)]), 9)[1]) <= 9
+    assert display_width(lines(TextTable(("key",), [("用户用户用户用户",)]), 9)[1]) <= 9
 
 
 @pytest.mark.parametrize(
@@ -59,4 +63,4 @@ def test_characters_that_take_two_cells_are_counted_so() -> None:
 )
 def test_a_key_cannot_speak_to_the_terminal(key: str, shown: str) -> None:
     assert printable(key) == shown
-    assert lines(Table(("key",), [(key,)]))[1] == shown
+    assert lines(TextTable(("key",), [(key,)]))[1] == shown

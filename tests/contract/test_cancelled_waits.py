@@ -26,7 +26,7 @@ texts = pytest.mark.parametrize("text", [example.text for example in EXAMPLES.va
 
 
 def stands(limiter: Limiter) -> tuple[object, ...]:
-    return limiter.peek("key").facts[:5]
+    return limiter.peek("key").outcome[:5]
 
 
 def becomes(look: Callable[[], object], wanted: object) -> None:

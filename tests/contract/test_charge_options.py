@@ -63,7 +63,7 @@ def own(facts: list[Outcome]) -> list[str | None]:
 
 
 def test_what_is_aside_is_kept_though_the_call_is_refused(engine: Engine) -> None:
-    shadow = charges(engine, ChargeOptions("shadow", aside=True), "5/hour; 9/hour log", "anna")
+    shadow = charges(engine, ChargeOptions("shadow", is_shadow=True), "5/hour; 9/hour log", "anna")
     full = charges(engine, None, "1/hour", "anna")
     assert left(engine.decide_all([*full, *shadow])) == [0, 4, 8]
     refused = engine.decide_all([*full, *shadow])
@@ -72,7 +72,7 @@ def test_what_is_aside_is_kept_though_the_call_is_refused(engine: Engine) -> Non
 
 
 def test_what_is_aside_is_in_nobodys_way_and_all_or_none_by_itself(engine: Engine) -> None:
-    shadow = charges(engine, ChargeOptions("shadow", aside=True), "1/hour; 9/hour log", "anna")
+    shadow = charges(engine, ChargeOptions("shadow", is_shadow=True), "1/hour; 9/hour log", "anna")
     live = charges(engine, None, "5/hour", "anna")
     assert left(engine.decide_all([*shadow, *live])) == [0, 8, 4]
     answer = engine.decide_all([*shadow, *live])
@@ -111,7 +111,7 @@ def test_a_rule_counts_one_refusal_whatever_the_others_say(engine: Engine) -> No
 
 def test_a_locked_rule_refuses_the_call_but_not_beside_it(engine: Engine) -> None:
     strict = Lockout(1, SECOND, MINUTE)
-    beside = charges(engine, ChargeOptions("beside", aside=True, lockout=strict), "1/day", "anna")
+    beside = charges(engine, ChargeOptions("beside", is_shadow=True, lockout=strict), "1/day", "anna")
     login = charges(engine, ChargeOptions("login", lockout=strict), "1/day", "anna")
     live = charges(engine, None, "9/day", "anna")
     assert left(engine.decide_all([*beside, *live])) == [0, 8]
@@ -126,7 +126,7 @@ def test_a_locked_rule_refuses_the_call_but_not_beside_it(engine: Engine) -> Non
 def test_who_is_only_told_leaves_no_trace(engine: Engine, place: Place) -> None:
     strict = Lockout(1, SECOND, MINUTE)
     login = charges(engine, ChargeOptions("login", lockout=strict), "2/day", "anna", 2)
-    shadow = charges(engine, ChargeOptions("shadow", aside=True), "3/day log", "anna")
+    shadow = charges(engine, ChargeOptions("shadow", is_shadow=True), "3/day log", "anna")
     kept = place.kept()
     told = engine.decide_all([*login, *shadow], commit=False)
     assert (allowed(told), left(told), place.kept()) == ([True, True], [2, 3], kept)
@@ -222,8 +222,8 @@ def test_what_an_override_charged_is_given_back_by_its_own_numbers(engine: Engin
     engine.overrides("api").set("anna", "100/hour")
     facts = meter.decide(key, 40)
     assert isinstance(facts, OverriddenOutcome)
-    by = engine.meter(facts.limit, "api", meter.terms)
-    assert left([by.refund(key, 40, Receipt.of(facts, 40))]) == [100]
+    by = engine.meter(facts.limit, "api", meter.options)
+    assert left([by.refund(key, 40, Receipt.from_outcome(facts, 40))]) == [100]
 
 
 def test_a_refusal_by_an_override_counts_for_the_lockout(engine: Engine) -> None:
@@ -269,5 +269,5 @@ def test_what_is_no_limit_is_never_written(text: str, engine: Engine, place: Pla
 
 def test_a_meter_knows_its_terms(engine: Engine) -> None:
     terms = ChargeOptions("api", overrides=True)
-    assert engine.meter(parse("1/s"), "api", terms).terms is terms
-    assert engine.meter(parse("1/s"), "api").terms is None
+    assert engine.meter(parse("1/s"), "api", terms).options is terms
+    assert engine.meter(parse("1/s"), "api").options is None

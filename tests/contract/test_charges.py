@@ -127,5 +127,5 @@ def test_taking_three_is_taking_one_three_times(text: str, place: Place) -> None
     limiter = place.limiter(text)
     whole = limiter.take("whole", 3)
     parts = [limiter.take("parts") for _ in range(3)]
-    assert parts[-1].facts[:4] == whole.facts[:4]
-    assert limiter.peek("whole").facts == limiter.peek("parts").facts
+    assert parts[-1].outcome[:4] == whole.outcome[:4]
+    assert limiter.peek("whole").outcome == limiter.peek("parts").outcome

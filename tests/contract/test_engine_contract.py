@@ -37,19 +37,19 @@ class Spendthrift(MemoryEngine):
 class Forgetful(MemoryEngine):
     """Has one count for everybody."""
 
-    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> MemoryMeter:
-        return super().meter(limit, "everybody", terms)
+    def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> MemoryMeter:
+        return super().meter(limit, "everybody", options)
 
 
 class Generous(MemoryEngine):
     """Gives back as often as it is asked, and what was served too."""
 
-    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> MemoryMeter:
-        meter = super().meter(limit, name, terms)
+    def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> MemoryMeter:
+        meter = super().meter(limit, name, options)
         refund = meter.refund
 
         def again(key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
-            return refund(key, units, receipt._replace(returned=0), False)
+            return refund(key, units, receipt._replace(refunded_units=0), False)
 
         meter.refund = again  # type: ignore[method-assign]
         return meter
@@ -58,8 +58,8 @@ class Generous(MemoryEngine):
 class Impatient(MemoryEngine):
     """Knows no reservations."""
 
-    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> MemoryMeter:
-        meter = super().meter(limit, name, terms)
+    def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> MemoryMeter:
+        meter = super().meter(limit, name, options)
         decide = meter.decide
 
         def at_once(key: str, cost: int, patience_us: int | None = None) -> Outcome:

@@ -32,7 +32,7 @@ from headgate.rules import load
 from headgate.rules.attributes import Attributes, request
 from headgate.rules.match import Matcher
 from tests.engines.layers.faulty_engine import Faulty, Settled, faulty
-from tests.engines.redis.version_harness import close_all, editions_at
+from tests.engines.redis.version_harness import close_all, versions_at
 from tests.servers import Proxy, RedisServer
 from tests.servers.waiting import until
 
@@ -72,7 +72,7 @@ async def test_a_rule_of_slots_has_its_own_fallback(fallback: str, passed: int) 
 
 
 def test_a_shadow_in_a_hurry_hurries_nobody() -> None:
-    hurried, silent = ChargeOptions("shadow", aside=True, deadline=0.02), ChargeOptions("live")
+    hurried, silent = ChargeOptions("shadow", is_shadow=True, deadline=0.02), ChargeOptions("live")
     live, aside = MemoryEngine().meter(DAY, "live", silent), MemoryEngine().meter(DAY, "shadow", hurried)
     assert shortest_deadline([live, aside]) is shortest_deadline([aside, live]) is None
     assert shortest_deadline([aside]) == 0.02
@@ -89,8 +89,8 @@ def test_a_live_call_outlives_the_patience_of_its_shadow(redis_server: RedisServ
 
 def test_what_only_shadows_ask_is_not_waited_for_long() -> None:
     with Limiter.from_rules({"rules": [{"name": "s", "limit": "5/hour", "mode": "shadow"}]}, NOBODY) as gate:
-        [(meter, _, _)] = gate.call({}, None).charges
-        assert meter.terms.deadline == 0.05
+        [(meter, _, _)] = gate.plan_call({}, None).charges
+        assert meter.options.deadline == 0.05
 
 
 def test_a_shadow_whose_part_of_a_cluster_is_gone_brings_no_fallback_upon_others() -> None:
@@ -98,7 +98,7 @@ def test_a_shadow_whose_part_of_a_cluster_is_gone_brings_no_fallback_upon_others
     wire = faulty(clock, parts=True)  # by the first letter of the key
     engine = Settled(wire, fallback=None, clock=clock)
     live = engine.meter(DAY, "live", ChargeOptions("live", fallback="deny"))
-    shadow = engine.meter(DAY, "shadow", ChargeOptions("shadow", aside=True))
+    shadow = engine.meter(DAY, "shadow", ChargeOptions("shadow", is_shadow=True))
     wire.down_parts = {"b"}
     while engine.state("b") is not OPEN:
         assert not live.decide("bob", 1)[ALLOWED]
@@ -116,7 +116,7 @@ def test_nobody_waits_long_for_what_is_aside_on_another_server(
 ) -> None:
     """A group with live charges waits as long as those say, also for what is aside in it."""
     live = RequestBuilder(DAY, "live", "hg", ChargeOptions("live", deadline=said))
-    shadow = RequestBuilder(DAY, "shadow", "hg", ChargeOptions("shadow", aside=True, deadline=own))
+    shadow = RequestBuilder(DAY, "shadow", "hg", ChargeOptions("shadow", is_shadow=True, deadline=own))
     rounds: list[Sequence[float | None]] = []
 
     def ask_all(questions: Sequence[RedisRequest], deadlines: Sequence[float | None]) -> list[Any]:
@@ -146,7 +146,7 @@ def test_a_shadow_that_nobody_waited_for_tells_nothing_of_its_server() -> None:
     wire = Parted(MemoryEngine(clock), parts=True)
     engine = Settled(wire, fallback="deny", clock=clock)
     live = engine.meter(DAY, "live", ChargeOptions("live"))
-    shadow = engine.meter(DAY, "shadow", ChargeOptions("shadow", aside=True))
+    shadow = engine.meter(DAY, "shadow", ChargeOptions("shadow", is_shadow=True))
     wire.down_parts = {"b"}
     for _ in range(FAILURES_TO_OPEN):
         assert engine.decide_all([(live, "ann", 1), (shadow, "beth", 1)])[0][ALLOWED]
@@ -159,7 +159,7 @@ def test_a_server_that_answers_the_living_is_there_though_it_let_a_shadow_wait()
     wire = Parted(MemoryEngine(clock), parts=True)
     engine = Settled(wire, fallback="deny", clock=clock)
     live = engine.meter(DAY, "live", ChargeOptions("live"))
-    shadow = engine.meter(DAY, "shadow", ChargeOptions("shadow", aside=True))
+    shadow = engine.meter(DAY, "shadow", ChargeOptions("shadow", is_shadow=True))
     for _ in range(FAILURES_TO_OPEN):
         wire.down_parts = {"b"}
         assert not live.decide("bob", 1)[ALLOWED]
@@ -173,7 +173,7 @@ def test_while_a_part_of_a_cluster_is_probed_its_shadows_bring_no_fallback_upon_
     wire = Parted(MemoryEngine(clock), parts=True)
     engine = Settled(wire, fallback="deny", clock=clock)
     live = engine.meter(DAY, "live", ChargeOptions("live"))
-    shadow = engine.meter(DAY, "shadow", ChargeOptions("shadow", aside=True))
+    shadow = engine.meter(DAY, "shadow", ChargeOptions("shadow", is_shadow=True))
     wire.down_parts = {"b"}
     while engine.state("b") is not OPEN:
         assert not live.decide("bob", 1)[ALLOWED]
@@ -214,10 +214,10 @@ def test_a_book_that_cannot_be_followed_is_not_kept(
     redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    editions = editions_at(redis_server.url)
+    versions = versions_at(redis_server.url)
     for name, rule in (("good", {"name": "a", "limit": "5/s"}), ("bad", SLOW)):
         document = json.dumps({"name": name, "rules": [rule]})
-        editions.push(document, document, format="json", author="ana")
+        versions.push(document, document, format="json", author="ana")
         for _ in range(2):
             with Limiter.from_rules("pushed", redis_server.url) as gate:
                 assert gate.rulebook.name == "good"
@@ -268,7 +268,7 @@ def test_a_name_of_an_attribute_is_text(name: Any) -> None:
 
 def test_a_split_limit_is_divided_among_those_who_are_there(redis_server: RedisServer) -> None:
     other = RedisEngine(redis_server.url)
-    other.beat("1")
+    other.heartbeat("1")
     rules = {"rules": [{"name": "share", "where": "split", "limit": "10/hour"}]}
     with Limiter.from_rules(rules, redis_server.url) as gate:
         until(lambda: None if gate.engine.members.count == 2 else "the other one is not known", 10)
@@ -278,7 +278,7 @@ def test_a_split_limit_is_divided_among_those_who_are_there(redis_server: RedisS
 
 async def test_divided_when_awaited_too(redis_server: RedisServer) -> None:
     other = RedisEngine(redis_server.url)
-    other.beat("1")
+    other.heartbeat("1")
     rules = {"rules": [{"name": "share", "where": "split", "limit": "10/hour"}]}
     async with AsyncLimiter.from_rules(rules, redis_server.url) as gate:
         await gate.peek({})
@@ -291,7 +291,7 @@ async def test_divided_when_awaited_too(redis_server: RedisServer) -> None:
 
 def test_who_falls_back_to_a_share_knows_the_others_before_its_first_call(redis_server: RedisServer) -> None:
     other = RedisEngine(redis_server.url)
-    other.beat("1")
+    other.heartbeat("1")
     rules = {"rules": [{"name": "api", "fallback": "local", "limit": "10/hour"}]}
     with Limiter.from_rules(rules, redis_server.url) as gate:
         until(lambda: None if gate.engine.members.count == 2 else "the other one is not known", 10)

@@ -278,8 +278,8 @@ def test_a_case_has_counts_of_its_own_also_where_limits_are_the_same() -> None:
 
 def names(said: dict[str, Any], **call: str) -> list[str]:
     (rule,) = load.from_mapping({"rules": [said]}).rules
-    beside = [] if rule.candidate is None else counter_names(rule, rule.candidate.of(call), candidate=True)
-    return counter_names(rule, rule.limit.of(call)) + beside
+    beside = [] if rule.candidate is None else counter_names(rule, rule.candidate.choose(call), candidate=True)
+    return counter_names(rule, rule.limit.choose(call)) + beside
 
 
 def test_what_the_counts_of_cases_are_called() -> None:

@@ -242,8 +242,8 @@ def test_a_file_is_followed_and_a_broken_one_is_not(tmp_path: Path) -> None:
         assert not gate.check({})  # a lowered limit bites at once
         path.write_text("rules: [{name: all, limit: 10/hours fixd}]")
         seen(lambda: gate.refused_changes == 1)
-        assert gate.watch is not None
-        assert "rules.yaml:1" in str(gate.watch.error)
+        assert gate.watcher is not None
+        assert "rules.yaml:1" in str(gate.watcher.error)
         assert str(gate.peek({}).limit) == "4/hour fixed"
 
 

@@ -74,7 +74,7 @@ def test_an_ask_with_a_limit_of_its_own(make: Callable[..., Any], wrong: dict[st
 def test_what_are_no_receipts(make: Callable[..., Any], given: Any) -> None:
     sentence = r"^Receipts are a list, as receipts\(decision\) returns it; not "
     with pytest.raises(InvalidCharge, match=sentence):
-        make(BOOK).redeemed(given)
+        make(BOOK).restore_decision(given)
 
 
 @both
@@ -83,8 +83,8 @@ def test_one_receipt_is_put_into_a_list(make: Callable[..., Any]) -> None:
     receipts = limiter.receipts(call(limiter.check, {}))
     assert isinstance(receipts[0], ChargeReceipt)
     with pytest.raises(InvalidCharge, match=r"^Receipts are a list"):
-        limiter.redeemed(receipts[0])
-    call(limiter.refund, limiter.redeemed(tuple(receipts)))
+        limiter.restore_decision(receipts[0])
+    call(limiter.refund, limiter.restore_decision(tuple(receipts)))
     assert call(limiter.peek, {}).remaining == 3
 
 

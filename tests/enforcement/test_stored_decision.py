@@ -38,7 +38,7 @@ def limiter(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterat
 def again(limiter: RuleLimiter, decision: Decision) -> RuleDecision:
     """The decision, after it was sent to somebody and back."""
     sent = json.loads(json.dumps(limiter.receipts(decision)))
-    return limiter.redeemed([ChargeReceipt(*each) for each in sent])
+    return limiter.restore_decision([ChargeReceipt(*each) for each in sent])
 
 
 def left(limiter: RuleLimiter) -> list[int]:
@@ -99,7 +99,7 @@ def test_what_was_refused_holds_nothing(limiter: RuleLimiter) -> None:
 def test_nonsense_is_refused(limiter: RuleLimiter) -> None:
     good = limiter.receipts(limiter.check({"user": "ann"}))[0]
     with pytest.raises(InvalidCharge, match="a limit that is none"):
-        limiter.redeemed([good._replace(limit="lots")])
+        limiter.restore_decision([good._replace(limit="lots")])
 
 
 LIMITS = ["10/s", "7/minute fixed", "9/minute sliding", "5/minute log", "60/minute queue 5", "10/s smooth"]

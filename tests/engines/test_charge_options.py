@@ -35,7 +35,7 @@ from headgate.flow import run
 from headgate.limit_syntax import parse
 from tests.servers import Cluster, RedisServer
 
-SHADOW = ChargeOptions("shadow", aside=True)
+SHADOW = ChargeOptions("shadow", is_shadow=True)
 LOGIN = ChargeOptions("login", lockout=Lockout(2, MINUTE, HOUR))
 API = ChargeOptions("api", overrides=True)
 

@@ -14,10 +14,10 @@ from headgate import Limiter, ManualClock
 def test_places_of_one_instant_are_free_again_when_all_have_left(limit: str, seed: int) -> None:
     limiter = Limiter(limit, clock=ManualClock())
     assert limiter.take("ann", 4)
-    before = limiter.take("ann").facts
+    before = limiter.take("ann").outcome
     places = [limiter.reserve("ann") for _ in range(60)]
     assert len({place.delay for place in places}) < len(places)
     Random(seed).shuffle(places)
     for place in places:
         place.cancel()
-    assert limiter.take("ann").facts[:6] == before[:6]
+    assert limiter.take("ann").outcome[:6] == before[:6]

@@ -188,8 +188,8 @@ def test_what_an_engine_has_told_to_holders(redis_server: RedisServer) -> None:
     with ExitStack() as stack:
         engine = open_engine(f"{redis_server.url}?deadline=20s")
         stack.callback(engine.close)
-        ledger = engine.assignments(parse("1000/s"), "rule", 1_000_000, 0)
-        forked_amid(lambda n: ledger.assign("key", f"holder {n}", 1, 1_000_000))
+        ledger = engine.quota_ledger(parse("1000/s"), "rule", 1_000_000, 0)
+        forked_amid(lambda n: ledger.grant("key", f"holder {n}", 1, 1_000_000))
 
 
 def found_by_child(look: Callable[[], Any], lock: AbstractContextManager[Any]) -> Any:
@@ -207,7 +207,7 @@ def found(engine: MemoryEngine) -> dict[str, Any]:
     slots = engine.slots(Slots(2), "slots")
     return {
         "left": engine.meter(parse("10/day"), "limit").decide("key", 0)[1],
-        "fence": slots.acquire("key").facts[-1],
+        "fence": slots.acquire("key").outcome[-1],
         "override": engine.overrides("rule").get("key"),
         "began": engine.started_us,
     }
@@ -218,7 +218,7 @@ def test_a_child_counts_for_itself_from_the_beginning() -> None:
     clock = ManualClock(1_000_000)
     engine = MemoryEngine(clock)
     engine.meter(parse("10/day"), "limit").decide("key", 7)
-    fence = engine.slots(Slots(2), "slots").acquire("key").facts[-1]
+    fence = engine.slots(Slots(2), "slots").acquire("key").outcome[-1]
     engine.overrides("rule").set("key", "5/s")
     clock.advance(1)
     answers = found_by_child(lambda: found(engine), engine.lock)

@@ -9,7 +9,7 @@ NOW_US = 1_000
 
 
 def cancellation(served_us: int, count: bytes = b"count") -> RedisRequest:
-    return RedisRequest(b"%d" % served_us, None, place=QueuePlace(count, served_us))
+    return RedisRequest(b"%d" % served_us, None, queue_place=QueuePlace(count, served_us))
 
 
 def reply(gave: int) -> list[int]:
@@ -21,9 +21,9 @@ def test_what_gave_nothing_is_tried_again_from_the_last_to_the_first() -> None:
     for served_us in (2_000, 4_000, 3_000):
         assert not was_given_back(pending, cancellation(served_us), reply(0))
     assert was_given_back(pending, cancellation(5_000), reply(1))
-    assert [each.packed for each in pending.last(b"count", 2)] == [b"4000", b"3000"]
-    assert [each.packed for each in pending.last(b"count", 2)] == [b"2000"]
-    assert pending.last(b"count", 2) == []
+    assert [each.packed for each in pending.pop_last(b"count", 2)] == [b"4000", b"3000"]
+    assert [each.packed for each in pending.pop_last(b"count", 2)] == [b"2000"]
+    assert pending.pop_last(b"count", 2) == []
     assert len(pending) == 0
 
 
@@ -35,20 +35,20 @@ def test_what_was_served_gave_something_or_is_unknown_is_not_tried_again() -> No
     assert not was_given_back(pending, cancellation(2_000), [-2, NOW_US])  # a calendar's window has ended
     assert not was_given_back(pending, RedisRequest(b"", None), reply(0))
     assert len(pending) == 0
-    assert not pending.begin(b"count")
+    assert not pending.start_retry(b"count")
 
 
 def test_one_tries_a_count_again_at_a_time_and_begins_anew_for_others() -> None:
     pending: PendingCancellations[RedisRequest] = PendingCancellations()
     was_given_back(pending, cancellation(2_000), reply(0))
-    assert pending.begin(b"count")
-    assert pending.again(b"count")
-    pending.last(b"count", 1)
-    assert not pending.begin(b"count")  # another place was given back meanwhile
-    assert pending.again(b"count")
-    assert not pending.again(b"count")
+    assert pending.start_retry(b"count")
+    assert pending.continue_retry(b"count")
+    pending.pop_last(b"count", 1)
+    assert not pending.start_retry(b"count")  # another place was given back meanwhile
+    assert pending.continue_retry(b"count")
+    assert not pending.continue_retry(b"count")
     was_given_back(pending, cancellation(2_000), reply(0))
-    assert pending.begin(b"count")
+    assert pending.start_retry(b"count")
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -56,5 +56,5 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(100):
         was_given_back(pending, cancellation(2_000 + number, b"%d" % (number % 20)), reply(0))
         assert len(pending) <= 10
-    assert pending.last(b"99", 1) == []
-    assert [each.packed for each in pending.last(b"19", 1)] == [b"2099"]
+    assert pending.pop_last(b"99", 1) == []
+    assert [each.packed for each in pending.pop_last(b"19", 1)] == [b"2099"]

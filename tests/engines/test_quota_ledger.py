@@ -32,7 +32,7 @@ PATIENT = 30  # seconds: a busy machine is no outage
 
 
 def ledger_of(engine: Engine, limit: str = "100/s") -> Ledger:
-    return engine.assignments(parse(limit), "rule", TTL_US, GRACE_US)
+    return engine.quota_ledger(parse(limit), "rule", TTL_US, GRACE_US)
 
 
 def per_second(told: QuotaGrant | None) -> float | None:
@@ -91,20 +91,20 @@ def world(
 
 def test_a_limit_is_divided_among_those_who_report(world: Memory | Server) -> None:
     ledger = ledger_of(world.engine)
-    told = ledger.assign("key", "a", 400, 10 * SECOND)
+    told = ledger.grant("key", "a", 400, 10 * SECOND)
     assert told == QuotaGrant(72_500_000, PERIOD_US, 72, TTL_US, ALL_GRANT_UNITS * 725 // 1000)
-    assert per_second(ledger.assign("key", "b", 2000, 10 * SECOND)) == 27.5
-    assert per_second(ledger.assign("other key", "b", 2000, 10 * SECOND)) == 100
+    assert per_second(ledger.grant("key", "b", 2000, 10 * SECOND)) == 27.5
+    assert per_second(ledger.grant("other key", "b", 2000, 10 * SECOND)) == 100
     world.advance(5)
-    assert per_second(ledger.assign("key", "a", 200, 5 * SECOND)) == 45
+    assert per_second(ledger.grant("key", "a", 200, 5 * SECOND)) == 45
     world.advance(5)
-    assert per_second(ledger.assign("key", "b", 1000, 5 * SECOND)) == 55
-    assert ledger.assign("key", "c", None) == QuotaGrant(0, PERIOD_US, 0, TTL_US, 0)
-    assert ledger.assign("key", "c", 10**6, 0) == ledger.assign("key", "c", None)
+    assert per_second(ledger.grant("key", "b", 1000, 5 * SECOND)) == 55
+    assert ledger.grant("key", "c", None) == QuotaGrant(0, PERIOD_US, 0, TTL_US, 0)
+    assert ledger.grant("key", "c", 10**6, 0) == ledger.grant("key", "c", None)
     ledger.leave("key", "a")
     ledger.leave("never seen", "a")
     world.advance(5)
-    assert per_second(ledger.assign("key", "b", 1000, 5 * SECOND)) == pytest.approx(100 - 100 / 3, abs=0.001)
+    assert per_second(ledger.grant("key", "b", 1000, 5 * SECOND)) == pytest.approx(100 - 100 / 3, abs=0.001)
     assert ledger.limit == LIMIT
     assert ledger.name == "rule"
 
@@ -113,41 +113,41 @@ def test_who_has_no_name_is_not_noted(world: Memory | Server) -> None:
     ledger = ledger_of(world.engine)
     for key, holder in (("", "a"), ("key", "")):
         with pytest.raises(InvalidCharge, match="not empty"):
-            ledger.assign(key, holder, 1, SECOND)
+            ledger.grant(key, holder, 1, SECOND)
         with pytest.raises(InvalidCharge, match="not empty"):
             ledger.leave(key, holder)
     with pytest.raises(InvalidCharge, match="0 units or more"):
-        ledger.assign("key", "a", -1, SECOND)
+        ledger.grant("key", "a", -1, SECOND)
     with pytest.raises(InvalidRule, match="cannot be divided"):
         ledger_of(world.engine, "10 slots")
     with pytest.raises(InvalidRule, match="at most a day"):
-        world.engine.assignments(LIMIT, "rule", 86_400 * SECOND, 1)
+        world.engine.quota_ledger(LIMIT, "rule", 86_400 * SECOND, 1)
 
 
 def test_a_new_engine_in_memory_listens_until_all_earlier_parts_have_run_out() -> None:
     clock = ManualClock(BASE_US)
     before = ledger_of(old(clock))
-    assert per_second(before.assign("key", "a", 200, SECOND)) == 100  # then the process dies
+    assert per_second(before.grant("key", "a", 200, SECOND)) == 100  # then the process dies
     after = ledger_of(MemoryEngine(clock))
-    assert after.assign("key", "b", 200, SECOND) is None
+    assert after.grant("key", "b", 200, SECOND) is None
     clock.advance(5)
-    assert after.assign("key", "b", 200, SECOND) is None
+    assert after.grant("key", "b", 200, SECOND) is None
     clock.advance(4.999_999)
-    assert after.assign("key", "a", 200, SECOND) is None
-    assert after.assign("other key", "a", 200, SECOND) is None
+    assert after.grant("key", "a", 200, SECOND) is None
+    assert after.grant("other key", "a", 200, SECOND) is None
     clock.advance(0.000_001)
-    assert per_second(after.assign("key", "a", 200, SECOND)) == 50
-    assert per_second(after.assign("third key", "a", 200, SECOND)) == 100
+    assert per_second(after.grant("key", "a", 200, SECOND)) == 50
+    assert per_second(after.grant("third key", "a", 200, SECOND)) == 100
 
 
 def test_a_clock_that_steps_back_does_not_make_memory_listen_for_long() -> None:
     clock = ManualClock(BASE_US)
     ledger = ledger_of(MemoryEngine(clock))
     clock.advance(-3600)
-    assert ledger.assign("key", "a", 200, SECOND) is None
+    assert ledger.grant("key", "a", 200, SECOND) is None
     clock.advance(10)
-    assert per_second(ledger.assign("key", "a", 200, SECOND)) == 100
-    assert per_second(ledger.assign("new", "a", 200, SECOND)) == 100
+    assert per_second(ledger.grant("key", "a", 200, SECOND)) == 100
+    assert per_second(ledger.grant("new", "a", 200, SECOND)) == 100
 
 
 def test_ledgers_in_memory_are_dropped_when_they_are_dead() -> None:
@@ -155,24 +155,24 @@ def test_ledgers_in_memory_are_dropped_when_they_are_dead() -> None:
     engine = old(clock)
     ledger = ledger_of(engine)
     for number in range(1000):
-        ledger.assign(f"key {number}", "a", 1, SECOND)
+        ledger.grant(f"key {number}", "a", 1, SECOND)
         clock.advance(1)
     assert len(engine) < 50
 
 
 def test_a_ledger_survives_its_process_on_a_server(driven_server: RedisServer) -> None:
     first = RedisEngine(driven_server.unix_url, deadline=PATIENT)
-    assert per_second(ledger_of(first).assign("key", "a", 200, SECOND)) == 100
+    assert per_second(ledger_of(first).grant("key", "a", 200, SECOND)) == 100
     first.close()
     second = RedisEngine(driven_server.unix_url, deadline=PATIENT)
-    assert per_second(ledger_of(second).assign("key", "b", 200, SECOND)) == 0
+    assert per_second(ledger_of(second).grant("key", "b", 200, SECOND)) == 0
     second.close()
 
 
 def test_a_key_lives_as_long_as_anything_may_be_in_use(driven_server: RedisServer) -> None:
     engine = RedisEngine(driven_server.unix_url, deadline=PATIENT)
     ledger = ledger_of(engine)
-    ledger.assign("key", "a b", 0, SECOND)
+    ledger.grant("key", "a b", 0, SECOND)
     now_us = driven_server.time_us()
     half = ALL_GRANT_UNITS // 2
     assert driven_server.call("GET", KEY) == f"{now_us} 0\na%20b 0 {half} {now_us + 10 * SECOND}\n".encode()
@@ -191,25 +191,25 @@ def test_a_server_that_lost_a_ledger_listens_if_one_asks_who_knows(
     awaited: bool, driven_server: RedisServer
 ) -> None:
     world = Server(driven_server, awaited=awaited)
-    ledger_of(world.engine).assign("key", "a", 200, SECOND)
+    ledger_of(world.engine).grant("key", "a", 200, SECOND)
     world.advance(4)
     driven_server.flush()
     changed = ledger_of(world.engine, "50/s")  # the limit may have changed meanwhile
-    assert changed.assign("key", "b", 200, SECOND) is None
-    assert per_second(changed.assign("never told", "b", 200, SECOND)) == 50
+    assert changed.grant("key", "b", 200, SECOND) is None
+    assert per_second(changed.grant("never told", "b", 200, SECOND)) == 50
     world.advance(5.999_999)
-    assert changed.assign("key", "a", 200, SECOND) is None
+    assert changed.grant("key", "a", 200, SECOND) is None
     world.advance(0.000_001)
-    assert per_second(changed.assign("key", "a", 200, SECOND)) == 25
+    assert per_second(changed.grant("key", "a", 200, SECOND)) == 25
     world.engine.close()
 
 
 def test_nobody_need_listen_for_what_was_told_to_be_nothing(driven_server: RedisServer) -> None:
     first, second = (RedisEngine(driven_server.unix_url, deadline=PATIENT) for _ in range(2))
-    ledger_of(first).assign("key", "a", 200, SECOND)
-    assert per_second(ledger_of(second).assign("key", "b", 200, SECOND)) == 0
+    ledger_of(first).grant("key", "a", 200, SECOND)
+    assert per_second(ledger_of(second).grant("key", "b", 200, SECOND)) == 0
     driven_server.flush()
-    assert per_second(ledger_of(second).assign("key", "b", 200, SECOND)) == 100  # as the law says: it knew of none
+    assert per_second(ledger_of(second).grant("key", "b", 200, SECOND)) == 100  # as the law says: it knew of none
     first.close()
     second.close()
 
@@ -221,18 +221,18 @@ def test_an_engine_that_does_not_answer_tells_nothing(instead: FallbackMode | No
     wire.engine = old(clock)
     engine = Settled(wire, fallback=instead, clock=clock)
     ledger = ledger_of(engine)
-    assert per_second(ledger.assign("key", "a", 200, SECOND)) == 100
+    assert per_second(ledger.grant("key", "a", 200, SECOND)) == 100
     wire.down = True
     with pytest.raises(EngineUnavailable):
-        ledger.assign("key", "a", 200, SECOND)
+        ledger.grant("key", "a", 200, SECOND)
     wire.down, wire.deaf = False, True
     with pytest.raises(EngineUnavailable):
-        ledger.assign("key", "b", 200, SECOND)
+        ledger.grant("key", "b", 200, SECOND)
     wire.deaf = False
     clock.advance(9)
-    assert per_second(ledger.assign("key", "b", 200, SECOND)) == 0
+    assert per_second(ledger.grant("key", "b", 200, SECOND)) == 0
     clock.advance(1)
-    assert per_second(ledger.assign("key", "a", 200, SECOND)) == 50  # b was noted, though its answer was lost
+    assert per_second(ledger.grant("key", "a", 200, SECOND)) == 50  # b was noted, though its answer was lost
     engine.close()
 
 
@@ -240,19 +240,19 @@ def test_a_server_that_is_gone_tells_nothing() -> None:
     with RedisServer("redis") as server:
         engine = FallbackEngine(RedisEngine(server.unix_url, deadline=1), fallback="allow")
         ledger = ledger_of(engine)
-        assert per_second(ledger.assign("key", "a", 200, SECOND)) == 100
+        assert per_second(ledger.grant("key", "a", 200, SECOND)) == 100
         server.kill()
         with pytest.raises(EngineUnavailable):
-            ledger.assign("key", "a", 200, SECOND)
+            ledger.grant("key", "a", 200, SECOND)
         engine.close()
 
 
 def test_engines_around_an_engine_let_it_divide() -> None:
     clock = ManualClock(BASE_US)
     engine = FallbackEngine(DenialCacheEngine(PrefetchEngine(old(clock), clock=clock), clock=clock), clock=clock)
-    assert per_second(ledger_of(engine).assign("key", "a", 200, SECOND)) == 100
+    assert per_second(ledger_of(engine).grant("key", "a", 200, SECOND)) == 100
     engine.close()
     inner = AsyncDenialCacheEngine(AsyncPrefetchEngine(AsyncMemoryEngine(old(clock)), clock=clock), clock=clock)
     awaited = SyncAdapter(inner)
-    assert per_second(ledger_of(awaited).assign("key", "a", 200, SECOND)) == 100
+    assert per_second(ledger_of(awaited).grant("key", "a", 200, SECOND)) == 100
     awaited.close()

@@ -4,14 +4,14 @@ import time
 from collections.abc import Callable
 from threading import Event
 
-from headgate.slot_renewal import Hold, Holding, _RenewalThreads
+from headgate.slot_renewal import Holding, SlotHold, _RenewalThreads
 from tests.servers.waiting import until
 
 SURE_S = 20.0
 
 
 def holding(renew: Callable[[], object], due_s: float) -> Holding:
-    return Holding(Hold("A slot", ttl=3 * due_s), renew, release=lambda: True)
+    return Holding(SlotHold("A slot", ttl=3 * due_s), renew, release=lambda: True)
 
 
 def hang_until(let_go: Event, hangs: Event) -> Callable[[], object]:

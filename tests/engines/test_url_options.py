@@ -80,7 +80,7 @@ def test_keywords_that_cannot_be(given: dict[str, Any], sentence: str) -> None:
 
 def test_keywords_are_seconds_or_a_text_with_its_unit_and_go_before_the_url() -> None:
     chosen = split_url_options(f"{NOBODY}?deadline=1s&nodes=3&fallback=deny")[1]
-    told = chosen.with_given(KeywordOptions(0.25, None, True, "100ms", 500, None)._asdict())
+    told = chosen.with_keywords(KeywordOptions(0.25, None, True, "100ms", 500, None)._asdict())
     assert told == EngineOptions(0.25, "deny", True, 0.1, 500, 3)
     for deadline in (0.25, "250ms", "0.25 s"):
         engine: Any = open_engine(f"{NOBODY}?deadline=1s", deadline=deadline)

@@ -74,8 +74,8 @@ async def use_at_once(text: str, url: str) -> None:
     async with AsyncLimiter(text, url) as limiter:
         await asyncio.gather(*(limiter.take(f"key {n % 3}") for n in range(9)))
     engine = RedisEngine(url)
-    engine.beat("7")
-    engine.beat("7")
+    engine.heartbeat("7")
+    engine.heartbeat("7")
     engine.leave("7")
     engine.close()
 
@@ -243,10 +243,10 @@ def test_the_documented_rights_suffice_for(
 def test_a_follower_and_a_publisher_need_what_is_documented(guarded_server: RedisServer) -> None:
     def push_and_follow(rights: str) -> None:
         archive, close = open_version_store(login(guarded_server, f"{LEAST} {rights}"))
-        editions = RulebookVersions(archive)
+        versions = RulebookVersions(archive)
         for _ in range(21):
-            editions.push("rules: []", '{"rules": []}', format="yaml", author="ann")
-        assert editions.current() is not None
+            versions.push("rules: []", '{"rules": []}', format="yaml", author="ann")
+        assert versions.current() is not None
         close()
 
     documented = granted()["rules push"]

@@ -181,13 +181,13 @@ def test_members(server: RedisServer) -> None:
         put(server, b"hg2:members", *words)
         before = server.call("DUMP", b"hg2:members")
         with pytest.raises(CorruptState, match="the key hg2:members holds a value"):
-            engine.beat("7")
+            engine.heartbeat("7")
         if words[0] != "ZADD":
             with pytest.raises(CorruptState, match="the key hg2:members holds a value"):
                 engine.leave("7")
         assert server.call("DUMP", b"hg2:members") == before
     server.flush()
-    assert engine.beat("7") == (1, 0)
+    assert engine.heartbeat("7") == (1, 0)
     engine.close()
 
 
@@ -272,13 +272,13 @@ def test_it_is_no_outage(server: RedisServer, fallback: str) -> None:
 
 def test_a_ledger_that_nobody_can_read(server: RedisServer) -> None:
     engine = RedisEngine(server.url)
-    ledger = engine.assignments(parse("100/s"), "api", 1_000_000, 1_000_000)
+    ledger = engine.quota_ledger(parse("100/s"), "api", 1_000_000, 1_000_000)
     key = b"hg2:at:api:{key}"
     for value in (b"hello", b"1 2", b"1 2\nhello", b"1 2\nname 5 1 2\nrest", b"x y\n"):
         server.flush()
         server.call("SET", key, value)
         with pytest.raises(CorruptState, match=r"at:api:\{key\} holds a value"):
-            ledger.assign("key", "holder", 5, 1_000_000)
+            ledger.grant("key", "holder", 5, 1_000_000)
         with pytest.raises(CorruptState, match=r"at:api:\{key\} holds a value"):
             ledger.leave("key", "holder")
         assert server.call("GET", key) == value

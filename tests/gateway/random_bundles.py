@@ -33,7 +33,7 @@ COUNTED = st.sampled_from(("", *LIMIT_TEXTS)).map(_own)
 CASES = st.lists(
     st.tuples(st.sampled_from(["free", "pro*", "7"]).map(lambda word: Test("plan", (word,))), COUNTED),
     max_size=2,
-    unique_by=lambda case: str(case[0].wanted),
+    unique_by=lambda case: str(case[0].expected),
 ).map(tuple)
 CHOICES: st.SearchStrategy[Choice[Limits]] = st.builds(Choice, COUNTED, CASES)
 COSTS: tuple[Choice[int | str] | None, ...] = (None, Choice(2), Choice("units"))

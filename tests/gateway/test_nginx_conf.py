@@ -130,7 +130,7 @@ def test_lua_reads_the_texts_as_they_were_said(tmp_path: Path) -> None:
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
 def test_a_name_of_a_file_stays_in_its_comment(name: str) -> None:
-    text = render_conf(replace(BOOK, source=name), replace(GATE, said=f"headgate nginx conf {name}"))
-    plain = render_conf(replace(BOOK, source="a"), replace(GATE, said="headgate nginx conf a"))
+    text = render_conf(replace(BOOK, source=name), replace(GATE, command_line=f"headgate nginx conf {name}"))
+    plain = render_conf(replace(BOOK, source="a"), replace(GATE, command_line="headgate nginx conf a"))
     assert text.splitlines()[3:] == plain.splitlines()[3:]
     assert all(line.startswith("#") for line in text.splitlines()[:3])

@@ -142,7 +142,7 @@ def test_what_has_no_limit_or_stands_aside_is_not_told() -> None:
     shadow = refused("1/hour", 0, 1800, 3600, "tried")._replace(shadow_kind="shadow")
     free = passed("1/s", 1, 0, "staff")._replace(limit=UNLIMITED)
     told = Told(shadow, passed("10/s", 5, 0.5, "often"), free)
-    told.facts = (True, 0, 0, 0, 0, 0, 0)
+    told.outcome = (True, 0, 0, 0, 0, 0, 0)
     assert headers(told) == [("RateLimit-Policy", '"often";q=10;w=1'), ("RateLimit", '"often";r=5;t=1')]
     assert headers(Told(free)) == []
 
@@ -204,7 +204,7 @@ def test_a_call_that_no_rule_applies_to_is_told_nothing() -> None:
 def test_a_refusal_without_a_count_has_no_field() -> None:
     """A rule that refuses because the key is missing asked no engine, and no wait can help."""
     decision = Told()
-    decision.facts = (False, 0, None, 0, 0, 0, 0)
+    decision.outcome = (False, 0, None, 0, 0, 0, 0)
     assert headers(decision) == []
 
 

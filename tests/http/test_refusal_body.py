@@ -16,11 +16,11 @@ from headgate.http.refusal_body import (
     PLAIN,
     PROBLEM,
     REASONS,
-    Answer,
-    answer,
-    refused,
-    undecided,
-    violated,
+    RefusalResponse,
+    configured_response,
+    refusal_response,
+    undecided_response,
+    violated_rules,
     wants_json,
 )
 from headgate.rules.load import from_mapping
@@ -50,14 +50,14 @@ def lua() -> Iterator[Lua]:
     ],
 )
 def test_a_rule_that_says_nothing_is_a_sentence(accept: str | None, wait: int | None, sentence: str) -> None:
-    expected = Answer(429, [("Content-Type", PLAIN)], sentence.encode())
-    assert answer(Refusal(), ["login"], accept, wait) == expected
-    assert answer(Refusal(503), ["login"], accept, wait) == expected._replace(status=503)
+    expected = RefusalResponse(429, [("Content-Type", PLAIN)], sentence.encode())
+    assert configured_response(Refusal(), ["login"], accept, wait) == expected
+    assert configured_response(Refusal(503), ["login"], accept, wait) == expected._replace(status=503)
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_who_wants_json_gets_a_problem(status: int) -> None:
-    found = answer(Refusal(status), ["login", 'say "hé"\\\n'], JSON, 12)
+    found = configured_response(Refusal(status), ["login", 'say "hé"\\\n'], JSON, 12)
     assert found[:2] == (status, [("Content-Type", PROBLEM)])
     assert json.loads(found.body) == {
         "type": f"{TYPES}#quota-exceeded",
@@ -70,7 +70,7 @@ def test_who_wants_json_gets_a_problem(status: int) -> None:
 
 
 def test_a_service_that_cannot_decide() -> None:
-    found = undecided(JSON, ["login"])
+    found = undecided_response(JSON, ["login"])
     assert found[:2] == (503, [("Content-Type", PROBLEM)])
     assert json.loads(found.body) == {
         "type": f"{TYPES}#temporary-reduced-capacity",
@@ -79,33 +79,43 @@ def test_a_service_that_cannot_decide() -> None:
         "detail": "This service cannot decide about requests at the moment. Try again later.",
         "violated-policies": ["login"],
     }
-    plain = Answer(503, [("Content-Type", PLAIN)], b"This service cannot decide about requests at the moment.\n")
-    assert undecided(CURL) == undecided(None) == plain
-    assert undecided(None, wait=1).body == plain.body.strip() + b" Try again in 1 second.\n"
+    plain = RefusalResponse(
+        503, [("Content-Type", PLAIN)], b"This service cannot decide about requests at the moment.\n"
+    )
+    assert undecided_response(CURL) == undecided_response(None) == plain
+    assert undecided_response(None, wait=1).body == plain.body.strip() + b" Try again in 1 second.\n"
 
 
 @pytest.mark.parametrize("accept", [None, JSON, BROWSER])
 def test_what_a_rule_says_itself_is_answered_to_everybody(accept: str | None) -> None:
-    own = answer(Refusal(403, "<b>Später</b>", "text/html"), ["a"], accept)
+    own = configured_response(Refusal(403, "<b>Später</b>", "text/html"), ["a"], accept)
     assert own == (403, [("Content-Type", "text/html")], "<b>Später</b>".encode())
-    assert answer(Refusal(body="Later."), ["a"], accept) == (429, [("Content-Type", PLAIN)], b"Later.")
-    assert answer(Refusal(body=""), ["a"], accept) == (429, [("Content-Type", PLAIN)], b"")
-    assert answer(Refusal(302, redirect="/slow"), ["a"], accept) == (302, [("Location", "/slow")], b"")
+    assert configured_response(Refusal(body="Later."), ["a"], accept) == (
+        429,
+        [("Content-Type", PLAIN)],
+        b"Later.",
+    )
+    assert configured_response(Refusal(body=""), ["a"], accept) == (429, [("Content-Type", PLAIN)], b"")
+    assert configured_response(Refusal(302, redirect="/slow"), ["a"], accept) == (
+        302,
+        [("Location", "/slow")],
+        b"",
+    )
     far = Refusal(307, redirect="HTTPS://example.com/queue?from=a%20b#c")
-    assert answer(far, ["a"], accept) == (307, [("Location", far.redirect)], b"")
+    assert configured_response(far, ["a"], accept) == (307, [("Location", far.redirect)], b"")
 
 
 @pytest.mark.parametrize("accept", [None, JSON, BROWSER])
 @pytest.mark.parametrize("status", [200, 204, 304, 444])
 def test_nothing_is_said_where_nothing_is_wrong_or_nobody_listens(status: int, accept: str | None) -> None:
-    assert answer(Refusal(status), ["login"], accept, 12) == (status, [], b"")
+    assert configured_response(Refusal(status), ["login"], accept, 12) == (status, [], b"")
 
 
 @given(st.text(max_size=20), st.text(max_size=20), st.lists(st.text(max_size=8), max_size=3))
 def test_nothing_that_a_rule_says_can_end_a_header_field(said: str, kind: str, names: list[str]) -> None:
     """However the rule was made: loaders would have refused most of these."""
     for refusal in (Refusal(302, redirect=said), Refusal(body=said, type=kind), Refusal(type=kind)):
-        found = answer(refusal, names, JSON)
+        found = configured_response(refusal, names, JSON)
         assert all(re.fullmatch(r"[ -~]+|", value) for _, value in found.headers)
         assert found.headers[-1][0] in ("Location", "Content-Type")
 
@@ -132,13 +142,13 @@ def test_a_decision_names_the_rules_that_refused_and_is_answered_by_the_one_that
     passed = limiter.check(call)
     assert passed.allowed
     with pytest.raises(ValueError, match="not refused"):
-        refused(passed, JSON)
+        refusal_response(passed, JSON)
     decision = limiter.check(call)
-    assert violated(decision) == ["minute", "hour"]
-    found = refused(decision, JSON)
+    assert violated_rules(decision) == ["minute", "hour"]
+    found = refusal_response(decision, JSON)
     assert found.status == 403
     assert json.loads(found.body)["violated-policies"] == ["minute", "hour"]
-    assert refused(decision, CURL).body == b"Too many requests. Try again in 3600 seconds.\n"
+    assert refusal_response(decision, CURL).body == b"Too many requests. Try again in 3600 seconds.\n"
 
 
 ACCEPTS = st.lists(
@@ -187,7 +197,7 @@ def test_nginx_answers_the_same(lua: Lua, refuse: dict[str, Any], names: list[st
     question |= {} if written is None else {"refuse": written}
     question |= {} if accept is None else {"accept": accept}
     theirs = lua.ask("refusal", **question)
-    ours = answer(book.rules[0].refuse, names, accept)
+    ours = configured_response(book.rules[0].refuse, names, accept)
     fields = dict(ours.headers)
     assert ours.status == theirs["status"]
     assert fields.get("Location") == theirs.get("location")

@@ -63,10 +63,10 @@ class RacingEngine:
     def __init__(self, url: str) -> None:
         self.client = redis.Redis.from_url(url, decode_responses=True)
 
-    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> RacingMeter:
+    def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> RacingMeter:
         return RacingMeter(self.client, limit, name)
 
-    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> NoReturn:
+    def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> NoReturn:
         raise NotImplementedError("There are no slots in the race.")
 
     def decide_all(
@@ -77,7 +77,7 @@ class RacingEngine:
     def overrides(self, rule: str) -> NoReturn:
         raise NotImplementedError("Nobody overrides in the race.")
 
-    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> NoReturn:
+    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> NoReturn:
         raise NotImplementedError("Nothing is divided in the race.")
 
     def shard(self, key: str) -> int:
@@ -88,7 +88,7 @@ class RacingEngine:
 
 
 class RacingMeter:
-    terms: ChargeOptions | None = None
+    options: ChargeOptions | None = None
 
     def __init__(self, client: Any, limit: Limit, name: str) -> None:
         self.limit = limit

@@ -105,14 +105,14 @@ def caller(limiter: Limiter | AsyncLimiter, scene: Scene, who: str) -> Flow[list
             done = Operation(who, "reset", key, 0, None, None, called_ns, 0)
         elif verb == "peek":
             decision: Decision = yield partial(limiter.peek, key)
-            done = Operation(who, "peek", key, 0, None, decision.facts, called_ns, 0)
+            done = Operation(who, "peek", key, 0, None, decision.outcome, called_ns, 0)
         elif verb == "refund" and holds:
             charge, charge_ns = holds.pop(rng.randrange(len(holds)))
             done = yield from _refund(charge, rng.choice((None, 1)), who, called_ns, charge_ns)
-            holds += [(charge, charge_ns)] if charge.given_back < charge.cost else []
+            holds += [(charge, charge_ns)] if charge.refunded_units < charge.cost else []
         else:
             decision = yield partial(limiter.take, key, cost)
-            done = Operation(who, "take", key, cost, None, decision.facts, called_ns, 0)
+            done = Operation(who, "take", key, cost, None, decision.outcome, called_ns, 0)
             holds += [(decision, called_ns)] if decision.allowed else []
         seen.append(done._replace(answered_ns=monotonic_ns() + scene.epoch_ns))
     return seen

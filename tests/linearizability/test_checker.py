@@ -47,7 +47,7 @@ class Truth:
         self, at: float, charge: Operation, units: int, returned: int = 0, early: float = 0.1, late: float = 0.1
     ) -> Operation:
         assert charge.facts is not None
-        receipt = Receipt.of(charge.facts, charge.units, returned)
+        receipt = Receipt.from_outcome(charge.facts, charge.units, returned)
         facts, self._state = self._model.refund(self._state, self._us(at), units, receipt)
         done = Operation(charge.who, "refund", "key", units, receipt, facts, 0, 0, charge.called_ns)
         return self._wrote(at, done, early, late)

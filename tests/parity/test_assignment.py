@@ -31,14 +31,14 @@ for line in io.lines() do
   local now_us, live_us, unknown_us, least = tonumber(n[4]), tonumber(n[5]), tonumber(n[6]), tonumber(n[7])
   if n[1] == "forget" then text = nil end
   if n[1] == "leave" and text then
-    local after, dead_us = model.leave(text, now_us, n[2])
+    local after, dead_us = model.remove_holder(text, now_us, n[2])
     text = after
     print(string.format("- %.0f %s", dead_us, (string.gsub(text, "\\n", "|"))))
   elseif n[1] == "leave" then
     print("-")
   else
     local wants, grains, dead_us, count = tonumber(n[3])
-    grains, text, dead_us, count = model.tell(least, text, now_us, n[2], wants, live_us, unknown_us)
+    grains, text, dead_us, count = model.report_demand(least, text, now_us, n[2], wants, live_us, unknown_us)
     print(string.format("%.0f %.0f %.0f %s", grains, count, dead_us, (string.gsub(text, "\\n", "|"))))
   end
 end
@@ -100,12 +100,12 @@ def walk(rng: random.Random, steps: int, names: int) -> Iterator[Question]:
 def answers(asked: list[Question], state: State | None = None) -> Iterator[str]:
     for verb, name, wants, now_us, live_us, unknown_us, least in asked:
         if verb == "leave":
-            state = quota_grants.leave(state, now_us, name)
+            state = quota_grants.remove_holder(state, now_us, name)
             yield "-" if state is None else f"- {quota_grants.dead_at_us(state)} {barred(state)}"
             continue
         if verb == "forget":
             state = None
-        grains, state = quota_grants.tell(least, state, now_us, name, wants, live_us, unknown_us)
+        grains, state = quota_grants.report_demand(least, state, now_us, name, wants, live_us, unknown_us)
         assert quota_grants.unpack(quota_grants.pack(state)) == state
         told = -1 if grains is None else grains
         yield f"{told} {len(state.holders)} {quota_grants.dead_at_us(state)} {barred(state)}"
@@ -180,15 +180,15 @@ def test_memory_and_servers_agree_over_time(seed: int, driven_server: RedisServe
             clock.set_us(now_us - 3600 * SECOND)
             memory, engine = MemoryEngine(clock), RedisEngine(driven_server.unix_url, deadline=30)
         clock.set_us(now_us)
-        here, there = memory.assignments(limit, "rule", *spans), engine.assignments(limit, "rule", *spans)
+        here, there = memory.quota_ledger(limit, "rule", *spans), engine.quota_ledger(limit, "rule", *spans)
         holder = rng.choice(["a", "b b", "ü{%}\n", "d" * 300])
         if rng.random() < 0.05:
             here.leave("key", holder)
             there.leave("key", holder)
             continue
         wanted = rng.choice([None, 0, 1, rng.randrange(100), rng.randrange(10**6)])
-        told = here.assign("key", holder, wanted, SECOND)
-        assert there.assign("key", holder, wanted, SECOND) == told
+        told = here.grant("key", holder, wanted, SECOND)
+        assert there.grant("key", holder, wanted, SECOND) == told
         assert told is not None
         assert told.period_us == quota_units(limit).period_us
     engine.close()

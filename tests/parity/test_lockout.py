@@ -20,9 +20,9 @@ for line in io.lines() do
   for word in string.gmatch(line, "%S+") do n[#n + 1] = word end
   local numbers, now_us = model.limit(n, 1), tonumber(n[4])
   local state = n[5] ~= "-" and model.unpack(n[5]) or nil
-  local settled = model.settled(numbers, state, now_us)
+  local settled = model.current_state(numbers, state, now_us)
   local left_us = model.left_us(settled, now_us)
-  local after = left_us == 0 and model.refused(numbers, settled, now_us) or settled
+  local after = left_us == 0 and model.count_refusal(numbers, settled, now_us) or settled
   print(packed(settled), string.format("%.17g", left_us), packed(after),
     string.format("%.17g", model.ttl_ms(numbers, after, now_us)))
 end
@@ -40,9 +40,9 @@ def questions(rng: random.Random, count: int) -> Iterator[tuple[Lockout, int, lo
 
 
 def answer(numbers: Lockout, now_us: int, state: lockout.State | None) -> str:
-    settled = lockout.settled(numbers, state, now_us)
+    settled = lockout.current_state(numbers, state, now_us)
     left_us = lockout.left_us(settled, now_us)
-    after = settled if settled is not None and left_us else lockout.refused(numbers, settled, now_us)
+    after = settled if settled is not None and left_us else lockout.count_refusal(numbers, settled, now_us)
     ttl_ms = -((now_us - lockout.dead_at_us(after)) // 1000)
     return "\t".join([packed(settled), str(left_us), packed(after), str(ttl_ms)])
 

@@ -30,11 +30,11 @@ SLOW = Lockout(3, 10 * SECOND, SECOND)
 RULES = [
     (None, "4/s burst 3"),
     (ChargeOptions("silent"), "5/s log"),
-    (ChargeOptions("shadow", aside=True), "3/s; 4/2s fixed"),
+    (ChargeOptions("shadow", is_shadow=True), "3/s; 4/2s fixed"),
     (ChargeOptions("login", lockout=QUICK), "2/s"),
     (ChargeOptions("both", lockout=SLOW, overrides=True), "3/s; 5/2s sliding"),
     (ChargeOptions("tenant", overrides=True), "6/s queue 2; 7/day fixed in Asia/Shanghai; 9/s smooth"),
-    (ChargeOptions("beside", aside=True, lockout=QUICK, overrides=True), "2/s fixed; 3/s log"),
+    (ChargeOptions("beside", is_shadow=True, lockout=QUICK, overrides=True), "2/s fixed; 3/s log"),
 ]
 OWN = {
     "both": ("1/s", "20/s; 1/2s sliding", "20/s; 30/s; 5/s", "1/s fixed; 9/2s sliding"),

@@ -15,7 +15,7 @@ import pytest
 from headgate.algorithms import ALGORITHMS
 from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import DAY, Limit
-from headgate.algorithms.token_bucket import TokenBucket, carried, decide, pack, refund
+from headgate.algorithms.token_bucket import TokenBucket, convert_pace, decide, pack, refund
 from headgate.clock import ManualClock
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.pending_cancellations import PendingCancellations
@@ -84,11 +84,11 @@ def test_what_was_given_back_under_a_finer_limit_is_rounded_up_alike(lua: str) -
     state, lines = None, []
     for limit, parts in ((fine, 3), (whole, 7)):
         if state is not None:
-            state = carried(whole, state, fine.pace)
+            state = convert_pace(whole, state, fine.pace)
         facts, state = decide(limit, state, START_US, 20)
         lines += [f"limit {_words(limit.args)}", f"decide {START_US} 20 -1"]
         for returned in range(parts):
-            receipt = Receipt.of(facts, 20, returned)
+            receipt = Receipt.from_outcome(facts, 20, returned)
             state = refund(limit, state, START_US, 1, receipt, cancel=False)
             lines.append(f"refund {START_US} 1 0 {_words(receipt)}")
     assert state is not None

@@ -21,7 +21,15 @@ CALLED_BY_HEADGATE = {
     ),
     *(
         f"headgate.AsyncRuleLimiter.{name}"
-        for name in ("answered", "call", "counts", "decided", "decided_together", "peeked_together", "together")
+        for name in (
+            "request_outcomes",
+            "plan_call",
+            "counters_of",
+            "decide_plan",
+            "decide_batch",
+            "peek_batch",
+            "plan_batch",
+        )
     ),
 }
 

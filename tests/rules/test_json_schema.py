@@ -14,7 +14,7 @@ from headgate.errors import InvalidRule
 from headgate.rules import load
 from headgate.rules.json_schema import schema
 from headgate.rules.parsing import read_json, read_toml, read_yaml
-from headgate.rules.parsing.document_tree import Fault, Items, Node, Table, decode
+from headgate.rules.parsing.document_tree import Fault, ListNode, MappingNode, Node, decode
 from headgate.rules.parsing.parse_rule import DEFAULT_FIELDS, FIELDS
 from headgate.rules.rule import FALLBACKS, HEADERS, MISSING, MODES, WHERE
 from tests.rules.parsing.test_load import MALFORMED, WELLFORMED, spoiled
@@ -48,9 +48,9 @@ BEYOND = {
 
 def instance(node: Node) -> Any:
     """A tree as YAML 1.2 means it, which is what editors hand to a schema."""
-    if isinstance(node, Table):
+    if isinstance(node, MappingNode):
         return {name: instance(inner) for name, (_, inner) in node.entries.items()}
-    if isinstance(node, Items):
+    if isinstance(node, ListNode):
         return [instance(inner) for inner in node.nodes]
     if node.quoted:
         return node.text

@@ -49,7 +49,7 @@ def test_a_path_pattern_is_a_regular_expression_of_one_kind(steps: list[str], de
     found = re.fullmatch("".join(parts), "".join(f"/{segment}" for segment in path))
     pattern = PathPattern("/" + "/".join(named))
     assert pattern.match(path) == (None if found is None else found.groupdict())
-    assert pattern.fits(path) is (found is not None)
+    assert pattern.matches_segments(path) is (found is not None)
 
 
 def _segment(step: str) -> str:

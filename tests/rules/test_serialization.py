@@ -13,7 +13,7 @@ from headgate.limit_syntax import parse_all
 from headgate.rules import load, serialization
 from headgate.rules.condition import All, Not, Test
 from headgate.rules.parsing import read_yaml
-from headgate.rules.parsing.document_tree import Items, Node, Table
+from headgate.rules.parsing.document_tree import ListNode, MappingNode, Node
 from headgate.rules.rule import Choice, Rule, Rulebook
 
 # All but surrogates, which no text of a rulebook holds, and with a liking for what YAML finds meaning in.
@@ -46,9 +46,9 @@ def test_yaml_that_is_written_is_read_the_same_by_anyone(document: dict[str, Any
 
 
 def texts(node: Node) -> Any:
-    if isinstance(node, Table):
+    if isinstance(node, MappingNode):
         return {name: texts(inner) for name, (_, inner) in node.entries.items()}
-    return [texts(inner) for inner in node.nodes] if isinstance(node, Items) else node.text
+    return [texts(inner) for inner in node.nodes] if isinstance(node, ListNode) else node.text
 
 
 def marked(value: Any) -> Any:

@@ -21,16 +21,16 @@ from tests.servers.tls import TlsServer
 from tests.servers.traefik import Traefik
 
 __all__ = [
+    "BASE_US",
+    "KINDS",
     "Answer",
     "Backend",
-    "BASE_US",
     "Caddy",
     "Cluster",
     "ClusterNode",
     "DrivenClock",
     "Envoy",
     "Kind",
-    "KINDS",
     "MissingComponent",
     "Nginx",
     "Proxy",

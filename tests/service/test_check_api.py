@@ -95,7 +95,7 @@ def test_shadows_and_candidates_are_told_aside(service: Service) -> None:
     told = [service.post("check", asked).json for _ in range(4)][-1]
     assert told["allowed"]
     assert (told["rule"], told["remaining"]) == ("live", 5)
-    assert [(each["rule"], each["aside"], each["allowed"]) for each in told["verdicts"]] == [
+    assert [(each["rule"], each["shadow_kind"], each["allowed"]) for each in told["verdicts"]] == [
         ("live", None, True),
         ("trial", "shadow", False),
         ("live", "candidate", False),

@@ -24,7 +24,7 @@ def test_it_is_told(service: Service) -> None:
     assert reply.headers["content-type"] == "application/json"
     assert reply.json == json.loads(json.dumps(description(100)))
     assert set(reply.json["paths"]) == {"/healthz", "/readyz", *(f"/v1/{verb.name}" for verb in VERBS)}
-    assert reply.json["components"]["schemas"]["Checks"]["properties"]["checks"]["maxItems"] == 100
+    assert reply.json["components"]["schemas"]["ChecksBody"]["properties"]["checks"]["maxItems"] == 100
 
 
 def test_everything_that_is_referred_to_is_there() -> None:

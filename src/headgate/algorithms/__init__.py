@@ -14,7 +14,7 @@ here reads a clock, draws a random number or does I/O; engines load, decide and 
     refund(limit, state, now_us, units, receipt, cancel) -> State | None
         None: nothing to give back. With `cancel` the charge is a reservation that must not have been served.
     dead_at_us(limit, state) -> int                   the instant from which on the state means the same as None
-    carried(limit, state, pace) -> State              converts a state that was written at another pace, where
+    convert_pace(limit, state, pace) -> State         converts a state that was written at another pace, where
         limits have one (limit.pace): the same units under this limit
     pack(state) -> str, unpack(text) -> State         the stored form, which is an API (docs/reference/storage.md)
 
@@ -52,11 +52,11 @@ class Algorithm(NamedTuple):
     dead_at_us: Callable[[Any, Any], int]
     settle: Callable[[Any, Any], Any] | None
     retune: Callable[[Any, Any, int], Any] | None
-    carried: Callable[[Any, Any, int], Any] | None
+    convert_pace: Callable[[Any, Any, int], Any] | None
 
 
 def _functions_of(module: ModuleType) -> Algorithm:
-    optional = (getattr(module, name, None) for name in ("settle", "retune", "carried"))
+    optional = (getattr(module, name, None) for name in ("settle", "retune", "convert_pace"))
     return Algorithm(module.decide, module.refund, module.dead_at_us, *optional)
 
 

@@ -67,26 +67,26 @@ def with_remaining(outcome: Outcome, remaining: int) -> Outcome:
     return copied
 
 
-class Limited(Protocol):
+class HasLimit(Protocol):
     """Anything that has a limit: an engine's meter, or a bare limit."""
 
     @property
     def limit(self) -> Limit: ...
 
 
-class Unbound(NamedTuple):
+class DetachedLimit(NamedTuple):
     """A limit without an engine: the source of a decision that was copied or pickled."""
 
     limit: Limit
 
 
-class Held(Protocol):
+class SlotHolder(Protocol):
     """Slots that are held for a decision."""
 
     @property
     def lost(self) -> bool: ...
-    def answered(self, requested_at: float, expires_us: int | None) -> bool: ...
-    def ended(self) -> None: ...
+    def record_reply(self, requested_at: float, expires_us: int | None) -> bool: ...
+    def mark_released(self) -> None: ...
 
 
 class Charge(NamedTuple):
@@ -110,11 +110,11 @@ class Receipt(NamedTuple):
     reset_after_us: int
     delay_us: int
     mark: int
-    returned: int = 0  # units that were refunded before
+    refunded_units: int = 0  # units that were refunded before
 
     @classmethod
-    def of(cls, outcome: Outcome, cost: int, returned: int = 0) -> Receipt:
-        return cls(cost, outcome[AT_US], outcome[RESET_AFTER_US], outcome[DELAY_US], outcome[MARK], returned)
+    def from_outcome(cls, outcome: Outcome, cost: int, refunded_units: int = 0) -> Receipt:
+        return cls(cost, outcome[AT_US], outcome[RESET_AFTER_US], outcome[DELAY_US], outcome[MARK], refunded_units)
 
     @property
     def served_us(self) -> int:
@@ -133,7 +133,7 @@ class Verdict(NamedTuple):
     at_us            the engine's clock when it decided
     mark             the algorithm's own receipt (nginx's excess, a window's end, a lease's fence)
     rule             the rule whose charge it was, where rules decide
-    aside            "shadow" or "candidate" if it could not refuse the call
+    shadow_kind      "shadow" or "candidate" if it could not refuse the call
 
     >>> [verdict] = Limiter("3/minute").take("ann").verdicts
     >>> verdict.allowed, verdict.remaining, str(verdict.limit), verdict.key, verdict.cost
@@ -183,54 +183,54 @@ class Decision:
 
     rule: str | None = None
     shadow_kind: str | None = None
-    given_back: int = 0  # units already refunded, so that nothing is refunded twice
-    hold: Held | None = None  # the slots that a block holds for it
+    refunded_units: int = 0  # units already refunded, so that nothing is refunded twice
+    hold: SlotHolder | None = None  # the slots that a block holds for it
 
-    def __init__(self, outcome: Outcome, source: Limited, key: str, cost: int) -> None:
-        self.facts = outcome
+    def __init__(self, outcome: Outcome, source: HasLimit, key: str, cost: int) -> None:
+        self.outcome = outcome
         self.source = source
         self.key = key
         self.cost = cost
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {
-            name: value for name, value in vars(self).items() if name in ("rule", "shadow_kind", "given_back")
+            name: value for name, value in vars(self).items() if name in ("rule", "shadow_kind", "refunded_units")
         }
-        return Decision, (self.facts, Unbound(self.limit), self.key, self.cost), state
+        return Decision, (self.outcome, DetachedLimit(self.limit), self.key, self.cost), state
 
     def __bool__(self) -> bool:
-        return self.facts[ALLOWED]
+        return self.outcome[ALLOWED]
 
     @property
     def allowed(self) -> bool:
         """Whether the call may pass."""
-        return self.facts[ALLOWED]
+        return self.outcome[ALLOWED]
 
     @property
     def remaining(self) -> int:
         """Whole units that could still be taken at this instant."""
-        return self.facts[REMAINING]
+        return self.outcome[REMAINING]
 
     @property
     def retry_after(self) -> float | None:
         """Seconds until the same call would pass if nothing else came; 0 if it passed, None if never."""
-        wait_us = self.facts[RETRY_AFTER_US]
+        wait_us = self.outcome[RETRY_AFTER_US]
         return None if wait_us is None else wait_us / _MICROSECONDS_PER_SECOND
 
     @property
     def reset_after(self) -> float:
         """Seconds until the count is as if never used."""
-        return self.facts[RESET_AFTER_US] / _MICROSECONDS_PER_SECOND
+        return self.outcome[RESET_AFTER_US] / _MICROSECONDS_PER_SECOND
 
     @property
     def delay(self) -> float:
         """Seconds that an allowed call must wait before it is served."""
-        return self.facts[DELAY_US] / _MICROSECONDS_PER_SECOND
+        return self.outcome[DELAY_US] / _MICROSECONDS_PER_SECOND
 
     @property
     def delay_us(self) -> int:
         """The delay in microseconds."""
-        return self.facts[DELAY_US]
+        return self.outcome[DELAY_US]
 
     @property
     def lost(self) -> bool:
@@ -240,13 +240,13 @@ class Decision:
     @property
     def degraded(self) -> bool:
         """Whether a fallback decided, because the engine did not reply."""
-        return any(isinstance(part.facts, DegradedOutcome) for part in self.parts)
+        return any(isinstance(part.outcome, DegradedOutcome) for part in self.counter_decisions)
 
     @property
     def atomic(self) -> bool:
         """Whether all charges were decided at one instant. If not (keys of several slots of a cluster), all were
         taken back where one refused, but for a moment some were charged."""
-        return not any(isinstance(part.facts, CrossSlotOutcome) for part in self.parts)
+        return not any(isinstance(part.outcome, CrossSlotOutcome) for part in self.counter_decisions)
 
     @property
     def limit(self) -> Limit:
@@ -256,16 +256,16 @@ class Decision:
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """One verdict for each charge, in the order of the call."""
-        return (Verdict(*self.facts, self.source.limit, self.key, self.cost, self.rule, self.shadow_kind),)
+        return (Verdict(*self.outcome, self.source.limit, self.key, self.cost, self.rule, self.shadow_kind),)
 
     @property
-    def parts(self) -> tuple[Decision, ...]:
+    def counter_decisions(self) -> tuple[Decision, ...]:
         """One decision for each counter: itself, unless several were decided together. Refunds go by these parts,
         because the engine saw charges on the same counter as one."""
         return (self,)
 
     @property
-    def beside(self) -> tuple[Decision, ...]:
+    def shadow_decisions(self) -> tuple[Decision, ...]:
         """One decision for each counter of shadow and candidate rules, which cannot refuse the call."""
         return ()
 
@@ -280,7 +280,7 @@ class Decision:
         return self
 
     @property
-    def told(self) -> Decision:
+    def described_decision(self) -> Decision:
         """The part that `str` describes: one limit, with its own numbers."""
         return self
 
@@ -293,7 +293,7 @@ class Decision:
         return f"a cost of {cost} is too large, at most {self.source.limit.max_cost} can ever pass"
 
     def __str__(self) -> str:
-        part = self.told
+        part = self.described_decision
         if self.allowed:
             wait = f" after {part.delay:g} s" if part.delay else ""
             return f"allowed{wait} by {part.limit}, {part.remaining} remaining"
@@ -312,28 +312,30 @@ class JointDecision(Decision):
     refused; the limit that decided is the one that refuses longest, or the one nearest to its end.
     """
 
-    def __init__(self, parts: Sequence[Decision], charges: Sequence[tuple[Outcome, Limited, str, int]]) -> None:
+    def __init__(self, parts: Sequence[Decision], charges: Sequence[tuple[Outcome, HasLimit, str, int]]) -> None:
         self._parts = tuple(parts)
         self._charges = charges
         refused = [part for part in parts if not part.allowed]
         if refused:
-            decisive = max(refused, key=lambda part: _or_forever(part.facts[RETRY_AFTER_US]))
+            decisive = max(refused, key=lambda part: _or_forever(part.outcome[RETRY_AFTER_US]))
         else:
-            decisive = min(parts, key=lambda part: part.facts[REMAINING])
+            decisive = min(parts, key=lambda part: part.outcome[REMAINING])
         self._decisive_part = decisive
         outcome = (
             not refused,
-            min(part.facts[REMAINING] for part in parts),
-            decisive.facts[RETRY_AFTER_US],
-            max(part.facts[RESET_AFTER_US] for part in parts),
-            max(part.facts[DELAY_US] for part in parts) if not refused else 0,
-            decisive.facts[AT_US],
-            decisive.facts[MARK],
+            min(part.outcome[REMAINING] for part in parts),
+            decisive.outcome[RETRY_AFTER_US],
+            max(part.outcome[RESET_AFTER_US] for part in parts),
+            max(part.outcome[DELAY_US] for part in parts) if not refused else 0,
+            decisive.outcome[AT_US],
+            decisive.outcome[MARK],
         )
         super().__init__(outcome, decisive.source, decisive.key, decisive.cost)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        charges = [(outcome, Unbound(source.limit), key, cost) for outcome, source, key, cost in self._charges]
+        charges = [
+            (outcome, DetachedLimit(source.limit), key, cost) for outcome, source, key, cost in self._charges
+        ]
         return JointDecision, ([copy(part) for part in self._parts], charges)
 
     @property
@@ -341,11 +343,11 @@ class JointDecision(Decision):
         return tuple(Verdict(*outcome, source.limit, key, cost) for outcome, source, key, cost in self._charges)
 
     @property
-    def parts(self) -> tuple[Decision, ...]:
+    def counter_decisions(self) -> tuple[Decision, ...]:
         return self._parts
 
     @property
-    def told(self) -> Decision:
+    def described_decision(self) -> Decision:
         return longest_delay(self._parts, self._decisive_part) if self.allowed else self._decisive_part
 
 

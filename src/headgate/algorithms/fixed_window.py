@@ -270,7 +270,7 @@ def refund(
     limit: FixedWindow, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
 ) -> State | None:
     """Returns the state with up to `units` of the receipt's charge given back; None if it holds none any more."""
-    refunded = min(units, receipt.cost - receipt.returned)
+    refunded = min(units, receipt.cost - receipt.refunded_units)
     if state is None or refunded <= 0 or receipt.mark != state[0] or receipt.mark <= now_us:
         return None
     if cancel and receipt.served_us < now_us:

@@ -219,9 +219,9 @@ def refund(
     # Where the charge's own water ends: the level it was poured to, less what was given back since and all that
     # can have drained.
     since_ms = max(0, max(now_ms, last_ms) - receipt.at_us // 1000)
-    refunded_since = max(refunded_total - refunded_before, receipt.returned * _UNIT)
+    refunded_since = max(refunded_total - refunded_before, receipt.refunded_units * _UNIT)
     end = excess + _UNIT - refunded_since - limit.rate * since_ms // 1000
-    outstanding = (receipt.cost - receipt.returned) * _UNIT
+    outstanding = (receipt.cost - receipt.refunded_units) * _UNIT
     refunded = min(units * _UNIT, outstanding)
     # No reservation was promised for later than a bucketful below the highest water that there was.
     highest = max(level, -(-limit.rate * (claims_ms - now_ms) // 1000))
@@ -235,7 +235,7 @@ def refund(
     refunded = min(refunded, undrained, level)
     if refunded <= 0:
         return None
-    is_partial = receipt.returned + units < receipt.cost
+    is_partial = receipt.refunded_units + units < receipt.cost
     # Something remains above the gap, or of the charge.
     if end != level or is_partial or refunded < min(outstanding, end):
         refunded_total += refunded

@@ -56,7 +56,7 @@ class Lockout(_LockoutFields):
         return super().__new__(cls, after, within_us, for_us)
 
 
-def settled(lockout: Lockout, state: State | None, now_us: int) -> State | None:
+def current_state(lockout: Lockout, state: State | None, now_us: int) -> State | None:
     """Returns the state as it counts now: None once it is over, else the same object unless its end had to
     move."""
     if state is None or state[0] <= now_us:
@@ -67,12 +67,12 @@ def settled(lockout: Lockout, state: State | None, now_us: int) -> State | None:
 
 
 def left_us(state: State | None, now_us: int) -> int:
-    """Returns how long a settled state still locks; 0: it does not."""
+    """Returns how long a current state still locks; 0: it does not."""
     return 0 if state is None or state[1] else state[0] - now_us
 
 
-def refused(lockout: Lockout, state: State | None, now_us: int) -> State:
-    """Returns the state after one more refusal, of a settled state that does not lock."""
+def count_refusal(lockout: Lockout, state: State | None, now_us: int) -> State:
+    """Returns the state after one more refusal, of a current state that does not lock."""
     until_us, refusals = (now_us + lockout.within_us, 0) if state is None else state
     if refusals + 1 >= lockout.after:
         return now_us + lockout.for_us, 0

@@ -110,7 +110,7 @@ def ttl_and_grace(report_us: int) -> tuple[int, int]:
     return ttl_us, max(SECOND, 2 * report_us - ttl_us)
 
 
-def assign(
+def grant(
     division: QuotaUnits,
     state: State | None,
     now_us: int,
@@ -122,7 +122,9 @@ def assign(
 ) -> tuple[QuotaGrant | None, State]:
     """Stores the demand of a holder, in grant units (`division.grains`; None: it cannot know), and returns its
     grant; None while the ledger listens."""
-    grant_units, after = tell(division.least, state, now_us, holder, wants, ttl_us + grace_us, unknown_until_us)
+    grant_units, after = report_demand(
+        division.least, state, now_us, holder, wants, ttl_us + grace_us, unknown_until_us
+    )
     return grant_in_units(division, grant_units, ttl_us), after
 
 
@@ -137,7 +139,7 @@ def grant_in_units(division: QuotaUnits, grant_units: int | None, ttl_us: int) -
     return QuotaGrant(units, division.period_us, burst, ttl_us, grant_units)
 
 
-def tell(
+def report_demand(
     least: int,
     state: State | None,
     now_us: int,
@@ -174,7 +176,7 @@ def tell(
     )
 
 
-def leave(state: State | None, now_us: int, name: str) -> State | None:
+def remove_holder(state: State | None, now_us: int, name: str) -> State | None:
     """Removes a holder: it gets no grant any more, not even a standby. Its open grants still end by themselves."""
     if state is None:
         return None

@@ -265,7 +265,7 @@ def refund(
         return None
     log = _unrolled(ring, tail, head)
     stop = bisect_right(log, receipt.mark)
-    units = min(units, receipt.cost - receipt.returned, stop - bisect_left(log, receipt.mark))
+    units = min(units, receipt.cost - receipt.refunded_units, stop - bisect_left(log, receipt.mark))
     if units <= 0:
         return None
     del log[stop - units : stop]

@@ -304,7 +304,7 @@ def refund(
         return None
     at_us = _as_at(state, now_us)
     stored, free_us = _settle(limit, state, at_us)
-    cost, returned = receipt.cost, receipt.returned
+    cost, returned = receipt.cost, receipt.refunded_units
     units = min(units, cost - returned)
     if not limit.warmup_us:
         return _refund_of_burst(limit, state, stored, free_us, at_us, units, receipt, cancel)
@@ -337,7 +337,7 @@ def _refund_of_burst(
     refunded_before_us, paid_us = unpack_mark(limit, receipt.mark)
     if state[3] != limit.args or refunded_before_us > refunded_total_us:
         return None
-    cost, returned = receipt.cost, receipt.returned
+    cost, returned = receipt.cost, receipt.refunded_units
     returned_us = int(paid_us * (returned / cost))
     refunded_us = int(paid_us * ((returned + units) / cost)) - returned_us
     # Until when the charge delays a full store, less what was given back since; and until when all of them do.

@@ -301,14 +301,14 @@ def refund(
         return None  # more was used than this limit sees, and a refund would lose that
     now_us = _proven_us(limit, details, _level(limit, details, now_us), now_us)
     level = _level(limit, details, now_us)
-    outstanding = (receipt.cost - receipt.returned) * limit.period_us
+    outstanding = (receipt.cost - receipt.refunded_units) * limit.period_us
     refunded = min(units * limit.period_us, outstanding)
     # Where the charge's own water ended; and where it ends as of now, lower by what was given back since.
     end_us = receipt.at_us + receipt.reset_after_us - (grains > 0)
     charged_end = _grains(limit, end_us - now_us, grains)
     later_returns = (each for each in details.refunds if each.number > after and each[:2] <= (after, end_us))
     below = sum(_grains(limit, each.us, each.grains) for each in later_returns)
-    end = charged_end - max(below, receipt.returned * limit.period_us)
+    end = charged_end - max(below, receipt.refunded_units * limit.period_us)
     # No reservation was promised for later than a bucketful below the highest water that there was.
     claims = (details.claims_us - now_us) * limit.amount
     highest = max(level, claims) if claims - limit.amount >= limit.capacity else level
@@ -325,7 +325,7 @@ def refund(
     if refunded <= 0:
         return None
     refunds, claims_us = details.refunds, details.claims_us
-    is_partial = receipt.returned + units < receipt.cost
+    is_partial = receipt.refunded_units + units < receipt.cost
     # Something remains above the gap, or of the charge.
     if end != level or is_partial or refunded < min(outstanding, end):
         number = details.last_refund + 1
@@ -361,7 +361,7 @@ def dead_at_us(limit: TokenBucket, state: State) -> int:
     return max(dry_us, details.claims_us) + MAX_CLOCK_SWING_US
 
 
-def carried(limit: TokenBucket, state: State, pace: int) -> State:
+def convert_pace(limit: TokenBucket, state: State, pace: int) -> State:
     """Converts a state that was written at another pace to this limit: what was used stays used."""
     details = _details(state)
     written_pace = pace if details.pace is None else details.pace
@@ -412,4 +412,4 @@ def unpack(text: str, limit: TokenBucket | None = None, pace: str = "") -> State
         int(claims_us or 0),
     )
     applies = limit and limit_pace and written_pace not in ("", limit_pace)
-    return carried(limit, details, int(written_pace)) if limit and applies else _state(details)
+    return convert_pace(limit, details, int(written_pace)) if limit and applies else _state(details)

@@ -1,7 +1,7 @@
 """The options that select counters: --limit for those of a plain limit, --rule for those of a rule.
 
     --limit "10/s; 500/hour" [--name api]     the counters of Limiter(limit, name=...)
-    --rule login [--rules FILE]               the counters of a rule (operations/counter_lookup.py)
+    --rule login [--rules FILE]               the counters of a rule (operations/find_counters.py)
 
 With a rule the key is the rule's key text, user=ann|sku=7; --attribute plan=pro passes an attribute that its limit
 is chosen by, if the key does not contain it. An option that would have no effect is refused.
@@ -17,7 +17,7 @@ from headgate.cli.parser import name_value
 from headgate.cli.rulebook_option import add_rules_option, optional_rulebook
 from headgate.errors import InvalidRule
 from headgate.limit_syntax import parse_all
-from headgate.operations.counter_lookup import (
+from headgate.operations.find_counters import (
     CounterRef,
     all_counters_of_key,
     check_counted_on_server,

@@ -8,7 +8,7 @@ import sys
 import time
 
 from headgate.cli.demo_chart import chart, summary
-from headgate.cli.flash_sale import PHASES, SECONDS, Sale
+from headgate.cli.flash_sale import PHASES, SECONDS, FlashSale
 from headgate.cli.output import Output
 from headgate.cli.parser import Commands, command
 from headgate.cli.style import Style
@@ -44,7 +44,7 @@ def _seconds(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> Output | int:
-    sale, stdout = Sale(), sys.stdout
+    sale, stdout = FlashSale(), sys.stdout
     if args.json:
         sale.play_until(SECONDS)
         return Output(_document(sale))
@@ -65,11 +65,11 @@ def run(args: argparse.Namespace) -> Output | int:
     return 130 if interrupted else 0
 
 
-def _show(sale: Sale, seconds: float, style: Style) -> None:
+def _show(sale: FlashSale, seconds: float, style: Style) -> None:
     """Draws the sale live: it has its own clock, which is kept in step with ours."""
     stdout, start = sys.stdout, time.monotonic()
     with full_screen(stdout):
-        while not sale.over:
+        while not sale.is_over:
             sale.play_until((time.monotonic() - start) / seconds * SECONDS)
             width, height = shutil.get_terminal_size()
             draw(stdout, chart(sale, width, height, style), height)
@@ -77,7 +77,7 @@ def _show(sale: Sale, seconds: float, style: Style) -> None:
         time.sleep(min(2, seconds / 10))
 
 
-def _print_phases(sale: Sale, seconds: float | None) -> None:
+def _print_phases(sale: FlashSale, seconds: float | None) -> None:
     """Prints the phases line by line, for logs; waits only if `seconds` is given."""
     for phase, next_phase in zip(PHASES, [*PHASES[1:], None], strict=True):
         print(f"{phase.at:5.1f} s  {phase.name}: {phase.calls} calls a second", flush=True)
@@ -88,7 +88,7 @@ def _print_phases(sale: Sale, seconds: float | None) -> None:
     print(f"{SECONDS:5.1f} s  over", end="\n\n", flush=True)
 
 
-def _document(sale: Sale) -> dict[str, object]:
+def _document(sale: FlashSale) -> dict[str, object]:
     gates = [
         {"gate": gate.name, "limit": gate.limit, "passed": gate.passed, "delayed": gate.delayed}
         | {"refused": gate.refused, "most_in_2s": gate.peak}

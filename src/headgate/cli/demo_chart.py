@@ -12,7 +12,7 @@ from math import ceil, sqrt
 from textwrap import wrap
 from typing import NamedTuple
 
-from headgate.cli.flash_sale import PHASES, SECONDS, TICKS, USER_LIMIT, Gate, Sale
+from headgate.cli.flash_sale import PHASES, SECONDS, TICKS, USER_LIMIT, FlashSale, SaleGate
 from headgate.cli.style import Style
 
 MIN_WIDTH = 50
@@ -37,7 +37,7 @@ class _Frame(NamedTuple):
         return self.width - sum(column_width for _, column_width, _ in self.counts)
 
 
-def chart(sale: Sale, width: int, height: int, style: Style) -> list[str]:
+def chart(sale: FlashSale, width: int, height: int, style: Style) -> list[str]:
     """Returns the lines of the chart; a terminal of 80 by 24 holds them all."""
     width = min(MAX_WIDTH, max(MIN_WIDTH, width))
     is_tall = height >= TALL_LINES
@@ -50,7 +50,7 @@ def chart(sale: Sale, width: int, height: int, style: Style) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def summary(sale: Sale, width: int) -> list[str]:
+def summary(sale: FlashSale, width: int) -> list[str]:
     """Returns the sentences below the chart."""
     clicks = sale.gates[0].refused_to_user
     text = (
@@ -61,11 +61,11 @@ def summary(sale: Sale, width: int) -> list[str]:
     return wrap(text, min(100, max(MIN_WIDTH, width)))
 
 
-def _head(sale: Sale, frame: _Frame) -> list[str]:
+def _head(sale: FlashSale, frame: _Frame) -> list[str]:
     style, width = frame.style, frame.width
     clock, calls = f"{sale.seconds:4.1f} s of {SECONDS}", f"{sale.calls:,} calls"
     title = f"headgate {style.dot} a flash sale, the same calls at seven gates"
-    status = "over" if sale.over else f"{sale.phase.name}: {sale.phase.calls} calls a second"
+    status = "over" if sale.is_over else f"{sale.phase.name}: {sale.phase.calls} calls a second"
     offered = _by_column(sale.offered, frame)
     full_bar = max(phase.calls for phase in PHASES) * SECONDS / frame.columns
     bars = _bars(offered, ["cyan"] * frame.columns, full_bar, sale, frame)
@@ -79,14 +79,14 @@ def _head(sale: Sale, frame: _Frame) -> list[str]:
     ]
 
 
-def _gate(gate: Gate, sale: Sale, frame: _Frame) -> list[str]:
+def _gate(gate: SaleGate, sale: FlashSale, frame: _Frame) -> list[str]:
     passed, waited = _by_column(gate.served, frame), _by_column(gate.waited, frame)
     colours = ["yellow" if 2 * waiting > total else "green" for total, waiting in zip(passed, waited, strict=True)]
     bars = _bars(passed, colours, FULL_BAR_CALLS * sqrt(3 * SECONDS / frame.columns), sale, frame)
     return [*_named(gate.name, bars, frame.style), _numbers_line(gate, frame)]
 
 
-def _numbers_line(gate: Gate, frame: _Frame) -> str:
+def _numbers_line(gate: SaleGate, frame: _Frame) -> str:
     numbers = {
         "passed": gate.passed,
         "delayed": gate.delayed,
@@ -123,7 +123,7 @@ def _by_column(ticks: list[int], frame: _Frame) -> list[int]:
     return [sum(ticks[low:high]) for low, high in pairwise(edges)]
 
 
-def _bars(values: list[int], colours: list[str], full_bar: float, sale: Sale, frame: _Frame) -> list[str]:
+def _bars(values: list[int], colours: list[str], full_bar: float, sale: FlashSale, frame: _Frame) -> list[str]:
     # The future is left blank: delayed calls are already counted in the tick that will serve them.
     visible = ceil(sale.tick * frame.columns / TICKS)
     steps = len(frame.style.levels) - 1

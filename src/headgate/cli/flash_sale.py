@@ -39,22 +39,22 @@ _IMPATIENT = 8  # buyers who click without pause
 _CHECKOUT_US = 150_000, 250_000  # how long a slot is held
 
 
-class Phase(NamedTuple):
+class SalePhase(NamedTuple):
     at: float  # seconds
     name: str
     calls: int  # a second
 
 
 PHASES = (
-    Phase(0.0, "calm", 20),
-    Phase(4.0, "the doors open", 900),
-    Phase(8.0, "lull", 20),
-    Phase(13.7, "second rush, across a window's edge", 900),
-    Phase(15.5, "closing", 20),
+    SalePhase(0.0, "calm", 20),
+    SalePhase(4.0, "the doors open", 900),
+    SalePhase(8.0, "lull", 20),
+    SalePhase(13.7, "second rush, across a window's edge", 900),
+    SalePhase(15.5, "closing", 20),
 )
 
 
-class Gate:
+class SaleGate:
     """One algorithm that limits the item, and what it decided."""
 
     def __init__(self, name: str, limit: str, summary: str, clock: ManualClock) -> None:
@@ -78,7 +78,7 @@ class Gate:
         if decision.allowed:
             self.allow(at_us, decision.delay_us)
         else:
-            self.refuse(by_user=not decision.parts[0].allowed)
+            self.refuse(by_user=not decision.counter_decisions[0].allowed)
 
     def allow(self, at_us: int, delay_us: int = 0) -> None:
         self.passed += 1
@@ -100,7 +100,7 @@ class Gate:
         self.peak = max(self.peak, self._recent)
 
 
-class SlotGate(Gate):
+class SlotGate(SaleGate):
     """A gate of slots, which are held, not charged: a buyer holds one for as long as the checkout takes."""
 
     def __init__(self, name: str, limit: str, summary: str, clock: ManualClock, random: Random) -> None:
@@ -124,7 +124,7 @@ class SlotGate(Gate):
         return self.allow(at_us)
 
 
-class Sale:
+class FlashSale:
     """The sale, simulated one tick at a time."""
 
     def __init__(self, seed: int = 11) -> None:
@@ -133,18 +133,18 @@ class Sale:
         self.tick: int = 0
         self.offered: list[int] = [0] * TICKS
         self.buyers: set[str] = set()
-        self.gates: list[Gate] = _gates(self._clock, Random(seed + 1))
+        self.gates: list[SaleGate] = _gates(self._clock, Random(seed + 1))
 
     @property
     def seconds(self) -> float:
         return self.tick * TICK_US / 1_000_000
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return self.tick >= TICKS
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> SalePhase:
         return [phase for phase in PHASES if phase.at <= self.seconds][-1]
 
     @property
@@ -152,7 +152,7 @@ class Sale:
         return sum(self.offered)
 
     def play_until(self, seconds: float) -> None:
-        while not self.over and self.seconds < seconds:
+        while not self.is_over and self.seconds < seconds:
             self._play_tick()
 
     def _play_tick(self) -> None:
@@ -179,7 +179,7 @@ class Sale:
         return f"user:{self._random.randrange(_IMPATIENT, BUYERS)}"
 
 
-def _gates(clock: ManualClock, random: Random) -> list[Gate]:
+def _gates(clock: ManualClock, random: Random) -> list[SaleGate]:
     rates = (
         ("token bucket", "100/s burst 200", "a burst at once, then steady"),
         ("leaky bucket", "100/s queue 50", "no bursts; a short queue waits"),
@@ -188,6 +188,6 @@ def _gates(clock: ManualClock, random: Random) -> list[Gate]:
         ("sliding log", "200/2s log", "never over 200 in any 2 s"),
         ("smooth, warm-up", "100/s smooth warmup 3s", "paced; slow while cold"),
     )
-    gates = [Gate(name, limit, summary, clock) for name, limit, summary in rates]
+    gates = [SaleGate(name, limit, summary, clock) for name, limit, summary in rates]
     gates.append(SlotGate("slots", "20 slots", "20 at once, as fast as they finish", clock, random))
     return gates

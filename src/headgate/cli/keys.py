@@ -12,7 +12,7 @@ from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import Output, warn
 from headgate.cli.parser import Commands, command, whole_number
 from headgate.cli.rulebook_option import add_rules_option, optional_rulebook
-from headgate.cli.table import Table, Value
+from headgate.cli.table import TextTable, Value
 from headgate.explain import in_words
 from headgate.operations.key_usage import SCAN_LIMIT, KeyUsage, UsageReport, check_rule, report_usage, scan_keys
 
@@ -61,12 +61,14 @@ def _output(report: UsageReport) -> Output:
     titles = ("rule", "key", "used", "of", "remaining", "reset", "limit")
     rows = [_row(usage) for usage in report.busiest]
     right = ("used", "of", "remaining", "reset", "counts", "bytes")
-    return Output(document, [Table(("rule", "counts", "bytes"), rules, right), "", Table(titles, rows, right)])
+    return Output(
+        document, [TextTable(("rule", "counts", "bytes"), rules, right), "", TextTable(titles, rows, right)]
+    )
 
 
 def _row(usage: KeyUsage) -> tuple[Value, ...]:
     scanned, limit, outcome = usage
-    key = scanned.key if scanned.told else f"{scanned.key[:14]}…"
+    key = scanned.key if scanned.is_readable else f"{scanned.key[:14]}…"
     reset_us = (scanned.ttl_ms or 0) * 1000 if outcome is None else outcome[RESET_AFTER_US]
     return (
         scanned.name,

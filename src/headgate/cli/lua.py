@@ -11,7 +11,7 @@ from headgate.algorithms import ALGORITHMS
 from headgate.cli.engine_option import add_engine, server_of
 from headgate.cli.output import Output, warn
 from headgate.cli.parser import Commands, command, group
-from headgate.cli.table import Table
+from headgate.cli.table import TextTable
 from headgate.engines.redis.script_assembly import (
     Script,
     algorithm_script,
@@ -114,7 +114,7 @@ def _list(args: argparse.Namespace) -> Output:
     sizes = {name: len(script.text.encode()) for name, script in by_name.items()}
     document = [{"name": name, "bytes": sizes[name], "sha1": script.sha} for name, script in by_name.items()]
     rows = [(name, sizes[name], script.sha) for name, script in by_name.items()]
-    return Output({"scripts": document}, [Table(("script", "bytes", "sha1"), rows, right=("bytes",))])
+    return Output({"scripts": document}, [TextTable(("script", "bytes", "sha1"), rows, right_aligned=("bytes",))])
 
 
 def _show(args: argparse.Namespace) -> Output:

@@ -113,7 +113,7 @@ def _gate(args: argparse.Namespace, bundle_path: Path | None, rulebook: str) -> 
     engine = None if args.shared else _engine(url_of(args) or ENGINE)
     return NginxOptions(
         package_path=lua_library.package_path(lua_library.folder()),
-        said=_command_line(args, engine, bundle_path),
+        command_line=_command_line(args, engine, bundle_path),
         modules=_modules(),
         engine=engine,
         bundle=None if bundle_path is None else str(bundle_path),

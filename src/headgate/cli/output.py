@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headgate.cli.style import Style
-from headgate.cli.table import Table, printable
+from headgate.cli.table import TextTable, printable
 
 DONE: Final = 0
 ENGINE_UNAVAILABLE: Final = 1
@@ -28,7 +28,7 @@ class Output:
     """The output of a command. `document` is JSON data. A line may have a colour: (text, colour)."""
 
     document: Any
-    lines: Sequence[str | tuple[str, str] | Table] = ()
+    lines: Sequence[str | tuple[str, str] | TextTable] = ()
     code: int = DONE
 
     def write(self, *, as_json: bool) -> int:
@@ -38,7 +38,7 @@ class Output:
         style = Style.on(sys.stdout)
         width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else None
         for item in self.lines:
-            if isinstance(item, Table):
+            if isinstance(item, TextTable):
                 for line in item.lines(width, style):
                     print(line)
             elif isinstance(item, tuple):

@@ -17,7 +17,7 @@ from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import DONE, NEGATIVE, Output, warn
 from headgate.cli.parser import Commands, Parser, Run, command, duration_option, group, whole_number
 from headgate.cli.rulebook_option import add_rules_option, optional_rulebook
-from headgate.cli.table import Table
+from headgate.cli.table import TextTable
 from headgate.enforcement.override_checks import check_override
 from headgate.engines.overrides import validate_override
 from headgate.rules.lookup import find_rule, parse_key
@@ -132,4 +132,4 @@ def _list(args: argparse.Namespace) -> Output:
     if not rows:
         _check_names(book, args.rule)
         return Output(document, [f"{args.rule}: no key has a limit of its own"])
-    return Output(document, [Table(("key", "limit"), rows)])
+    return Output(document, [TextTable(("key", "limit"), rows)])

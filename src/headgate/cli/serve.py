@@ -49,7 +49,7 @@ def _serve(args: argparse.Namespace) -> int:
         require("Answering Envoy over gRPC", "envoy", *ENVOY_MODULES, hint=hint)
     from headgate.service.supervisor import run
 
-    completed = settings.completed()
+    completed = settings.with_secrets()
     token = None if settings.admin_token or settings.admin is None else completed.admin_token
     return run(completed, lambda: _print_addresses(completed, token, as_json=args.json or settings.log == JSON))
 

@@ -28,12 +28,12 @@ Value = str | int | None | Cell
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Rows under titles; the columns named in `right` are aligned there. None is shown as a dash."""
 
     titles: Sequence[str]
     rows: Sequence[Sequence[Value]]
-    right: Sequence[str] = ()
+    right_aligned: Sequence[str] = ()
 
     def lines(self, width: int | None, style: Style) -> list[str]:
         texts = [[_text(cell) for cell in row] for row in self.rows]
@@ -45,7 +45,7 @@ class Table:
     def _widths(self, rows: Sequence[Sequence[str]], width: int | None) -> list[int]:
         widths = [max(map(display_width, column)) for column in zip(*rows, strict=True)]
         available = None if width is None else width - len(_GAP) * (len(widths) - 1)
-        text_columns = [column for column, title in enumerate(self.titles) if title not in self.right]
+        text_columns = [column for column, title in enumerate(self.titles) if title not in self.right_aligned]
         while available is not None and sum(widths) > available and text_columns:
             widest = max(text_columns, key=lambda column: widths[column])
             if widths[widest] <= MIN_COLUMN_WIDTH:
@@ -59,7 +59,7 @@ class Table:
             cell = _truncated(text, column_width, style)
             blank = " " * (column_width - display_width(cell))
             cell = style(cell, color) if color else cell
-            cells.append(blank + cell if title in self.right else cell + blank)
+            cells.append(blank + cell if title in self.right_aligned else cell + blank)
         return _GAP.join(cells).rstrip()
 
 

@@ -14,7 +14,7 @@ from headgate.cli.counter_options import add_counter_options, all_counters_of, c
 from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import DONE, NEGATIVE, Output
 from headgate.cli.parser import Commands, Parser, Run, command, whole_number
-from headgate.cli.table import Cell, Table, Value
+from headgate.cli.table import Cell, TextTable, Value
 from headgate.explain import in_words
 from headgate.flow import run
 from headgate.operations import manual_calls
@@ -100,13 +100,13 @@ def _refund(args: argparse.Namespace) -> Output:
         | {"before": before.remaining, "remaining": after.remaining, "reset_after": after.reset_after}
         for name, before, after in refunds
     ]
-    table = Table(("count", "limit", "before", "after"), rows, _RIGHT_ALIGNED)
+    table = TextTable(("count", "limit", "before", "after"), rows, _RIGHT_ALIGNED)
     return Output({"key": args.key, "cost": args.cost, "limits": document}, [table])
 
 
 def _decision_output(decision: Decision) -> Output:
     """Returns a decision as a document and as a table, with the verdict of each limit."""
-    parts = [(_name(part), part.verdicts[0]) for part in decision.parts]
+    parts = [(_name(part), part.verdicts[0]) for part in decision.counter_decisions]
     limits = [
         {"name": name, "limit": verdict.limit.text, "allowed": verdict.allowed} | _numbers(verdict)
         for name, verdict in parts
@@ -116,7 +116,7 @@ def _decision_output(decision: Decision) -> Output:
     rows = [_row(name, verdict) for name, verdict in parts]
     headline = (str(decision), "green" if decision.allowed else "red")
     return Output(
-        document, [headline, Table(titles, rows, _RIGHT_ALIGNED)], DONE if decision.allowed else NEGATIVE
+        document, [headline, TextTable(titles, rows, _RIGHT_ALIGNED)], DONE if decision.allowed else NEGATIVE
     )
 
 

@@ -11,7 +11,7 @@ refuse a call.
     PREFETCHED  prefetch         nearly always decided in this process; refunded if another rule refuses
     REMOTE      everything else  one request to the engine
 
-A call whose rules are all REMOTE is straight: one request, and its reply is the decision. Only the others need
+A call whose rules are all REMOTE needs a single request, and its reply is the decision. Only the others need
 the flow of `decide`.
 
 A CompiledRulebook belongs to one rulebook. Another rulebook is compiled anew, under the same names: counters
@@ -56,12 +56,12 @@ class CompiledRulebook:
         self.local = local  # the same as engine if that counts in this process
         self._options = options
         # The engine waits as long as its most patient rule; less patient rules set their own deadline.
-        self.deadline: float = max(map(self._patience, book.rules), default=options.patience)
+        self.deadline: float = max(map(self._patience, book.rules), default=options.effective_deadline)
         self.match: Callable[..., Sequence[Match]] = Matcher(book).match
         if any(map(_needs_process_count, book.rules)) and hasattr(engine, "count_members"):
             engine.count_members()  # before the first call: an outage may begin during that call
         self.refusals: dict[str, Refusal] = {rule.name: rule.refuse for rule in book.rules}
-        self.closed: frozenset[str] = frozenset(rule.name for rule in book.rules if _never_allowed(rule))
+        self.never_allowed: frozenset[str] = frozenset(rule.name for rule in book.rules if _never_allowed(rule))
         self._bound_rules: dict[tuple[str, int, str | None], BoundRule] = {}
         self._bound_shares: dict[tuple[str, int, str | None, MemberPosition], BoundRule] = {}
         self._caller_meters: dict[tuple[Limit, str], Any] = {}
@@ -73,8 +73,8 @@ class CompiledRulebook:
         for match in self.match(attributes, cost):
             rule, key, limits, units, shadow, candidate, denied = match
             if denied is not None:
-                plan.denied.append((len(plan.charges), match))
-                plan.straight = False
+                plan.denied_matches.append((len(plan.charges), match))
+                plan.is_single_request = False
                 continue
             shadow_kind = SHADOW if shadow else None
             plan.add(
@@ -100,8 +100,8 @@ class CompiledRulebook:
 
     def _bound_share(self, rule: Rule, limits: Limits, shadow_kind: str | None) -> BoundRule:
         """Binds a limit that is split among the processes that are alive now."""
-        get_place = getattr(self.engine, "place", None)
-        nodes = (1, 0) if get_place is None else get_place()
+        get_position = getattr(self.engine, "member_position", None)
+        nodes = (1, 0) if get_position is None else get_position()
         cache_key = rule.name, id(limits), shadow_kind, nodes
         bound = self._bound_shares.get(cache_key)
         if bound is None:
@@ -132,7 +132,7 @@ class CompiledRulebook:
         if rule.deadline is not None:
             return rule.deadline
         fallback = "allow" if shadow_kind else rule.fallback or self._options.fallback
-        return replace(self._options, fallback=fallback).patience
+        return replace(self._options, fallback=fallback).effective_deadline
 
     def caller_meter(self, limit: Limit, name: str) -> Any:
         """Returns the meter of a limit that a caller passes; the last MAX_CALLER_LIMITS at most are cached."""
@@ -153,14 +153,22 @@ class CompiledRulebook:
 class CallPlan:
     """The charges of one call, and the order in which they are decided."""
 
-    __slots__ = ("_indices", "_stages", "charges", "compiled_rulebook", "denied", "heads", "straight")
+    __slots__ = (
+        "_indices",
+        "_stages",
+        "charges",
+        "compiled_rulebook",
+        "denied_matches",
+        "is_single_request",
+        "labels",
+    )
 
-    def __init__(self, ruling: CompiledRulebook) -> None:
-        self.compiled_rulebook: CompiledRulebook = ruling
+    def __init__(self, compiled_rulebook: CompiledRulebook) -> None:
+        self.compiled_rulebook: CompiledRulebook = compiled_rulebook
         self.charges: list[Charged] = []
-        self.heads: list[ChargeLabel] = []
-        self.denied: list[Denied] = []
-        self.straight: bool = True
+        self.labels: list[ChargeLabel] = []
+        self.denied_matches: list[Denied] = []
+        self.is_single_request: bool = True
         self._stages: list[int] = []
         self._indices: dict[tuple[int, str], int] = {}
 
@@ -168,33 +176,33 @@ class CallPlan:
         stage, label, meters = bound
         for meter in meters:
             self.charges.append((meter, key, cost))
-            self.heads.append(label)
+            self.labels.append(label)
             self._stages.append(stage)
         if stage != REMOTE:
-            self.straight = False
+            self.is_single_request = False
 
     def join(self, other: CallPlan) -> list[int]:
         """Adds the charges of another call, and returns the index of each. Two charges on one counter become one:
         an engine decides every charge of a request by the counter's state before the request."""
         indices, known_indices, charges = [], self._indices, self.charges
-        for (meter, key, cost), label, stage in zip(other.charges, other.heads, other._stages, strict=True):
+        for (meter, key, cost), label, stage in zip(other.charges, other.labels, other._stages, strict=True):
             counter = id(meter), key
             index = known_indices.get(counter) if stage in (LOCAL, REMOTE) else None
             if index is None:
                 index = known_indices[counter] = len(charges)
                 charges.append((meter, key, cost))
-                self.heads.append(label)
+                self.labels.append(label)
                 self._stages.append(stage)
             else:
                 charges[index] = meter, key, charges[index][2] + cost
             indices.append(index)
-        self.denied += other.denied
-        self.straight = self.straight and other.straight
+        self.denied_matches += other.denied_matches
+        self.is_single_request = self.is_single_request and other.is_single_request
         return indices
 
     def decision(self, outcomes: Sequence[Outcome | None], several_requests: bool = False) -> RuleDecision:
         return RuleDecision(
-            self.compiled_rulebook, self.heads, self.charges, outcomes, self.denied, several_requests
+            self.compiled_rulebook, self.labels, self.charges, outcomes, self.denied_matches, several_requests
         )
 
     def decide(self, patience_us: int | None = None, commit: bool = True) -> Flow[RuleDecision]:
@@ -208,7 +216,7 @@ class CallPlan:
         """Returns the outcome of each charge, and whether it took several requests. A charge that was not sent,
         because an earlier stage refused, has the outcome None."""
         outcomes: list[Outcome | None] = [None] * len(self.charges)
-        refused = any(not match.shadow for _, match in self.denied)
+        refused = any(not match.shadow for _, match in self.denied_matches)
         charged: list[int] = []
         try:
             local = self._indices_at(LOCAL, refused)
@@ -243,7 +251,7 @@ class CallPlan:
         return [index for index in indices if self._is_shadow(index)] if refused else indices
 
     def _is_shadow(self, index: int) -> bool:
-        return self.heads[index][1] is not None
+        return self.labels[index][1] is not None
 
     def _any_refused(self, indices: Sequence[int], outcomes: Sequence[Outcome | None]) -> bool:
         for index in indices:
@@ -291,7 +299,7 @@ class CallPlan:
             if self._stages[index] == SLOTS:
                 yield partial(meter.release, key, outcome[MARK])
             elif not self._is_shadow(index):
-                receipt = Receipt.of(outcome, cost)
+                receipt = Receipt.from_outcome(outcome, cost)
                 after = yield partial(meter.refund, key, cost, receipt, patience_us is not None)
                 outcomes[index] = (True, *after[1:])
 
@@ -316,7 +324,7 @@ def _needs_process_count(rule: Rule) -> bool:
 def charge_options_of(rule: Rule, shadow_kind: str | None = None, deadline: float | None = None) -> ChargeOptions:
     """Returns the charge options of a rule: what the engine needs to know of it beside its limit."""
     if shadow_kind == CANDIDATE:
-        return ChargeOptions(rule.name, aside=True, fallback=rule.fallback, deadline=deadline)
+        return ChargeOptions(rule.name, is_shadow=True, fallback=rule.fallback, deadline=deadline)
     prefetch = None if rule.prefetch is None or shadow_kind else (rule.prefetch.hold_us, rule.prefetch.units)
     return ChargeOptions(
         rule.name, shadow_kind is not None, rule.lockout, rule.overrides, rule.fallback, deadline, prefetch
@@ -345,4 +353,4 @@ def limit_cases(rule: Rule, candidate: bool = False) -> list[tuple[str, Limits]]
 
 
 def _case_name(test: Test) -> str:
-    return str(test.wanted).lower() if isinstance(test.wanted, bool) else ",".join(test.wanted)
+    return str(test.expected).lower() if isinstance(test.expected, bool) else ",".join(test.expected)

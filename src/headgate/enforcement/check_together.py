@@ -45,36 +45,36 @@ class Ask(NamedTuple):
 class CallBatch:
     """The charges of several calls, and a decision for each."""
 
-    __slots__ = ("asked", "call", "meeting")
+    __slots__ = ("joint_plan", "plans", "shares_counters")
 
     def __init__(self, compiled: CompiledRulebook, asks: Sequence[Ask]) -> None:
         if not isinstance(asks, list | tuple) or isinstance(asks, Ask):
             raise InvalidCharge(f"Calls are a list of Asks, such as [{EXAMPLE_ASK}]; not {describe(asks)}.")
-        self.call: CallPlan = CallPlan(compiled)
-        join = self.call.join
-        self.asked: list[tuple[CallPlan, list[int]]] = [
+        self.joint_plan: CallPlan = CallPlan(compiled)
+        join = self.joint_plan.join
+        self.plans: list[tuple[CallPlan, list[int]]] = [
             (plan, join(plan)) for plan in (plan_of(compiled, ask) for ask in asks)
         ]
         # Whether several calls share a counter.
-        self.meeting: bool = len(self.call.charges) < sum(len(indices) for _, indices in self.asked)
+        self.shares_counters: bool = len(self.joint_plan.charges) < sum(len(indices) for _, indices in self.plans)
 
     def decisions(
         self, outcomes: Sequence[Outcome | None], several_requests: bool = False
     ) -> tuple[RuleDecision, ...]:
-        call_outcomes = [[outcomes[index] for index in indices] for _, indices in self.asked]
-        if self.meeting:
+        call_outcomes = [[outcomes[index] for index in indices] for _, indices in self.plans]
+        if self.shares_counters:
             self._split_remaining(call_outcomes)
         return tuple(
             [
                 plan.decision(outcomes_of_call, several_requests)
-                for (plan, _), outcomes_of_call in zip(self.asked, call_outcomes, strict=True)
+                for (plan, _), outcomes_of_call in zip(self.plans, call_outcomes, strict=True)
             ]
         )
 
     def _split_remaining(self, call_outcomes: list[list[Outcome | None]]) -> None:
         """Adds to the `remaining` of each call what later calls were charged on the same counter."""
         later_units: dict[int, int] = {}  # by the index of the charge
-        for (plan, indices), outcomes in zip(reversed(self.asked), reversed(call_outcomes), strict=True):
+        for (plan, indices), outcomes in zip(reversed(self.plans), reversed(call_outcomes), strict=True):
             for position, index in enumerate(indices):
                 outcome = outcomes[position]
                 if outcome is not None and outcome[ALLOWED] and later_units.get(index):
@@ -82,8 +82,8 @@ class CallBatch:
                 later_units[index] = later_units.get(index, 0) + plan.charges[position][2]
 
     def decide(self) -> Flow[tuple[RuleDecision, ...]]:
-        """Decides calls that are not straight, stage by stage."""
-        outcomes, several_requests = yield from self.call.outcomes()
+        """Decides calls that need several requests, stage by stage."""
+        outcomes, several_requests = yield from self.joint_plan.outcomes()
         return self.decisions(outcomes, several_requests)
 
 
@@ -97,7 +97,7 @@ def refund_untracked(compiled: CompiledRulebook, ask: Ask, units: int) -> Flow[R
             _, outcome = yield from give_back(meter, key, cost)
         # Keep the class of the outcome: that of a fallback stays degraded.
         outcomes.append(type(outcome)((True, *outcome[ALLOWED + 1 :])))
-    plan.denied.clear()
+    plan.denied_matches.clear()
     return plan.decision(outcomes)
 
 
@@ -121,7 +121,7 @@ def plan_of(compiled: CompiledRulebook, ask: Ask) -> CallPlan:
         if (
             cost == 0
         ):  # a peek at all rules, also those that state a cost; a rule that never allows must still refuse
-            unpassable = [rule in compiled.closed for rule, _ in plan.heads]
+            unpassable = [rule in compiled.never_allowed for rule, _ in plan.labels]
             charges = zip(unpassable, plan.charges, strict=True)
             plan.charges = [
                 (meter, key, units if never_allowed else 0) for never_allowed, (meter, key, units) in charges

@@ -36,7 +36,7 @@ class OpenedRulebook(NamedTuple):
     """The rulebook to begin with, its watcher if it may change, and the function that closes both."""
 
     book: Rulebook
-    watch: RulebookWatcher[Rulebook] | None
+    watcher: RulebookWatcher[Rulebook] | None
     close: Callable[[], None]
 
 
@@ -61,23 +61,23 @@ def open_rulebook(
     if "://" in name:
         version_store, disconnect = open_version_store(name, prefix)
         source = PushedSource(RulebookVersions(version_store))
-        watch = RulebookWatcher(source, _load, follow, keep=DiskCache(f"{name} {prefix}"))
+        watch = RulebookWatcher(source, _load, follow, disk_cache=DiskCache(f"{name} {prefix}"))
     else:
         disconnect = _nothing
         watch = RulebookWatcher(FolderSource(name) if Path(name).is_dir() else FileSource(name), _load, follow)
-    on_fork(watch.forget)
+    on_fork(watch.reset_after_fork)
 
     def close() -> None:
         watch.close()
         disconnect()
 
-    return OpenedRulebook(watch.begin(), watch, close)
+    return OpenedRulebook(watch.load_first(), watch, close)
 
 
 def _nothing() -> None:
     """Does nothing: there is nothing to close."""
 
 
-def _load(paper: RulebookText) -> Rulebook:
-    text, kind = translate_descriptors(paper).plain
-    return check_split_limits(load.parse(text, format=kind or "", source=paper.name))
+def _load(content: RulebookText) -> Rulebook:
+    text, kind = translate_descriptors(content).text_and_format
+    return check_split_limits(load.parse(text, format=kind or "", source=content.name))

@@ -30,7 +30,7 @@ def _check_limited(rule: Rule, attributes: Attributes) -> None:
     choice = rule.limit
     decidable = all(test.attribute in attributes for test, _ in choice.cases)
     if (
-        not choice.of(attributes)
+        not choice.choose(attributes)
         if decidable
         else not any((choice.otherwise, *(limits for _, limits in choice.cases)))
     ):

@@ -3,7 +3,8 @@
 rule       the rule that refused: of several the one that refuses longest, of those the first in the rulebook.
            If the call passed, the rule that is nearest to its limit
 verdicts   one for each charge of each rule that was decided, in the order of the rulebook
-asides     shadow verdicts: the same for shadows and candidates, which never refuse a call and count separately
+shadow_verdicts
+           the same for shadows and candidates, which never refuse a call and count separately
 nearest    the verdict with the least remaining share of its limit
 refusal    the response if the call was refused: the rule's status, body, content type or redirect
 why        the reason if a rule refused without its limit: a dimension was missing, the key is locked out
@@ -24,10 +25,10 @@ from headgate.algorithms.decision import (
     RESET_AFTER_US,
     RETRY_AFTER_US,
     Decision,
+    DetachedLimit,
     LockedOutcome,
     Outcome,
     OverriddenOutcome,
-    Unbound,
     Verdict,
     longest_delay,
 )
@@ -61,7 +62,7 @@ class _DetachedRulebook(NamedTuple):
     refusals: dict[str, Refusal]
 
     def override_meter(self, charge: Charged, limit: Limit) -> Any:
-        return Unbound(limit)
+        return DetachedLimit(limit)
 
 
 class _NoMeter(NamedTuple):
@@ -86,24 +87,31 @@ class RuleDecision(Decision):
     def __init__(
         self,
         book: RefusalSource,
-        heads: Sequence[ChargeLabel],
+        labels: Sequence[ChargeLabel],
         charges: Sequence[Charged],
-        answers: Sequence[Outcome | None],
-        denied: Sequence[Denied],
+        outcomes: Sequence[Outcome | None],
+        denied_matches: Sequence[Denied],
         several_requests: bool = False,
     ) -> None:
         self._book = book
-        self.heads: Sequence[ChargeLabel] = heads
+        self.labels: Sequence[ChargeLabel] = labels
         self.charges: Sequence[Charged] = charges
-        self.answers: Sequence[Outcome | None] = answers
-        self.denied = denied
+        self.outcomes: Sequence[Outcome | None] = outcomes
+        self.denied_matches = denied_matches
         self._several_requests = several_requests
 
     def __reduce__(self) -> tuple[Any, ...]:
         refusal = self.refusal
         book = _DetachedRulebook({} if refusal is None or self.rule is None else {self.rule: refusal})
-        charges = [(Unbound(meter.limit), key, cost) for meter, key, cost in self.charges]
-        return RuleDecision, (book, self.heads, charges, self.answers, self.denied, self._several_requests)
+        charges = [(DetachedLimit(meter.limit), key, cost) for meter, key, cost in self.charges]
+        return RuleDecision, (
+            book,
+            self.labels,
+            charges,
+            self.outcomes,
+            self.denied_matches,
+            self._several_requests,
+        )
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -111,25 +119,30 @@ class RuleDecision(Decision):
     @lazy_property
     def allowed(self) -> bool:
         """Whether the call may pass."""
-        for (_, shadow_kind), outcome in zip(self.heads, self.answers, strict=True):
+        for (_, shadow_kind), outcome in zip(self.labels, self.outcomes, strict=True):
             if shadow_kind is None and outcome is not None and not outcome[ALLOWED]:
                 return False
-        return all(match.shadow for _, match in self.denied)
+        return all(match.shadow for _, match in self.denied_matches)
 
     @lazy_property
     def _single_part(self) -> Decision | None:
         """The only part, if one rule decided by one counter: most calls, so they skip the search."""
-        if len(self.heads) != 1 or self.denied or self.heads[0][1] is not None or self.answers[0] is None:
+        if (
+            len(self.labels) != 1
+            or self.denied_matches
+            or self.labels[0][1] is not None
+            or self.outcomes[0] is None
+        ):
             return None
         return self._all[0]
 
     @lazy_property
-    def parts(self) -> tuple[Decision, ...]:
+    def counter_decisions(self) -> tuple[Decision, ...]:
         """The decision of each counter, without shadows and candidates, in the order of the rulebook."""
         return tuple(part for part in self._all if part.shadow_kind is None)
 
     @lazy_property
-    def beside(self) -> tuple[Decision, ...]:
+    def shadow_decisions(self) -> tuple[Decision, ...]:
         """The decision of each counter of shadows and candidates, in the order of the rulebook."""
         return tuple(part for part in self._all if part.shadow_kind is not None)
 
@@ -137,14 +150,14 @@ class RuleDecision(Decision):
     def _all(self) -> list[Decision]:
         """All parts in the order of the rulebook, without charges that were not sent."""
         parts: list[Decision | None] = []
-        for (rule, shadow_kind), charge, outcome in zip(self.heads, self.charges, self.answers, strict=True):
+        for (rule, shadow_kind), charge, outcome in zip(self.labels, self.charges, self.outcomes, strict=True):
             meter, key, cost = charge
             if isinstance(outcome, OverriddenOutcome):
                 meter = self._book.override_meter(charge, outcome.limit)
             parts.append(
                 None if outcome is None else _labelled(Decision(outcome, meter, key, cost), rule, shadow_kind)
             )
-        for before, match in reversed(self.denied):
+        for before, match in reversed(self.denied_matches):
             part = Decision(_DENIED, _NO_METER, match.key, match.cost)
             parts.insert(before, _labelled(part, match.rule.name, SHADOW if match.shadow else None))
         return [part for part in parts if part is not None]
@@ -154,24 +167,28 @@ class RuleDecision(Decision):
         """The part that refuses longest, of equals the first; if none refuses, the one nearest to its limit."""
         if self._single_part is not None:
             return self._single_part
-        refused = [part for part in self.parts if not part.allowed]
+        refused = [part for part in self.counter_decisions if not part.allowed]
         if refused:
             return max(refused, key=_retry_after_us)
-        return min(self.parts, key=_remaining_share) if self.parts else Decision(_FREE, _NO_METER, "", 0)
+        return (
+            min(self.counter_decisions, key=_remaining_share)
+            if self.counter_decisions
+            else Decision(_FREE, _NO_METER, "", 0)
+        )
 
     @lazy_property
-    def facts(self) -> Outcome:  # type: ignore[override]
+    def outcome(self) -> Outcome:  # type: ignore[override]
         """The outcome of the whole call: the least remaining, the longest wait."""
-        deciding = self._deciding_part.facts
+        deciding = self._deciding_part.outcome
         if self._single_part is not None:
             return deciding
-        parts = self.parts or (self._deciding_part,)
+        parts = self.counter_decisions or (self._deciding_part,)
         return (
             self.allowed,
-            min(part.facts[REMAINING] for part in parts),
+            min(part.outcome[REMAINING] for part in parts),
             deciding[RETRY_AFTER_US],
-            max(part.facts[RESET_AFTER_US] for part in parts),
-            max(part.facts[DELAY_US] for part in parts) if self.allowed else 0,
+            max(part.outcome[RESET_AFTER_US] for part in parts),
+            max(part.outcome[DELAY_US] for part in parts) if self.allowed else 0,
             deciding[AT_US],
             deciding[MARK],
         )
@@ -185,7 +202,7 @@ class RuleDecision(Decision):
     @property
     def remaining(self) -> int | None:  # type: ignore[override]
         """Whole units that could still be taken; None if no limit decided."""
-        return None if self.limit is None else self.facts[REMAINING]
+        return None if self.limit is None else self.outcome[REMAINING]
 
     @property
     def rule(self) -> str | None:  # type: ignore[override]
@@ -209,17 +226,17 @@ class RuleDecision(Decision):
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        return tuple(part.verdicts[0] for part in self.parts)
+        return tuple(part.verdicts[0] for part in self.counter_decisions)
 
     @property
     def shadow_verdicts(self) -> tuple[Verdict, ...]:
         """The verdicts of shadows and candidates."""
-        return tuple(part.verdicts[0] for part in self.beside)
+        return tuple(part.verdicts[0] for part in self.shadow_decisions)
 
     @property
     def nearest(self) -> Verdict | None:
         """The verdict with the least remaining share of its limit; None if no rule applied."""
-        return min(self.parts, key=_remaining_share).verdicts[0] if self.parts else None
+        return min(self.counter_decisions, key=_remaining_share).verdicts[0] if self.counter_decisions else None
 
     @property
     def refusal(self) -> Refusal | None:
@@ -235,21 +252,23 @@ class RuleDecision(Decision):
     @property
     def locked(self) -> bool:
         """Whether the rule that decided has locked the key out."""
-        return isinstance(self._deciding_part.facts, LockedOutcome)
+        return isinstance(self._deciding_part.outcome, LockedOutcome)
 
     @property
     def why(self) -> str | None:
         """The reason why a rule refused without its limit, as part of a sentence."""
         if self.locked:
             return "it was refused too often and is locked out"
-        return next((match.denied for _, match in self.denied if match.rule.name == self.rule), None)
+        return next(
+            (match.denial_reason for _, match in self.denied_matches if match.rule.name == self.rule), None
+        )
 
     @property
-    def told(self) -> Decision:
-        return longest_delay(self.parts, self._deciding_part) if self.allowed else self._deciding_part
+    def described_decision(self) -> Decision:
+        return longest_delay(self.counter_decisions, self._deciding_part) if self.allowed else self._deciding_part
 
     def __str__(self) -> str:
-        part = self.told
+        part = self.described_decision
         if part.rule is None:
             return "allowed: no limit applies"
         source = f'rule "{part.rule}"' + ("" if part.limit is UNLIMITED else f" ({part.limit})")
@@ -268,11 +287,11 @@ def _labelled(part: Decision, rule: str, shadow_kind: str | None) -> Decision:
 
 
 def _retry_after_us(part: Decision) -> float:
-    retry_after_us = part.facts[RETRY_AFTER_US]
+    retry_after_us = part.outcome[RETRY_AFTER_US]
     return inf if retry_after_us is None else retry_after_us
 
 
 def _remaining_share(part: Decision) -> float:
     """Returns the remaining units as a share of the limit."""
     limit = part.source.limit
-    return inf if limit is UNLIMITED else part.facts[REMAINING] / full_capacity(limit)
+    return inf if limit is UNLIMITED else part.outcome[REMAINING] / full_capacity(limit)

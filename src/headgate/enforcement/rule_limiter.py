@@ -48,7 +48,7 @@ from headgate.errors import InvalidCharge, InvalidRule
 from headgate.flow import Flow, arun, run
 from headgate.rules.distribution.watcher import RulebookWatcher
 from headgate.rules.rule import Rulebook
-from headgate.slot_renewal import AsyncHolding, Hold, Holding
+from headgate.slot_renewal import AsyncHolding, Holding, SlotHold
 from headgate.validation import check_cost, check_decision, check_engine, check_units, describe
 
 Attributes = Mapping[str, Any]
@@ -66,11 +66,11 @@ class _RuleLimiterBase:
         self._local = local
         self._opened_engine = url is not None  # an engine that the caller passes keeps its own deadline
         self._options = url_options.split_url_options(url)[1] if url is not None else url_options.EngineOptions()
-        self.watch: RulebookWatcher[Rulebook] | None
-        book, self.watch, self._close_rules = open_rulebook(rules, url, prefix, self.replace)
+        self.watcher: RulebookWatcher[Rulebook] | None
+        book, self.watcher, self._close_rules = open_rulebook(rules, url, prefix, self.replace)
         self.replace(book)
-        if self.watch is not None and not self.watch.start():
-            self.call = self._call_and_watch  # type: ignore[method-assign]
+        if self.watcher is not None and not self.watcher.start():
+            self.plan_call = self._plan_call_and_watch  # type: ignore[method-assign]
 
     @property
     def rulebook(self) -> Rulebook:
@@ -80,7 +80,7 @@ class _RuleLimiterBase:
     @property
     def refused_changes(self) -> int:
         """The number of changes of the rulebook that were refused because they are invalid."""
-        return 0 if self.watch is None else self.watch.refused
+        return 0 if self.watcher is None else self.watcher.refused_changes
 
     def replace(self, rulebook: Rulebook) -> None:
         """Switches to another rulebook. Counters carry over: they belong to the names of rules and their limits.
@@ -103,23 +103,23 @@ class _RuleLimiterBase:
             _log.warning(RULEBOOK_WARNING, warning)
 
     @property
-    def ruling(self) -> CompiledRulebook:
+    def compiled_rulebook(self) -> CompiledRulebook:
         """The compiled rulebook: another object after every change."""
         return self._compiled
 
-    def call(self, attributes: object, cost: object = None) -> CallPlan:
+    def plan_call(self, attributes: object, cost: object = None) -> CallPlan:
         """Plans the charges of a call under the rules that apply; sends no request."""
         if not isinstance(attributes, Mapping):
             raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {attributes!r}.')
         return self._compiled.plan(attributes, None if cost is None else check_cost(cost))
 
-    def _call_and_watch(self, attributes: object, cost: object = None) -> CallPlan:
+    def _plan_call_and_watch(self, attributes: object, cost: object = None) -> CallPlan:
         """Does the same while the thread that watches the rulebook could not be started, and tries to start it."""
-        if self.watch is None or self.watch.start():
-            self.__dict__.pop("call", None)
-        return type(self).call(self, attributes, cost)
+        if self.watcher is None or self.watcher.start():
+            self.__dict__.pop("plan_call", None)
+        return type(self).plan_call(self, attributes, cost)
 
-    def together(self, asks: Sequence[Ask]) -> CallBatch:
+    def plan_batch(self, asks: Sequence[Ask]) -> CallBatch:
         """Plans the charges of several calls; sends no request."""
         return CallBatch(self._compiled, asks)
 
@@ -129,13 +129,13 @@ class _RuleLimiterBase:
         yield from held_slots.release(decision)
         return (yield from limiter_flows.cancel(decision))
 
-    def counts(self, attributes: Attributes) -> tuple[list[tuple[str, Any, str]], bool]:
+    def counters_of(self, attributes: Attributes) -> tuple[list[tuple[str, Any, str]], bool]:
         """Lists rule, meter and key of each counter that may refuse a call; and whether a rule refuses it without
         a counter."""
-        plan = self.call(attributes, None)
-        labelled = zip(plan.heads, plan.charges, strict=True)
+        plan = self.plan_call(attributes, None)
+        labelled = zip(plan.labels, plan.charges, strict=True)
         live = [(rule, meter, key) for (rule, shadow_kind), (meter, key, _) in labelled if shadow_kind is None]
-        return live, any(not match.shadow for _, match in plan.denied)
+        return live, any(not match.shadow for _, match in plan.denied_matches)
 
     def receipts(self, decision: Decision) -> list[ChargeReceipt]:
         """Returns a receipt for each charge of the decision, from which any process can restore it.
@@ -146,17 +146,17 @@ class _RuleLimiterBase:
         """
         return charge_receipts(check_decision(decision))
 
-    def redeemed(self, receipts: Sequence[ChargeReceipt]) -> RuleDecision:
+    def restore_decision(self, receipts: Sequence[ChargeReceipt]) -> RuleDecision:
         """Restores a decision from its receipts: to be refunded, cancelled, renewed or released.
 
         >>> limiter = Limiter.from_rules(RULES)
-        >>> limiter.refund(limiter.redeemed(limiter.receipts(limiter.check({"user": "ann"}))))
+        >>> limiter.refund(limiter.restore_decision(limiter.receipts(limiter.check({"user": "ann"}))))
         True
         """
         return decision_from_receipts(receipts, self._compiled)
 
     def _reset_flow(self, attributes: Attributes) -> Flow[None]:
-        for meter, key, _ in self.call(attributes, None).charges:
+        for meter, key, _ in self.plan_call(attributes, None).charges:
             yield partial(meter.reset, key)
 
 
@@ -198,8 +198,8 @@ class RuleLimiter(_RuleLimiterBase):
         >>> Limiter.from_rules(RULES).check({"user": "ann"}).rule
         'login'
         """
-        plan = self.call(attributes, cost)
-        if not plan.straight:
+        plan = self.plan_call(attributes, cost)
+        if not plan.is_single_request:
             return run(plan.decide())
         if len(plan.charges) != 1:
             return plan.decision(self.engine.decide_all(plan.charges) if plan.charges else ())
@@ -215,9 +215,9 @@ class RuleLimiter(_RuleLimiterBase):
         [True, False]
         """
         batch = CallBatch(self._compiled, asks)
-        if not batch.call.straight:
+        if not batch.joint_plan.is_single_request:
             return run(batch.decide())
-        charges = batch.call.charges
+        charges = batch.joint_plan.charges
         if len(charges) != 1:
             return batch.decisions(self.engine.decide_all(charges) if charges else ())
         meter, key, cost = charges[0]
@@ -229,7 +229,7 @@ class RuleLimiter(_RuleLimiterBase):
         >>> Limiter.from_rules(RULES).peek({"user": "ann"}).remaining
         2
         """
-        return run(self.call(attributes, cost).decide(commit=False))
+        return run(self.plan_call(attributes, cost).decide(commit=False))
 
     def wait(self, attributes: Attributes, cost: int | None = None, timeout: float | None = None) -> RuleDecision:
         """Passes when there is room under every rule; refused at once if that is more than `timeout` away.
@@ -238,7 +238,7 @@ class RuleLimiter(_RuleLimiterBase):
         >>> [limiter.wait({"user": "ann"}).delay for _ in range(3)]
         [0.0, 0.0, 30.0]
         """
-        plan = self.call(attributes, cost)
+        plan = self.plan_call(attributes, cost)
         flow = limiter_flows.wait(
             lambda plan, patience_us: run(plan.decide(patience_us)), plan, timeout, self.clock.sleep_us
         )
@@ -253,7 +253,7 @@ class RuleLimiter(_RuleLimiterBase):
         >>> [limiter.reserve({"user": "ann"}).delay for _ in range(3)]
         [0.0, 0.0, 30.0]
         """
-        return run(self.call(attributes, cost).decide(limiter_flows.patience_us(timeout)))
+        return run(self.plan_call(attributes, cost).decide(limiter_flows.patience_us(timeout)))
 
     def cancel(self, decision: Decision) -> bool:
         """Gives a reserved place back, as far as no later one depends on it.
@@ -321,7 +321,7 @@ class RuleLimiter(_RuleLimiterBase):
         if hold is None:
             yield decision
             return
-        with Holding(hold, lambda: self.renew(decision), lambda: hold.over or self.release(decision)):
+        with Holding(hold, lambda: self.renew(decision), lambda: hold.is_released or self.release(decision)):
             yield decision
 
     def reset(self, attributes: Attributes) -> None:
@@ -391,11 +391,11 @@ class AsyncRuleLimiter(_RuleLimiterBase):
         """Decides whether a call may pass, and charges every rule that applies, or none: `cost` times what it
         states.
         """
-        return await self.decided(self.call(attributes, cost))
+        return await self.decide_plan(self.plan_call(attributes, cost))
 
-    async def decided(self, plan: CallPlan) -> RuleDecision:
+    async def decide_plan(self, plan: CallPlan) -> RuleDecision:
         """Decides a call whose charges are planned."""
-        if not plan.straight:
+        if not plan.is_single_request:
             return await arun(plan.decide())
         if len(plan.charges) != 1:
             return plan.decision(await self.engine.decide_all(plan.charges) if plan.charges else ())
@@ -404,22 +404,22 @@ class AsyncRuleLimiter(_RuleLimiterBase):
 
     async def check_together(self, asks: Sequence[Ask]) -> tuple[RuleDecision, ...]:
         """Decides several calls, and charges them all or none; returns a decision for each."""
-        return await self.decided_together(self.together(asks))
+        return await self.decide_batch(self.plan_batch(asks))
 
-    async def decided_together(self, batch: CallBatch) -> tuple[RuleDecision, ...]:
+    async def decide_batch(self, batch: CallBatch) -> tuple[RuleDecision, ...]:
         """Decides several calls whose charges are planned."""
-        if not batch.call.straight:
+        if not batch.joint_plan.is_single_request:
             return await arun(batch.decide())
-        return batch.decisions(await self.answered(batch))
+        return batch.decisions(await self.request_outcomes(batch))
 
-    async def peeked_together(self, batch: CallBatch) -> tuple[RuleDecision, ...]:
-        """Decides what `decided_together` would decide, and charges nothing."""
-        outcomes, several_requests = await arun(batch.call.outcomes(commit=False))
+    async def peek_batch(self, batch: CallBatch) -> tuple[RuleDecision, ...]:
+        """Decides what `decide_batch` would decide, and charges nothing."""
+        outcomes, several_requests = await arun(batch.joint_plan.outcomes(commit=False))
         return batch.decisions(outcomes, several_requests)
 
-    async def answered(self, batch: CallBatch) -> Sequence[Outcome]:
-        """Sends the single request of straight calls, and returns the outcome of each charge."""
-        charges = batch.call.charges
+    async def request_outcomes(self, batch: CallBatch) -> Sequence[Outcome]:
+        """Sends the single request of a batch, and returns the outcome of each charge."""
+        charges = batch.joint_plan.charges
         if len(charges) != 1:
             return await self.engine.decide_all(charges) if charges else ()
         meter, key, cost = charges[0]
@@ -427,13 +427,13 @@ class AsyncRuleLimiter(_RuleLimiterBase):
 
     async def peek(self, attributes: Attributes, cost: int | None = None) -> RuleDecision:
         """Decides what `check` would decide; charges nothing, counts nothing."""
-        return await arun(self.call(attributes, cost).decide(commit=False))
+        return await arun(self.plan_call(attributes, cost).decide(commit=False))
 
     async def wait(
         self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
     ) -> RuleDecision:
         """Passes when there is room under every rule; refused at once if that is more than `timeout` away."""
-        plan = self.call(attributes, cost)
+        plan = self.plan_call(attributes, cost)
         flow = limiter_flows.wait(
             lambda plan, patience_us: arun(plan.decide(patience_us)), plan, timeout, self.clock.asleep_us
         )
@@ -443,7 +443,7 @@ class AsyncRuleLimiter(_RuleLimiterBase):
         self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
     ) -> RuleDecision:
         """Takes a place now, for use after the decision's delay; refused if that is more than `timeout` away."""
-        return await arun(self.call(attributes, cost).decide(limiter_flows.patience_us(timeout)))
+        return await arun(self.plan_call(attributes, cost).decide(limiter_flows.patience_us(timeout)))
 
     async def cancel(self, decision: Decision) -> bool:
         """Gives a reserved place back, as far as no later one depends on it.
@@ -487,8 +487,8 @@ class AsyncRuleLimiter(_RuleLimiterBase):
         async with AsyncHolding(hold, lambda: self.renew(decision), lambda: self._leave(decision, hold)):
             yield decision
 
-    async def _leave(self, decision: Decision, hold: Hold) -> bool:
-        return hold.over or await self.release(decision)
+    async def _leave(self, decision: Decision, hold: SlotHold) -> bool:
+        return hold.is_released or await self.release(decision)
 
     async def reset(self, attributes: Attributes) -> None:
         """Deletes the counters of a call: those of every rule that applies to it."""

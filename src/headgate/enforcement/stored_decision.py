@@ -32,7 +32,7 @@ class ChargeReceipt(NamedTuple):
     """The receipt of one charge that passed. `here`: it counts in the process that decided, not on the server."""
 
     rule: str
-    aside: str | None
+    shadow_kind: str | None
     limit: str
     name: str
     key: str
@@ -41,15 +41,19 @@ class ChargeReceipt(NamedTuple):
     reset_after_us: int
     delay_us: int
     mark: int
-    given_back: int = 0
-    here: bool = False
+    refunded_units: int = 0
+    is_local: bool = False
 
 
 def charge_receipts(decision: Decision) -> list[ChargeReceipt]:
     """Returns a receipt for each charge of a decision; none if it was refused."""
     if not decision.allowed:
         return []
-    return [_receipt(part) for part in (*decision.parts, *decision.beside) if part.allowed and _has_counter(part)]
+    return [
+        _receipt(part)
+        for part in (*decision.counter_decisions, *decision.shadow_decisions)
+        if part.allowed and _has_counter(part)
+    ]
 
 
 def decision_from_receipts(receipts: Sequence[ChargeReceipt], compiled: CompiledRulebook) -> RuleDecision:
@@ -58,11 +62,11 @@ def decision_from_receipts(receipts: Sequence[ChargeReceipt], compiled: Compiled
         isinstance(receipt, ChargeReceipt) for receipt in receipts
     ):
         raise InvalidCharge(f"Receipts are a list, as receipts(decision) returns it; not {describe(receipts)}.")
-    heads: list[ChargeLabel] = []
+    labels: list[ChargeLabel] = []
     charges: list[Charged] = []
     outcomes: list[Outcome] = []
     for receipt in receipts:
-        engine = compiled.local if receipt.here else compiled.engine
+        engine = compiled.local if receipt.is_local else compiled.engine
         try:
             limit = parse(receipt.limit)
         except InvalidRule as error:
@@ -70,14 +74,14 @@ def decision_from_receipts(receipts: Sequence[ChargeReceipt], compiled: Compiled
         meter: Any = (
             engine.slots(limit, receipt.name) if isinstance(limit, Slots) else engine.meter(limit, receipt.name)
         )
-        heads.append((receipt.rule, receipt.aside))
+        labels.append((receipt.rule, receipt.shadow_kind))
         charges.append((meter, receipt.key, receipt.cost))
         outcomes.append((True, 0, 0, receipt.reset_after_us, receipt.delay_us, receipt.at_us, receipt.mark))
-    decision = RuleDecision(compiled, heads, charges, outcomes, ())
-    shadows = iter([receipt for receipt in receipts if receipt.aside is not None])
-    live = iter([receipt for receipt in receipts if receipt.aside is None])
-    for part in (*decision.parts, *decision.beside):
-        part.given_back = next(live if part.shadow_kind is None else shadows).given_back
+    decision = RuleDecision(compiled, labels, charges, outcomes, ())
+    shadows = iter([receipt for receipt in receipts if receipt.shadow_kind is not None])
+    live = iter([receipt for receipt in receipts if receipt.shadow_kind is None])
+    for part in (*decision.counter_decisions, *decision.shadow_decisions):
+        part.refunded_units = next(live if part.shadow_kind is None else shadows).refunded_units
     return decision
 
 
@@ -88,7 +92,7 @@ def _has_counter(part: Decision) -> bool:
 
 def _receipt(part: Decision) -> ChargeReceipt:
     meter: Any = part.source
-    outcome = part.facts
+    outcome = part.outcome
     return ChargeReceipt(
         part.rule or "",
         part.shadow_kind,
@@ -100,6 +104,6 @@ def _receipt(part: Decision) -> ChargeReceipt:
         outcome[RESET_AFTER_US],
         outcome[DELAY_US],
         outcome[MARK],
-        part.given_back,
+        part.refunded_units,
         isinstance(meter, _LOCAL),
     )

@@ -3,7 +3,7 @@
 A meter is a limit bound to an engine, with these options. Consecutive charges of one decision that have the same
 ChargeOptions and the same key belong to one rule: they are refused together and locked out together.
 
-    aside       a shadow: decided and stored by its own verdict, with no effect on the other charges
+    is_shadow   a shadow: decided and stored by its own verdict, with no effect on the other charges
     lockout     refusals of the rule are counted in the same script, and too many of them refuse for longer
     overrides   the key may have its own limits, stored beside its counts and read by the same script
     fallback    what happens when the engine does not answer; None: what the layer around the engine does
@@ -26,27 +26,27 @@ class ChargeOptions:
     """The options of one rule. Compared by identity: one object for each rule."""
 
     rule: str
-    aside: bool = False
+    is_shadow: bool = False
     lockout: Lockout | None = None
     overrides: bool = False
     fallback: FallbackMode | None = None
     deadline: float | None = None
     prefetch: tuple[int, int | None] | None = None
 
-    plain: bool = field(init=False)  # the limit alone decides a single charge: a take suffices
-    silent: bool = field(init=False)  # and also a charge among others
+    without_rule_state: bool = field(init=False)  # the limit alone decides a single charge: a take suffices
+    limit_only: bool = field(init=False)  # and also a charge among others
 
     def __post_init__(self) -> None:
-        plain = self.lockout is None and not self.overrides
-        object.__setattr__(self, "plain", plain)
-        object.__setattr__(self, "silent", plain and not self.aside)
+        without_rule_state = self.lockout is None and not self.overrides
+        object.__setattr__(self, "without_rule_state", without_rule_state)
+        object.__setattr__(self, "limit_only", without_rule_state and not self.is_shadow)
 
 
 class HasChargeOptions(Protocol):
     """A meter, or what an engine has in its place."""
 
     @property
-    def terms(self) -> ChargeOptions | None: ...
+    def options(self) -> ChargeOptions | None: ...
 
 
 M = TypeVar("M", bound=HasChargeOptions)
@@ -55,8 +55,8 @@ M = TypeVar("M", bound=HasChargeOptions)
 def all_limit_only(charges: Sequence[tuple[M, str, int]]) -> bool:
     """Returns whether the limits alone decide all of these charges."""
     for meter, _, _ in charges:
-        options = meter.terms
-        if options is not None and not options.silent:
+        options = meter.options
+        if options is not None and not options.limit_only:
             return False
     return True
 
@@ -70,8 +70,8 @@ def group_by_rule(charges: Sequence[tuple[M, str, int]]) -> list[list[tuple[M, s
     previous_key = ""
     for charge in charges:
         meter, key, _ = charge
-        options = meter.terms
-        if options is not None and options.silent:
+        options = meter.options
+        if options is not None and options.limit_only:
             options = None
         if not groups or options is not previous or (options is not None and key != previous_key):
             groups.append([])

@@ -21,8 +21,8 @@ def shortest_deadline(meters: Iterable[HasChargeOptions]) -> float | None:
     shortest: float | None = None
     has_live = False
     for meter in meters:
-        options = meter.terms
-        if options is not None and options.aside:
+        options = meter.options
+        if options is not None and options.is_shadow:
             if has_live:
                 continue
         elif not has_live:

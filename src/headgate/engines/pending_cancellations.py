@@ -30,10 +30,10 @@ class QueuePlace(NamedTuple):
 
     key: Hashable
     served_us: int
-    ends: tuple[int, int] = (0, 0)
+    order: tuple[int, int] = (0, 0)
 
     @classmethod
-    def of(cls, key: Hashable, receipt: Receipt) -> QueuePlace:
+    def from_receipt(cls, key: Hashable, receipt: Receipt) -> QueuePlace:
         # A token bucket's mark is what its reset was rounded up for: none is the last of the microsecond.
         return cls(key, receipt.served_us, (receipt.at_us + receipt.reset_after_us, receipt.mark or EXACT))
 
@@ -42,7 +42,7 @@ class Cancellation(Protocol):
     """A cancellation that can be tried again; `place` is None if it is not of a reservation."""
 
     @property
-    def place(self) -> QueuePlace | None: ...
+    def queue_place(self) -> QueuePlace | None: ...
 
 
 C = TypeVar("C", bound=Cancellation)
@@ -62,7 +62,7 @@ class PendingCancellations(Generic[C]):
 
     def note(self, cancellation: C, now_us: int) -> None:
         """Remembers a cancellation that gave nothing back, unless its time has come."""
-        place = cancellation.place
+        place = cancellation.queue_place
         if place is not None and place.served_us > now_us:
             insort(self._by_count.setdefault(place.key, []), cancellation, key=_place_order)
             self._by_count.move_to_end(place.key)
@@ -70,7 +70,7 @@ class PendingCancellations(Generic[C]):
             while self._size > self._max_places:
                 self._size -= len(self._by_count.popitem(last=False)[1])
 
-    def last(self, count: Hashable, limit: int) -> list[C]:
+    def pop_last(self, count: Hashable, limit: int) -> list[C]:
         """Removes and returns up to `limit` cancellations of a count, the last place first."""
         pending = self._by_count.get(count, [])
         taken = pending[-limit:][::-1]
@@ -80,11 +80,11 @@ class PendingCancellations(Generic[C]):
             self._by_count.pop(count, None)
         return taken
 
-    def forget(self, count: Hashable) -> None:
+    def drop(self, count: Hashable) -> None:
         """Drops all cancellations of a count."""
         self._size -= len(self._by_count.pop(count, ()))
 
-    def begin(self, count: Hashable) -> bool:
+    def start_retry(self, count: Hashable) -> bool:
         """Returns whether the caller should retry the places of a count. One caller does, and starts over for
         those that come meanwhile."""
         if count not in self._by_count and count not in self._retrying:
@@ -93,7 +93,7 @@ class PendingCancellations(Generic[C]):
         self._retrying[count] = True
         return first
 
-    def again(self, count: Hashable) -> bool:
+    def continue_retry(self, count: Hashable) -> bool:
         """Returns whether the retrying caller should start (over)."""
         if self._retrying[count]:
             self._retrying[count] = False
@@ -103,5 +103,5 @@ class PendingCancellations(Generic[C]):
 
 
 def _place_order(cancellation: Cancellation) -> tuple[int, tuple[int, int]]:
-    place = cancellation.place
-    return (place.served_us, place.ends) if place is not None else (0, (0, 0))
+    place = cancellation.queue_place
+    return (place.served_us, place.order) if place is not None else (0, (0, 0))

@@ -2,8 +2,8 @@
 
 An Engine makes a Meter for each limit: the limit bound to the engine, built once and used often. A meter returns
 an Outcome and reads its own clock, once per request. A denied charge leaves no trace. Charges of one decision are
-all committed or none; a shadow (`aside` in its ChargeOptions) is decided and stored by itself. Consecutive charges
-with the same ChargeOptions and key belong to one rule: refused too often, they are locked out together
+all committed or none; a shadow (`is_shadow` in its ChargeOptions) is decided and stored by itself. Consecutive
+charges with the same ChargeOptions and key belong to one rule: refused too often, they are locked out together
 (LockedOutcome); and where the key has overrides, those decide (OverriddenOutcome).
 
 The port has two forms: Engine returns at once or blocks, AsyncEngine is awaited. Both decide the same.
@@ -24,7 +24,7 @@ from headgate.engines.charge_options import ChargeOptions
 class Slot(NamedTuple):
     """The answer to a request for a slot: the outcome, and a ticket for a caller that must wait."""
 
-    facts: Outcome
+    outcome: Outcome
     ticket: int | None
 
 
@@ -36,7 +36,7 @@ class Meter(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def terms(self) -> ChargeOptions | None: ...
+    def options(self) -> ChargeOptions | None: ...
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
         """Charges `cost` units; 0 peeks. With `patience_us` a charge may be admitted for up to so much later."""
@@ -87,7 +87,7 @@ class Ledger(Protocol):
     @property
     def name(self) -> str: ...
 
-    def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
+    def grant(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
         """Records that a holder would have used so many units within that time, and returns its grant. With None,
         or within no time, its demand is unknown. Returns None while grants may be in use that no ledger remembers.
         """
@@ -123,7 +123,7 @@ class Engine(Protocol):
         """Decides charges together. Without `commit` it only previews: nothing is stored, no refusal counted."""
 
     def overrides(self, rule: str) -> Overrides: ...
-    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Ledger:
+    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Ledger:
         """Returns the quota ledger of a limit, whose grants last for a ttl and count for a grace longer. If the
         engine does not answer, nothing is granted, and grants run out: no fallback divides the limit."""
 
@@ -141,7 +141,7 @@ class AsyncMeter(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def terms(self) -> ChargeOptions | None: ...
+    def options(self) -> ChargeOptions | None: ...
 
     # Awaited like the others; not itself a coroutine, because one more of them is measurable on the hot path.
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Awaitable[Outcome]: ...
@@ -175,7 +175,7 @@ class AsyncLedger(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None: ...
+    async def grant(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None: ...
     async def leave(self, key: str, holder: str) -> None: ...
 
 
@@ -197,6 +197,6 @@ class AsyncEngine(Protocol):
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]: ...
     def overrides(self, rule: str) -> AsyncOverrides: ...
-    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> AsyncLedger: ...
+    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> AsyncLedger: ...
     def shard(self, key: str) -> Hashable: ...
     async def close(self) -> None: ...

@@ -47,17 +47,17 @@ class LedgerBase:
             )
         self.limit = limit
         self.name = name
-        self.division: QuotaUnits = quota_units(limit)
+        self.quota_units: QuotaUnits = quota_units(limit)
         self.ttl_us = ttl_us
         self.grace_us = grace_us
         self.live_us: int = ttl_us + grace_us
 
-    def wants(self, key: object, holder: object, wanted: int | None, within_us: int) -> int | None:
+    def demand_in_grains(self, key: object, holder: object, wanted: int | None, within_us: int) -> int | None:
         """Validates what a holder reports and returns its demand in grant units; None if that is unknown."""
         validate_holder(key, holder)
         if (wanted or 0) < 0 or within_us < 0:
             raise InvalidCharge(f"A holder wants 0 units or more, not {wanted} within {within_us} microseconds.")
-        return None if wanted is None or not within_us else self.division.grains(wanted, within_us)
+        return None if wanted is None or not within_us else self.quota_units.grains(wanted, within_us)
 
 
 def validate_holder(key: object, holder: object) -> None:
@@ -110,16 +110,16 @@ class MemoryLedger(LedgerBase):
         self._engine = engine
         self._table = table
 
-    def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
-        demand = self.wants(key, holder, wanted, within_us)
+    def grant(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
+        demand = self.demand_in_grains(key, holder, wanted, within_us)
         engine = self._engine
         with engine.lock:
             now_us = engine.clock.now_us()
             engine.started_us = min(engine.started_us, now_us)
             state = self._live_state(key, now_us)
             unknown_us = engine.started_us + self.live_us
-            granted, after = quota_grants.assign(
-                self.division, state, now_us, holder, demand, self.ttl_us, self.grace_us, unknown_us
+            granted, after = quota_grants.grant(
+                self.quota_units, state, now_us, holder, demand, self.ttl_us, self.grace_us, unknown_us
             )
             self._table.put(key, after, lambda _, old: quota_grants.dead_at_us(old) <= now_us)
         return granted
@@ -128,7 +128,7 @@ class MemoryLedger(LedgerBase):
         validate_holder(key, holder)
         with self._engine.lock:
             now_us = self._engine.clock.now_us()
-            after = quota_grants.leave(self._live_state(key, now_us), now_us, holder)
+            after = quota_grants.remove_holder(self._live_state(key, now_us), now_us, holder)
             if after is not None:
                 self._table.put(key, after, lambda _, old: quota_grants.dead_at_us(old) <= now_us)
 

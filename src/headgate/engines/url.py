@@ -90,7 +90,7 @@ def open_engine(
     if server_url is not None:
         from headgate.engines.redis.sync_engine import RedisEngine
 
-        engine = RedisEngine(server_url, prefix=prefix, clock=clock, deadline=options.patience)
+        engine = RedisEngine(server_url, prefix=prefix, clock=clock, deadline=options.effective_deadline)
     if ruled or options.prefetch is not None:
         from headgate.engines.layers.prefetch.engines import PrefetchEngine
 
@@ -107,7 +107,7 @@ def open_engine(
             fallback=options.fallback,
             members=_membership(server_url, prefix, options, ruled),
             clock=clock,
-            deadline=options.patience,
+            deadline=options.effective_deadline,
         )
     return engine
 
@@ -123,7 +123,9 @@ def _membership(server_url: str | None, prefix: str, options: EngineOptions, rul
         from headgate.engines.redis.sync_engine import RedisEngine
 
         engine = RedisEngine(server_url, prefix=prefix)
-        shared = _memberships[server_url, prefix] = Membership(engine.beat, engine.leave, on_close=engine.close)
+        shared = _memberships[server_url, prefix] = Membership(
+            engine.heartbeat, engine.leave, on_close=engine.close
+        )
     return shared
 
 
@@ -157,7 +159,7 @@ def open_async_engine(
     else:
         from headgate.engines.redis.async_engine import AsyncRedisEngine
 
-        engine = AsyncRedisEngine(server_url, prefix=prefix, clock=clock, deadline=options.patience)
+        engine = AsyncRedisEngine(server_url, prefix=prefix, clock=clock, deadline=options.effective_deadline)
     if ruled or options.prefetch is not None:
         from headgate.engines.layers.prefetch.engines import AsyncPrefetchEngine
 
@@ -174,7 +176,7 @@ def open_async_engine(
             fallback=options.fallback,
             members=_async_membership(server_url, prefix, options, ruled),
             clock=clock,
-            deadline=options.patience,
+            deadline=options.effective_deadline,
         )
     return engine
 
@@ -190,7 +192,7 @@ def _async_membership(server_url: str | None, prefix: str, options: EngineOption
         from headgate.engines.redis.async_engine import AsyncRedisEngine
 
         engine = AsyncRedisEngine(server_url, prefix=prefix)
-        shared = AsyncMembership(engine.beat, engine.leave, on_close=engine.close)
+        shared = AsyncMembership(engine.heartbeat, engine.leave, on_close=engine.close)
         _async_memberships[server_url, prefix] = shared
     return shared
 
@@ -225,7 +227,7 @@ def _parse(
     """Returns the URL of a server, or None for memory://; and the options of the layers around it."""
     server_url, options = url_options.split_rulebook_url(url) if ruled else url_options.split_url_options(url)
     if keywords is not None:
-        options = options.with_given(keywords._asdict())
+        options = options.with_keywords(keywords._asdict())
     if options.prefetch_units is not None and options.prefetch is None:
         raise InvalidRule(
             "prefetch_units has no effect without prefetch. Write prefetch=100ms&prefetch_units=500."

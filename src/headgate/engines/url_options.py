@@ -93,7 +93,7 @@ class EngineOptions:
     prefetch_units: int | None = None
     nodes: int | None = None
 
-    def with_given(self, keywords: Mapping[str, Any]) -> EngineOptions:
+    def with_keywords(self, keywords: Mapping[str, Any]) -> EngineOptions:
         """Adds validated values by name; they replace those of the URL, except where they are None."""
         return replace(
             self, **{name: _validate(name, value) for name, value in keywords.items() if value is not None}
@@ -105,7 +105,7 @@ class EngineOptions:
         return None if self.prefetch is None else round(self.prefetch * SECOND)
 
     @property
-    def patience(self) -> float:
+    def effective_deadline(self) -> float:
         """The deadline in seconds, chosen or not."""
         return (
             self.deadline

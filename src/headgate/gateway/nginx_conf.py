@@ -36,7 +36,7 @@ class NginxOptions:
     """The options of the file beside the rulebook. `modules` None: it is not known whether they are built in."""
 
     package_path: str
-    said: str = "headgate nginx conf"  # the command that prints it
+    command_line: str = "headgate nginx conf"  # the command that prints it
     modules: Sequence[str] | None = None
     engine: str | None = None  # None: nginx counts in its shared dict
     bundle: str | None = None  # None: nginx follows the pushed rulebook
@@ -71,7 +71,7 @@ def unknown_attributes(book: Rulebook) -> dict[str, list[Rule]]:
 def _main(book: Rulebook, gate: NginxOptions) -> Iterator[str]:
     count = f"{len(book)} rule{'' if len(book) == 1 else 's'}"
     yield f"# nginx by a rulebook: {_one_line(book.source or 'no file')}, {count}. Printed by"
-    yield f"#   {_one_line(gate.said)}"
+    yield f"#   {_one_line(gate.command_line)}"
     yield "# Check it with  headgate nginx check FILE  and start it with  nginx -c FILE  (a whole path)."
     yield ""
     yield from _load_modules(gate.modules)

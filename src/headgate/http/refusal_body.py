@@ -70,10 +70,10 @@ _media_type = re.compile(r"[!-~]+/[!-~]+[ -~]*")
 _special = re.compile(r'[\x00-\x1f\x7f"\\]')
 
 
-class Answer(NamedTuple):
+class RefusalResponse(NamedTuple):
     """A response without the header fields that describe the decision.
 
-    >>> undecided(None).status
+    >>> undecided_response(None).status
     503
     """
 
@@ -82,55 +82,63 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def refused(decision: RuleDecision, accept: str | None) -> Answer:
+def refusal_response(decision: RuleDecision, accept: str | None) -> RefusalResponse:
     """Returns the response to a refused call.
 
     >>> decision = Limiter.from_rules(RULES, clock=ManualClock()).check({"user": "ann"}, cost=3)
-    >>> refused(decision, "application/json").body
+    >>> refusal_response(decision, "application/json").body
     b'{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",...}'
     """
     refusal = decision.refusal
     if refusal is None:
         raise ValueError("The call was not refused by a rule: there is nothing to answer.")
-    return answer(refusal, violated(decision), accept, retry_after(decision))
+    return configured_response(refusal, violated_rules(decision), accept, retry_after(decision))
 
 
-def violated(decision: RuleDecision) -> list[str]:
+def violated_rules(decision: RuleDecision) -> list[str]:
     """Returns the names of the rules that refused, each once, in the order of the rulebook.
 
     >>> decision = Limiter.from_rules(RULES, clock=ManualClock()).check({"user": "ann"}, cost=3)
-    >>> violated(decision)
+    >>> violated_rules(decision)
     ['login']
     """
-    return list(dict.fromkeys(part.rule for part in decision.parts if not part.allowed and part.rule is not None))
+    return list(
+        dict.fromkeys(
+            part.rule for part in decision.counter_decisions if not part.allowed and part.rule is not None
+        )
+    )
 
 
-def answer(refusal: Refusal, names: Sequence[str], accept: str | None, wait: int | None = None) -> Answer:
+def configured_response(
+    refusal: Refusal, names: Sequence[str], accept: str | None, wait: int | None = None
+) -> RefusalResponse:
     """Returns the response that a rule's refusal configures.
 
     ``names``: of all rules that refused; ``wait``: whole seconds, if a wait helps.
 
     >>> from headgate.rules.rule import Refusal
-    >>> answer(Refusal(), ["login"], None, wait=30).body
+    >>> configured_response(Refusal(), ["login"], None, wait=30).body
     b'Too many requests. Try again in 30 seconds.\\n'
     """
     status = refusal.status
     if refusal.redirect is not None:
-        return Answer(status, [("Location", quote(refusal.redirect, safe=_PRINTABLE, errors="replace"))], b"")
+        return RefusalResponse(
+            status, [("Location", quote(refusal.redirect, safe=_PRINTABLE, errors="replace"))], b""
+        )
     if refusal.body is not None:
         kind = refusal.type if refusal.type and _media_type.fullmatch(refusal.type) else PLAIN
-        return Answer(status, [("Content-Type", kind)], refusal.body.encode("utf-8", "replace"))
+        return RefusalResponse(status, [("Content-Type", kind)], refusal.body.encode("utf-8", "replace"))
     if status < 400 or status == _NGINX_CLOSE:
-        return Answer(status, [], b"")
+        return RefusalResponse(status, [], b"")
     if wants_json(accept):
         return _problem(QUOTA_EXCEEDED, REASONS[429], _QUOTA_EXCEEDED_DETAIL, status, names)
     return _plain_text(status, f"Too many requests.{_retry_hint(wait)}")
 
 
-def undecided(accept: str | None, names: Sequence[str] = (), wait: int | None = None) -> Answer:
+def undecided_response(accept: str | None, names: Sequence[str] = (), wait: int | None = None) -> RefusalResponse:
     """Returns the response to a call that could not be decided; ``names``: the rules that refuse it then.
 
-    >>> undecided("text/html").body
+    >>> undecided_response("text/html").body
     b'This service cannot decide about requests at the moment.\\n'
     """
     if wants_json(accept):
@@ -175,22 +183,22 @@ def _quality_of(parameters: str) -> float:
         return 1.0
 
 
-def _problem(kind: str, title: str, detail: str, status: int, names: Sequence[str]) -> Answer:
+def _problem(kind: str, title: str, detail: str, status: int, names: Sequence[str]) -> RefusalResponse:
     """Returns a problem. Its title belongs to its type (RFC 9457, 3.1.4), whatever the rule's status is."""
     listed = ",".join(f'"{_special.sub(_escaped, name)}"' for name in names)
     body = (
         f'{{"type":"{kind}","title":"{title}","status":{status},"detail":"{detail}",'
         f'"violated-policies":[{listed}]}}'
     )
-    return Answer(status, [("Content-Type", PROBLEM)], body.encode("utf-8", "replace"))
+    return RefusalResponse(status, [("Content-Type", PROBLEM)], body.encode("utf-8", "replace"))
 
 
 def _escaped(character: re.Match[str]) -> str:
     return f"\\u{ord(character[0]):04x}"
 
 
-def _plain_text(status: int, sentence: str) -> Answer:
-    return Answer(status, [("Content-Type", PLAIN)], f"{sentence}\n".encode())
+def _plain_text(status: int, sentence: str) -> RefusalResponse:
+    return RefusalResponse(status, [("Content-Type", PLAIN)], f"{sentence}\n".encode())
 
 
 def _retry_hint(wait: int | None) -> str:

@@ -2,7 +2,7 @@
 
 publish_rulebook   validates, publishes and rolls back rulebooks, with the bundle and scripts for gateways
 compare_rulebooks  compares two rulebooks by their meaning
-counter_lookup     finds the counters of a rule and a key
+find_counters      finds the counters of a rule and a key
 manual_calls       takes, peeks, refunds and resets those counters
 key_usage          lists the counters by rule, and the keys that use most of their limit
 

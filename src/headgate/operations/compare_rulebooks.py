@@ -23,7 +23,7 @@ from headgate.rules.rule import Rule, Rulebook
 Algorithms = list[set[str]]  # by position, the algorithms that a limit may have there
 
 
-class Field(NamedTuple):
+class FieldDifference(NamedTuple):
     """A field that differs, of a rule or of the rulebook."""
 
     name: str
@@ -31,18 +31,18 @@ class Field(NamedTuple):
     new: str | None
 
 
-class Change(NamedTuple):
+class RuleDifference(NamedTuple):
     """The change of one rule: added, removed, renamed or changed. `rule` is its new name."""
 
     rule: str
     kind: str
-    fields: tuple[Field, ...] = ()
+    fields: tuple[FieldDifference, ...] = ()
     restart_reason: str | None = None  # why counters start at zero; None if they carry over
 
 
 class Comparison(NamedTuple):
-    book: tuple[Field, ...]
-    rules: tuple[Change, ...]
+    book: tuple[FieldDifference, ...]
+    rules: tuple[RuleDifference, ...]
 
     def __bool__(self) -> bool:
         return bool(self.book or self.rules)
@@ -58,36 +58,38 @@ def compare(old: Rulebook, new: Rulebook) -> Comparison:
     book = tuple(_fields(old_document, new_document))
     common = [name for name in rules_by_name[0] if name in rules_by_name[1]]
     if common != [name for name in rules_by_name[1] if name in rules_by_name[0]]:
-        book = (*book, Field("order", ", ".join(rules_by_name[0]), ", ".join(rules_by_name[1])))
+        book = (*book, FieldDifference("order", ", ".join(rules_by_name[0]), ", ".join(rules_by_name[1])))
     return Comparison(book, tuple(_rules(old, new, *rules_by_name)))
 
 
 Documents = Mapping[str, Mapping[str, Any]]
 
 
-def _rules(old: Rulebook, new: Rulebook, old_documents: Documents, new_documents: Documents) -> Iterator[Change]:
+def _rules(
+    old: Rulebook, new: Rulebook, old_documents: Documents, new_documents: Documents
+) -> Iterator[RuleDifference]:
     old_rules = {rule.name: rule for rule in old.rules}
     removed = [rule for rule in old.rules if rule.name not in new_documents]
     for rule in new.rules:
         if rule.name in old_rules:
             if rule != old_rules[rule.name]:
                 fields = tuple(_fields(old_documents[rule.name], new_documents[rule.name]))
-                yield Change(rule.name, "changed", fields, _restart_reason(old_rules[rule.name], rule))
+                yield RuleDifference(rule.name, "changed", fields, _restart_reason(old_rules[rule.name], rule))
         elif renamed_from := next(
             (renamed_from for renamed_from in removed if replace(renamed_from, name=rule.name) == rule), None
         ):
             removed.remove(renamed_from)
-            fields = (Field("name", renamed_from.name, rule.name),)
-            yield Change(rule.name, "renamed", fields, f"they were kept under {renamed_from.name}")
+            fields = (FieldDifference("name", renamed_from.name, rule.name),)
+            yield RuleDifference(rule.name, "renamed", fields, f"they were kept under {renamed_from.name}")
         else:
-            yield Change(rule.name, "added", tuple(_fields({"name": rule.name}, new_documents[rule.name])))
-    yield from (Change(rule.name, "removed") for rule in removed)
+            yield RuleDifference(rule.name, "added", tuple(_fields({"name": rule.name}, new_documents[rule.name])))
+    yield from (RuleDifference(rule.name, "removed") for rule in removed)
 
 
-def _fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Field]:
+def _fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[FieldDifference]:
     for name in dict.fromkeys([*new, *old]):
         if old.get(name) != new.get(name):
-            yield Field(name, *(_one_line(side[name]) if name in side else None for side in (old, new)))
+            yield FieldDifference(name, *(_one_line(side[name]) if name in side else None for side in (old, new)))
 
 
 def _one_line(value: Any) -> str:

@@ -24,7 +24,7 @@ from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.memory.key_scan import MemoryKeyScan
 from headgate.errors import InvalidRule
 from headgate.limit_syntax import parse
-from headgate.operations.counter_lookup import counters_of_limits, missing_attributes
+from headgate.operations.find_counters import counters_of_limits, missing_attributes
 from headgate.rules.attributes import Attributes
 from headgate.rules.lookup import NoSuchRule, find_rule, parse_key
 from headgate.rules.rule import Limits, Rule, Rulebook
@@ -47,7 +47,7 @@ class ScannedKey(Protocol):
     @property
     def size(self) -> int | None: ...
     @property
-    def told(self) -> bool: ...
+    def is_readable(self) -> bool: ...
 
 
 class KeyUsage(NamedTuple):
@@ -74,7 +74,7 @@ class KeyUsage(NamedTuple):
         return None if self.limit is None else full_capacity(self.limit)
 
 
-class Tally:
+class CounterTally:
     """The number of counters under one name, and their size."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Tally:
 class UsageReport(NamedTuple):
     """The result of a scan. `complete`: no counter was left out."""
 
-    tallies: dict[str, Tally]
+    tallies: dict[str, CounterTally]
     busiest: list[KeyUsage]
     complete: bool
 
@@ -129,7 +129,7 @@ def scan_keys(engine: Any, rule: str | None, max_keys: int = SCAN_LIMIT) -> KeyS
 def report_usage(engine: Any, scan: KeyScan, book: Rulebook | None, rule: str | None, top: int) -> UsageReport:
     """Runs a scan, and reports the `top` busiest keys."""
     try:
-        tallies: dict[str, Tally] = {}
+        tallies: dict[str, CounterTally] = {}
         usages = _usages(scan, _keys_of_rule(rule, scan, tallies), book)
         busiest = [
             _with_override(engine, usage, book) for usage in nlargest(top, usages, key=lambda usage: usage.order)
@@ -150,11 +150,13 @@ def check_rule(report: UsageReport, book: Rulebook | None, rule: str | None) -> 
         raise NoSuchRule(f"{error} Nothing is counted under that name either.") from None
 
 
-def _keys_of_rule(rule: str | None, scan: Iterable[ScannedKey], tallies: dict[str, Tally]) -> Iterator[ScannedKey]:
+def _keys_of_rule(
+    rule: str | None, scan: Iterable[ScannedKey], tallies: dict[str, CounterTally]
+) -> Iterator[ScannedKey]:
     """Yields the counters of the rule, and adds each to its tally."""
     for scanned in scan:
         if rule is None or scanned.name == rule or _split_name(scanned.name)[0] == rule:
-            tally = tallies.setdefault(scanned.name, Tally())
+            tally = tallies.setdefault(scanned.name, CounterTally())
             tally.counts += 1
             tally.bytes += scanned.size or 0
             yield scanned
@@ -183,7 +185,7 @@ def _limits_of_case(rule: Rule, candidate: bool, case: str, key: str) -> Limits:
     if len(matching) <= 1:
         return matching[0] if matching else ()
     choice, attributes = rule.candidate if candidate else rule.limit, _key_attributes(rule, key)
-    return () if choice is None or missing_attributes(choice, attributes) else choice.of(attributes)
+    return () if choice is None or missing_attributes(choice, attributes) else choice.choose(attributes)
 
 
 def _limit(scanned: ScannedKey, book: Rulebook | None) -> Limit | None:
@@ -222,10 +224,12 @@ def _with_override(engine: Any, usage: KeyUsage, book: Rulebook | None) -> KeyUs
     scanned, limit, outcome = usage
     name, candidate, position, case = _split_name(scanned.name)
     rule = None if book is None else book.rule(name)
-    if rule is None or candidate or not rule.overrides or not scanned.told or not _is_rate(limit):
+    if rule is None or candidate or not rule.overrides or not scanned.is_readable or not _is_rate(limit):
         return usage
     counters = counters_of_limits(rule, _limits_of_case(rule, candidate, case, scanned.key))
-    charges = [(engine.meter(counter.limit, counter.name, counter.terms), scanned.key, 0) for counter in counters]
+    charges = [
+        (engine.meter(counter.limit, counter.name, counter.options), scanned.key, 0) for counter in counters
+    ]
     outcome = engine.decide_all(charges, commit=False)[
         position
     ]  # overrides go by position, so all of the rule's limits are needed

@@ -14,12 +14,12 @@ from headgate.algorithms.decision import Decision, OverriddenOutcome, Verdict
 from headgate.algorithms.slots import Slots
 from headgate.errors import InvalidCharge
 from headgate.flow import Flow
-from headgate.operations.counter_lookup import CounterRef
+from headgate.operations.find_counters import CounterRef
 from headgate.untracked_refund import give_back
 from headgate.validation import ChargeBatch, check_key
 
 
-class Refunded(NamedTuple):
+class RefundedCounter(NamedTuple):
     """The verdicts of a counter before and after a refund."""
 
     name: str
@@ -48,7 +48,7 @@ def peek(engine: Any, key: str, counts: Sequence[CounterRef], cost: int) -> Flow
     return (yield from take(engine, key, counts, cost, commit=False))
 
 
-def refund(engine: Any, key: str, counts: Sequence[CounterRef], cost: int) -> Flow[list[Refunded]]:
+def refund(engine: Any, key: str, counts: Sequence[CounterRef], cost: int) -> Flow[list[RefundedCounter]]:
     """Gives units back to a key: the newest first, and at most what is counted now."""
     check_key(key)
     # The limits of an override go by position, so all of the rule's are sent in one request.
@@ -61,7 +61,7 @@ def refund(engine: Any, key: str, counts: Sequence[CounterRef], cost: int) -> Fl
         )
         before, after = yield from give_back(meter, key, cost)
         verdicts = [Verdict(*outcome, meter.limit, key, 0) for outcome in (before, after)]
-        refunds.append(Refunded(counter.name, *verdicts))
+        refunds.append(RefundedCounter(counter.name, *verdicts))
     return refunds
 
 
@@ -81,4 +81,4 @@ def _meter(engine: Any, counter: CounterRef) -> Any:
         raise InvalidCharge(
             f'"{counter.limit}" is held, not taken: a program acquires a slot and releases it, or it expires.'
         )
-    return engine.meter(counter.limit, counter.name, counter.terms)
+    return engine.meter(counter.limit, counter.name, counter.options)

@@ -38,34 +38,34 @@ Work = Callable[..., Any]
 class PublishResult(NamedTuple):
     """The result of a push: the current version, whether it is new, and what changed. Warnings are sentences."""
 
-    edition: RulebookVersion
-    new: bool
-    before: int  # the number of the version before; 0: there was none
-    found: Comparison
+    version: RulebookVersion
+    is_new: bool
+    previous_version: int  # the number of the version before; 0: there was none
+    comparison: Comparison
     warnings: tuple[str, ...]
 
 
-class Problem(NamedTuple):
-    """A problem in a rulebook. `told` is the message with file and line."""
+class RulebookProblem(NamedTuple):
+    """A problem in a rulebook. `message` has its file and line."""
 
     line: int | None
     problem: str
-    told: str
+    message: str
 
 
 def call_now(work: Callable[..., Any], *args: Any) -> Any:
     return work(*args)
 
 
-def validate_rulebook(read: Callable[[], Rulebook]) -> Rulebook | list[Problem]:
+def validate_rulebook(read: Callable[[], Rulebook]) -> Rulebook | list[RulebookProblem]:
     """Reads a rulebook, and returns it if it can be published; otherwise all of its problems."""
     try:
         return check_split_limits(read())
     except InvalidRulebook as error:
         located = zip(error.problems, error.messages, strict=True)
-        return [Problem(line, sentence, message) for (line, sentence), message in located]
+        return [RulebookProblem(line, sentence, message) for (line, sentence), message in located]
     except InvalidRule as error:
-        return [Problem(None, str(error), str(error))]
+        return [RulebookProblem(None, str(error), str(error))]
 
 
 def book_of(version: RulebookVersion | None) -> Rulebook:

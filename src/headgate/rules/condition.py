@@ -35,26 +35,26 @@ class Test:
     __test__ = False  # keeps pytest from collecting it
 
     attribute: str
-    wanted: tuple[str, ...] | bool
+    expected: tuple[str, ...] | bool
     patterns: tuple[PathPattern, ...] = field(init=False, compare=False, repr=False, default=())
     globs: tuple[Glob, ...] = field(init=False, compare=False, repr=False, default=())
     exact: frozenset[str] | None = field(init=False, compare=False, repr=False, default=None)
     holds: Predicate = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.wanted, bool):
-            self._set("holds", _presence_predicate(self.attribute, self.wanted))
-        elif not self.wanted:
+        if isinstance(self.expected, bool):
+            self._set("holds", _presence_predicate(self.attribute, self.expected))
+        elif not self.expected:
             raise InvalidRule(f"{self.attribute} is compared with an empty list: write what it may be, or false.")
         elif self.attribute == "path":
-            patterns = tuple(PathPattern(text) for text in self.wanted)
+            patterns = tuple(PathPattern(text) for text in self.expected)
             self._set("patterns", patterns)
             self._set("holds", _path_predicate(patterns))
         elif self.attribute == "address":
-            networks = Networks(self.wanted)
+            networks = Networks(self.expected)
             self._set("holds", lambda attributes: attributes.get("address", "") in networks)
         else:
-            globs = tuple(Glob(_CASE_FOLDING.get(self.attribute, str)(text)) for text in self.wanted)
+            globs = tuple(Glob(_CASE_FOLDING.get(self.attribute, str)(text)) for text in self.expected)
             self._set("globs", globs)
             exact = frozenset(glob.prefix for glob in globs if glob.exact is not None)
             self._set(
@@ -67,7 +67,7 @@ class Test:
         object.__setattr__(self, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Test, (self.attribute, self.wanted)
+        return Test, (self.attribute, self.expected)
 
     @property
     def captures(self) -> frozenset[str]:
@@ -89,9 +89,9 @@ class Test:
         return self.describe("is")
 
     def describe(self, verb: str) -> str:
-        if isinstance(self.wanted, bool):
-            return f"{self.attribute} is {'present' if self.wanted is (verb == 'is') else 'absent'}"
-        return f"{self.attribute} {verb} {' or '.join(self.wanted)}"
+        if isinstance(self.expected, bool):
+            return f"{self.attribute} is {'present' if self.expected is (verb == 'is') else 'absent'}"
+        return f"{self.attribute} {verb} {' or '.join(self.expected)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,9 @@ def _path_predicate(patterns: tuple[PathPattern, ...]) -> Predicate:
         if path in exact or f"{path}/".startswith(prefixes):
             return True
         return bool(other_patterns) and any(
-            pattern.fits(path_segments) for path_segments in (segments(path),) for pattern in other_patterns
+            pattern.matches_segments(path_segments)
+            for path_segments in (segments(path),)
+            for pattern in other_patterns
         )
 
     return holds

@@ -32,10 +32,10 @@ from headgate.rules.parsing import (
 from headgate.rules.parsing.document_tree import (
     MAX_BYTES,
     Fault,
-    Items,
+    ListNode,
+    MappingNode,
     Node,
     Position,
-    Table,
     decode,
     describe_node,
     empty_rulebook,
@@ -70,11 +70,11 @@ def underscored_headers(path: str | PathLike[str]) -> list[str]:
 
 def _underscored_names(node: Node) -> Iterator[str]:
     """Yields all texts of a document that may name such a header."""
-    if isinstance(node, Table):
+    if isinstance(node, MappingNode):
         for key, inner in node.entries.values():
             yield from _underscored_names(key)
             yield from _underscored_names(inner)
-    elif isinstance(node, Items):
+    elif isinstance(node, ListNode):
         for inner in node.nodes:
             yield from _underscored_names(inner)
     elif _underscored_header.fullmatch(node.text):
@@ -129,11 +129,11 @@ class _BookParser:
     def __init__(self, root: Node, source: str | None, text: str | None, problems: Problems) -> None:
         self.source, self.text, self.problems = source, text, problems
         self.warnings = Problems()
-        if isinstance(root, Table) and not root.entries:
-            raise empty_rulebook(root.place)
-        if not isinstance(root, Table):
+        if isinstance(root, MappingNode) and not root.entries:
+            raise empty_rulebook(root.position)
+        if not isinstance(root, MappingNode):
             raise Fault(
-                root.place,
+                root.position,
                 f"A rulebook is a mapping, not {describe_node(root)}.",
                 "Begin with rules: and a list of them.",
             )
@@ -145,7 +145,7 @@ class _BookParser:
             with self.problems.under(""):
                 if key.text not in _BOOK_FIELDS:
                     raise Fault(
-                        key.place,
+                        key.position,
                         f"A rulebook has no field {quote(key.text)}.",
                         fields.did_you_mean(key.text, _BOOK_FIELDS),
                     )
@@ -167,10 +167,10 @@ class _BookParser:
         defaults = self.defaults(conditions)
         node = self.root.get("rules")
         if node is None:
-            raise Fault(self.root.place, "The rulebook lacks rules.", "One without rules is written: rules: []")
-        if not isinstance(node, Items):
+            raise Fault(self.root.position, "The rulebook lacks rules.", "One without rules is written: rules: []")
+        if not isinstance(node, ListNode):
             raise Fault(
-                node.place, f"rules is a list, not {describe_node(node)}.", "Begin each rule with - name: ..."
+                node.position, f"rules is a list, not {describe_node(node)}.", "Begin each rule with - name: ..."
             )
         return _RuleListParser(conditions, defaults, supplied, self.problems, self.warnings).read(node)
 
@@ -180,8 +180,8 @@ class _BookParser:
         if node is None:
             return {}
         with self.problems.under(""):
-            if not isinstance(node, Table):
-                raise Fault(node.place, f"defaults is a mapping, not {describe_node(node)}.")
+            if not isinstance(node, MappingNode):
+                raise Fault(node.position, f"defaults is a mapping, not {describe_node(node)}.")
             default_fields = parse_rule.read(
                 node, parse_rule.DEFAULT_FIELDS, "defaults", conditions, self.problems
             )
@@ -208,7 +208,7 @@ class _RuleListParser:
         self.replaced: consistency.ReplacedRules = {}
         self.reported: set[tuple[Position, str]] = set()
 
-    def read(self, node: Items) -> list[Rule]:
+    def read(self, node: ListNode) -> list[Rule]:
         rules = [self.rule(inner, f"rule {number}") for number, inner in enumerate(node.nodes, 1)]
         for name, fault in consistency.check_replaces(self.replaced, self.nodes):
             self.problems.add(fault, f'rule "{name}"')
@@ -216,9 +216,9 @@ class _RuleListParser:
 
     def rule(self, node: Node, subject: str) -> Rule | None:
         with self.problems.under(subject):
-            if not isinstance(node, Table):
+            if not isinstance(node, MappingNode):
                 raise Fault(
-                    node.place,
+                    node.position,
                     f"A rule is a mapping, not {describe_node(node)}.",
                     "Write - name: ... and limit: ...",
                 )
@@ -228,26 +228,26 @@ class _RuleListParser:
             self.fields(node, subject)
         return None
 
-    def name(self, node: Table, subject: str) -> str | None:
+    def name(self, node: MappingNode, subject: str) -> str | None:
         """Returns the rule's name; None if it is missing (then a problem is added) or invalid."""
         entry = node.entries.get("name")
         if entry is None:
-            fault = Fault(node.place, "The rule lacks a name.", "Write name: and a name of its own.")
+            fault = Fault(node.position, "The rule lacks a name.", "Write name: and a name of its own.")
             self.problems.add(fault, subject)
             return None
         with suppress(Fault):  # the name is read again with the other fields, which reports it
             return fields.name(entry[1], "the name of a rule")
         return None
 
-    def fields(self, node: Table, subject: str) -> dict[str, RuleField]:
+    def fields(self, node: MappingNode, subject: str) -> dict[str, RuleField]:
         rule_fields = parse_rule.read(node, parse_rule.FIELDS, subject, self.conditions, self.problems)
         if "limit" not in node.entries:
             self.problems.add(
-                Fault(node.place, "The rule lacks a limit.", "Write limit: 10/minute, or unlimited."), subject
+                Fault(node.position, "The rule lacks a limit.", "Write limit: 10/minute, or unlimited."), subject
             )
         return rule_fields
 
-    def named_rule(self, node: Table, name: str, subject: str) -> Rule | None:
+    def named_rule(self, node: MappingNode, name: str, subject: str) -> Rule | None:
         problems_before = len(self.problems.messages)
         with self.problems.under(subject):
             self.unique(name, node.entries["name"][1])
@@ -262,8 +262,8 @@ class _RuleListParser:
         rule_fields = {**self.defaults, **rule_fields}
         for fault in consistency.check_rule(rule_fields, self.supplied):
             # Once, although many rules may use the same condition.
-            if (fault.place, fault.sentence) not in self.reported:
-                self.reported.add((fault.place, fault.sentence))
+            if (fault.position, fault.sentence) not in self.reported:
+                self.reported.add((fault.position, fault.sentence))
                 self.problems.add(fault, subject)
         if self.supplied is None:
             self.warn_of_typos(rule_fields, subject)
@@ -272,30 +272,34 @@ class _RuleListParser:
     def warn_of_typos(self, rule_fields: dict[str, RuleField], subject: str) -> None:
         captured = rule_fields["when"].value.captures if "when" in rule_fields else ()
         for name, fault in attribute_typos.find_typos(rule_fields, captured):
-            if (fault.place, name) not in self.reported:  # once, although many rules may use the same condition
-                self.reported.add((fault.place, name))
+            if (fault.position, name) not in self.reported:  # once, although many rules may use the same condition
+                self.reported.add((fault.position, name))
                 self.warnings.add(fault, subject)
 
     def unique(self, name: str, node: Node) -> None:
         if first_node := self.nodes.get(name):
-            where = f"in line {first_node.place.line}" if first_node.place.line else f"at {first_node.place.path}"
-            raise Fault(node.place, "Another rule has the same name.", f"The first one is {where}.")
+            where = (
+                f"in line {first_node.position.line}"
+                if first_node.position.line
+                else f"at {first_node.position.path}"
+            )
+            raise Fault(node.position, "Another rule has the same name.", f"The first one is {where}.")
         self.nodes[name] = node
 
 
-def _make_rule(rule_fields: dict[str, RuleField], node: Table) -> Rule:
+def _make_rule(rule_fields: dict[str, RuleField], node: MappingNode) -> Rule:
     values = {name: field.value for name, field in rule_fields.items()}
     values["unless"] = values.pop("except", None)
     values["replaces"] = tuple(name for name, _ in values.get("replaces", ()))
     if values.get("where") != "split":
         values.pop("nodes", None)  # a default applies to split rules only
-    return Rule(**values, line=node.place.line)
+    return Rule(**values, line=node.position.line)
 
 
 def _attributes(node: Node) -> tuple[str, ...]:
-    if not isinstance(node, Items):
+    if not isinstance(node, ListNode):
         raise Fault(
-            node.place,
+            node.position,
             f"attributes is a list of names, not {describe_node(node)}.",
             "Write attributes: [sku, tenant].",
         )
@@ -303,6 +307,8 @@ def _attributes(node: Node) -> tuple[str, ...]:
     for item in fields.texts(node, "An attribute"):
         name = at_node(item, parse_attribute_name, item.text)
         if name in names:
-            raise Fault(item.place, f"{quote(name)} appears twice in the list of attributes.", "Once is enough.")
+            raise Fault(
+                item.position, f"{quote(name)} appears twice in the list of attributes.", "Once is enough."
+            )
         names.append(name)
     return tuple(names)

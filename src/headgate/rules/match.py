@@ -96,7 +96,7 @@ class Matcher:
         return explain_rules(self.book, self._replacements, values, 1 if cost is None else cost)
 
     def _without_replaced(self, matches: list[Match]) -> list[Match]:
-        replaced = self._replacements.taken_out(match.rule.name for match in matches if match.enforced)
+        replaced = self._replacements.find_replaced(match.rule.name for match in matches if match.enforced)
         return [match for match in matches if match.rule.name not in replaced] if replaced else matches
 
 

@@ -97,11 +97,11 @@ class PathPattern:
 
     def match(self, path: list[str]) -> dict[str, str] | None:
         """Returns the captured segments, or None if the path does not match."""
-        if not self.fits(path):
+        if not self.matches_segments(path):
             return None
         return {name: path[index] for name, index in self.captures.items()}
 
-    def fits(self, path: list[str]) -> bool:
+    def matches_segments(self, path: list[str]) -> bool:
         """Returns whether a path, as segments, matches."""
         if self.tail is None:
             return len(path) == len(self.head) and segments_match(self.head, path)

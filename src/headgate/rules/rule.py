@@ -47,7 +47,7 @@ class Choice(Generic[T]):
     otherwise: T
     cases: tuple[tuple[Test, T], ...] = ()
 
-    def of(self, attributes: Mapping[str, str]) -> T:
+    def choose(self, attributes: Mapping[str, str]) -> T:
         for test, value in self.cases:
             if test.holds(attributes):
                 return value

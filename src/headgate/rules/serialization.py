@@ -96,9 +96,9 @@ def condition(value: Condition) -> dict[str, Any]:
 
 
 def _test_value(test: Test) -> Any:
-    if isinstance(test.wanted, bool):
-        return test.wanted
-    return test.wanted[0] if len(test.wanted) == 1 else list(test.wanted)
+    if isinstance(test.expected, bool):
+        return test.expected
+    return test.expected[0] if len(test.expected) == 1 else list(test.expected)
 
 
 def _choice(choice: Choice[Limits] | Choice[int | str]) -> Any:

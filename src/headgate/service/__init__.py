@@ -17,7 +17,7 @@ Modules:
     request_cache       caches requests that come again
     forward_auth        sub-requests of nginx, Traefik, Caddy and Envoy
     sample_rules        the rulebook of a service without one
-    grpc_server         runs grpc, safe from malformed method names
+    hardened_grpc       runs grpc, safe from malformed method names
     grpc_health         gRPC health checks
     idle_connections    closes connections that send nothing
     body_timeout        ends requests whose body does not arrive

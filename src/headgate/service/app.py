@@ -77,7 +77,7 @@ class App:
         self.draining = False
         # Set when `drain` is over: calls that still wait for their delay get a 503.
         self.shutdown_timed_out: asyncio.Event = asyncio.Event()
-        self._decode_check = JsonDecoder(check_schema.Check)
+        self._decode_check = JsonDecoder(check_schema.CheckBody)
         self._check_cache: RequestCache[CachedCheck] = RequestCache()
         self._subrequest_cache: RequestCache[CachedCheck] = RequestCache()
         self._relevant_fields = RelevantFields()
@@ -136,7 +136,7 @@ class App:
         return self._problem(500, "This is a defect of the service. Its log says more: please report that.")
 
     def _problem(self, status: int, detail: str, fields: Fields | None = None) -> Response:
-        body = self._encode(check_schema.Trouble("about:blank", refusal_body.REASONS[status], status, detail))
+        body = self._encode(check_schema.ErrorBody("about:blank", refusal_body.REASONS[status], status, detail))
         return status, encode_headers([("content-type", refusal_body.PROBLEM), *(fields or [])]), body
 
     def _limit_own_load(self, meter: Any) -> None:
@@ -164,7 +164,7 @@ class App:
 
     def _check(self, request: Request) -> Response | Awaitable[Response]:
         """Handles the most frequent request: a body that came before is not parsed again."""
-        cached = self._check_cache.get(request.body, self._limiter.ruling)
+        cached = self._check_cache.get(request.body, self._limiter.compiled_rulebook)
         if cached is None:
             return self._new_check(request)
         if cached.decide_now is None:
@@ -173,7 +173,7 @@ class App:
 
     async def _new_check(self, request: Request) -> Response:
         body, check = request.body, self._decode_check(request.body)
-        plan = self._limiter.call(check.attributes, check.cost)
+        plan = self._limiter.plan_call(check.attributes, check.cost)
         if (
             len(body) <= MAX_CACHED_REQUEST_BYTES
             and not check.verdicts
@@ -186,8 +186,8 @@ class App:
             return 200, _JSON, self._encode(await request.unless_disconnected(answer, self._checker.undo))
         return 200, _JSON, self._encode(await answer)
 
-    async def _decided_check(self, check: check_schema.Check, plan: CallPlan) -> check_schema.Answer:
-        return self._checker.answer(await self._limiter.decided(plan), check.verdicts, check.receipt)
+    async def _decided_check(self, check: check_schema.CheckBody, plan: CallPlan) -> check_schema.DecisionBody:
+        return self._checker.answer(await self._limiter.decide_plan(plan), check.verdicts, check.receipt)
 
     async def _cached_check(self, cached: CachedCheck) -> Response:
         return self._check_response(cached, await cached.decide())
@@ -217,11 +217,11 @@ class App:
             decision, fields = await self._decide_subrequest(kind, path, request)
         except (CorruptState, EngineUnavailable) as error:
             _log.warning("No decision for a gateway: %s", error)
-            response = refusal_body.undecided(request.field(b"accept"), wait=1)
+            response = refusal_body.undecided_response(request.field(b"accept"), wait=1)
             return response.status, encode_headers([*response.headers, ("Retry-After", "1")]), response.body
         if decision is None:
             return 200, fields, b""
-        response = refusal_body.refused(decision, request.field(b"accept"))
+        response = refusal_body.refusal_response(decision, request.field(b"accept"))
         status = response.status if response.status >= 300 else 429  # a 200 would let it pass
         return status, [*fields, *encode_headers([_rule_field(decision), *response.headers])], response.body
 
@@ -232,7 +232,7 @@ class App:
         limiter, target = self._limiter, (request.method, path, request.query) if kind == "ext_authz" else None
         fields = self._relevant_fields.select(limiter.rulebook, request.headers)
         cache_key = kind, target, request.peer, fields
-        cached = None if fields is None else self._subrequest_cache.get(cache_key, limiter.ruling)
+        cached = None if fields is None else self._subrequest_cache.get(cache_key, limiter.compiled_rulebook)
         if cached is not None:
             outcome = cached.decide_now() if cached.decide_now is not None else await cached.decide()
             if is_plain_pass(outcome) and not outcome[DELAY_US]:
@@ -242,10 +242,10 @@ class App:
             attributes = forwarded_attributes(
                 kind, request.method, path, request.query, request.headers, request.client, self._trusted_proxies
             )
-            plan = limiter.call(attributes)
+            plan = limiter.plan_call(attributes)
             if fields is not None and self._subrequest_cache.is_repeat(cache_key):
                 self._subrequest_cache.store(cache_key, plan.compiled_rulebook, CachedCheck.from_plan(plan))
-            decision = await limiter.decided(plan)
+            decision = await limiter.decide_plan(plan)
         if decision.allowed and decision.delay_us:
             await request.unless_disconnected(self._wait_delay(decision))
         return None if decision.allowed else decision, encode_headers(headers(decision, limiter.rulebook.headers))
@@ -290,9 +290,9 @@ class App:
 def _returns_receipt(body: object) -> bool:
     """Returns whether the answer has a receipt that the client must give back."""
     match body:
-        case check_schema.Reserve():
+        case check_schema.ReserveBody():
             return True
-        case check_schema.Checks():
+        case check_schema.ChecksBody():
             return any(check.receipt for check in body.checks)
     return False
 

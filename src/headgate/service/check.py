@@ -29,7 +29,7 @@ from headgate.engines.charge_options import ChargeOptions
 from headgate.errors import EngineUnavailable, InvalidCharge
 from headgate.limit_syntax import parse
 from headgate.service import check_schema
-from headgate.service.receipt_tokens import METER_NAME, Receipt, ReceiptSigner
+from headgate.service.receipt_tokens import METER_NAME, DecisionReceipt, ReceiptSigner
 
 # A fallback that answers for the engine would count a use that the engine does not know. This one charges nothing.
 _ENGINE_ONLY = ChargeOptions(METER_NAME, fallback="deny")
@@ -47,11 +47,11 @@ class Checker:
         self._receipts = receipts
         self._batch = batch
 
-    async def peek(self, request: check_schema.Peek) -> check_schema.Answer:
+    async def peek(self, request: check_schema.PeekBody) -> check_schema.DecisionBody:
         decision = await self.limiter.peek(request.attributes, request.cost)
         return self.answer(decision, request.verdicts, receipt=False)
 
-    async def checks(self, request: check_schema.Checks) -> check_schema.Answers:
+    async def checks(self, request: check_schema.ChecksBody) -> check_schema.DecisionsBody:
         if len(request.checks) > self._batch:
             raise InvalidCharge(f"These are {len(request.checks)} checks; {self._batch} at a time are answered.")
         if request.together:
@@ -65,27 +65,27 @@ class Checker:
             self.answer(decision, check.verdicts, check.receipt and (passed or not request.together))
             for decision, check in zip(decisions, request.checks, strict=True)
         ]
-        return check_schema.Answers(passed, answers)
+        return check_schema.DecisionsBody(passed, answers)
 
-    async def reserve(self, request: check_schema.Reserve) -> check_schema.Answer:
+    async def reserve(self, request: check_schema.ReserveBody) -> check_schema.DecisionBody:
         decision = await self.limiter.reserve(request.attributes, request.cost, request.timeout)
         return self.answer(decision, request.verdicts, receipt=True)
 
-    async def refund(self, request: check_schema.Refund) -> check_schema.Given:
+    async def refund(self, request: check_schema.RefundBody) -> check_schema.RefundResultBody:
         receipt = self._read_charged(request.receipt)
         await self._redeem_once(receipt)
-        decision = self.limiter.redeemed(receipt.charges)
+        decision = self.limiter.restore_decision(receipt.charges)
         response = _given_back(await self.limiter.refund(decision, request.cost))
         rest = self.limiter.receipts(decision)
-        if any(charge.given_back < charge.cost and not _is_slots(charge) for charge in rest):
+        if any(charge.refunded_units < charge.cost and not _is_slots(charge) for charge in rest):
             response.receipt = self._receipts.write(rest)
         return response
 
-    async def commit(self, request: check_schema.Commit) -> check_schema.Given:
+    async def commit(self, request: check_schema.CommitBody) -> check_schema.RefundResultBody:
         receipt = self._read_charged(request.receipt)
         used = request.cost
         # Each charge by itself: a rule that states its own cost keeps what was used of that.
-        charges = [(each, each.cost - each.given_back) for each in receipt.charges if not _is_slots(each)]
+        charges = [(each, each.cost - each.refunded_units) for each in receipt.charges if not _is_slots(each)]
         charged = max((units for _, units in charges), default=None)
         if used is not None and charged is not None and used > charged:
             raise ReceiptNotUsable(f"{used} were used and {charged} charged: ask for the rest by a check.")
@@ -93,51 +93,55 @@ class Checker:
         by_engine = True
         for each, units in charges:
             if used is not None and units > used:
-                by_engine &= await self.limiter.refund(self.limiter.redeemed([each]), units - used)
+                by_engine &= await self.limiter.refund(self.limiter.restore_decision([each]), units - used)
         return _given_back(by_engine)
 
-    async def cancel(self, request: check_schema.Redeem) -> check_schema.Given:
+    async def cancel(self, request: check_schema.ReceiptBody) -> check_schema.RefundResultBody:
         receipt = self._receipts.read(request.receipt)
         await self._redeem_once(receipt)
-        return _given_back(await self.limiter.cancel(self.limiter.redeemed(receipt.charges)))
+        return _given_back(await self.limiter.cancel(self.limiter.restore_decision(receipt.charges)))
 
-    async def undo(self, answer: check_schema.Answer | check_schema.Answers) -> None:
+    async def undo(self, answer: check_schema.DecisionBody | check_schema.DecisionsBody) -> None:
         """Gives back the places and slots of an answer that cannot be delivered. Charged units stay charged."""
-        for each in answer.answers if isinstance(answer, check_schema.Answers) else (answer,):
+        for each in answer.answers if isinstance(answer, check_schema.DecisionsBody) else (answer,):
             if isinstance(each.receipt, str):
-                await self.cancel(check_schema.Redeem(each.receipt))
+                await self.cancel(check_schema.ReceiptBody(each.receipt))
 
-    async def renew(self, request: check_schema.Redeem) -> check_schema.Held:
+    async def renew(self, request: check_schema.ReceiptBody) -> check_schema.HeldSlotsBody:
         decision = self._decision_with_slots(self._receipts.read(request.receipt))
         held = await self.limiter.renew(decision)
-        return check_schema.Held(True, _slots_ttl_s(decision)) if held else check_schema.Held(False, None)
+        return (
+            check_schema.HeldSlotsBody(True, _slots_ttl_s(decision))
+            if held
+            else check_schema.HeldSlotsBody(False, None)
+        )
 
-    async def release(self, request: check_schema.Redeem) -> check_schema.Released:
+    async def release(self, request: check_schema.ReceiptBody) -> check_schema.ReleaseResultBody:
         receipt = self._receipts.read(request.receipt)
         held = await self.limiter.release(self._decision_with_slots(receipt))
         await self._count_use(receipt, 0)  # raises if a fallback answers: then the release is not certain
-        return check_schema.Released(True, held)
+        return check_schema.ReleaseResultBody(True, held)
 
-    def _read_charged(self, token: str) -> Receipt:
+    def _read_charged(self, token: str) -> DecisionReceipt:
         """Reads a receipt that has charged units, and does not only hold slots."""
         receipt = self._receipts.read(token)
         if receipt.charges and all(map(_is_slots, receipt.charges)):
             raise ReceiptNotUsable("This receipt only holds slots: release it, or cancel it.")
         return receipt
 
-    def _decision_with_slots(self, receipt: Receipt) -> RuleDecision:
-        decision = self.limiter.redeemed(receipt.charges)
-        if not any(isinstance(part.limit, Slots) for part in decision.parts):
+    def _decision_with_slots(self, receipt: DecisionReceipt) -> RuleDecision:
+        decision = self.limiter.restore_decision(receipt.charges)
+        if not any(isinstance(part.limit, Slots) for part in decision.counter_decisions):
             raise ReceiptNotUsable("This receipt holds no slots: refund it, commit it or cancel it.")
         return decision
 
-    async def _redeem_once(self, receipt: Receipt) -> None:
+    async def _redeem_once(self, receipt: DecisionReceipt) -> None:
         """Redeems a receipt, once. If the engine gives no answer it stays valid, whatever the fallback is."""
         outcome = await self._count_use(receipt, 1)
         if not outcome[ALLOWED]:
             raise ReceiptNotUsable("This receipt was redeemed before.")
 
-    async def _count_use(self, receipt: Receipt, uses: int) -> Outcome:
+    async def _count_use(self, receipt: DecisionReceipt, uses: int) -> Outcome:
         meter: Any = self.limiter.engine.meter(receipt.one_use_limit, METER_NAME, _ENGINE_ONLY)
         outcome: Outcome = await meter.decide(receipt.key, uses)
         if isinstance(outcome, DegradedOutcome):
@@ -146,15 +150,17 @@ class Checker:
             )
         return outcome
 
-    def answer(self, decision: RuleDecision, verdicts: bool = False, receipt: bool = False) -> check_schema.Answer:
+    def answer(
+        self, decision: RuleDecision, verdicts: bool = False, receipt: bool = False
+    ) -> check_schema.DecisionBody:
         """Returns the JSON answer for a decision."""
-        if not verdicts and not receipt and len(decision.answers) == 1 and not decision.denied:
-            outcome, (rule, shadow) = decision.answers[0], decision.heads[0]
+        if not verdicts and not receipt and len(decision.outcomes) == 1 and not decision.denied_matches:
+            outcome, (rule, shadow) = decision.outcomes[0], decision.labels[0]
             if type(outcome) is tuple and outcome[ALLOWED] and shadow is None:
                 return _single_pass(rule, decision.charges[0][0].limit, outcome)
-        allowed, remaining, retry_after_us, reset_after_us, delay_us, _, _ = decision.facts
+        allowed, remaining, retry_after_us, reset_after_us, delay_us, _, _ = decision.outcome
         limit = decision.limit
-        answer = check_schema.Answer(
+        answer = check_schema.DecisionBody(
             allowed,
             decision.rule,
             None if limit is None else limit.text,
@@ -168,7 +174,9 @@ class Checker:
             answer.why = decision.why
             refusal = decision.refusal
             if refusal is not None:
-                answer.refusal = check_schema.Refusal(refusal.status, refusal.body, refusal.type, refusal.redirect)
+                answer.refusal = check_schema.RefusalBody(
+                    refusal.status, refusal.body, refusal.type, refusal.redirect
+                )
         elif receipt:
             answer.receipt = self._receipts.write(self.limiter.receipts(decision))
             answer.expires_after = UNSET if (ttl := _slots_ttl_s(decision)) is None else ttl
@@ -177,33 +185,33 @@ class Checker:
         return answer
 
 
-def _single_pass(rule: str, limit: Limit, outcome: Outcome) -> check_schema.Answer:
+def _single_pass(rule: str, limit: Limit, outcome: Outcome) -> check_schema.DecisionBody:
     """Returns the answer of most calls: one rule applied, by its own limit, and allowed it.
 
     The general way takes three times as long as the decision.
     """
     _, remaining, _, reset_after_us, delay_us, _, _ = outcome
-    return check_schema.Answer(
+    return check_schema.DecisionBody(
         True, rule, limit.text, remaining, 0.0, reset_after_us / SECOND, delay_us / SECOND, degraded=False
     )
 
 
 def _slots_ttl_s(decision: RuleDecision) -> float | None:
     """Returns the seconds for which its slots are held; None if it holds none."""
-    slots = (part.limit for part in decision.parts)
+    slots = (part.limit for part in decision.counter_decisions)
     return min((limit.ttl_us / SECOND for limit in slots if isinstance(limit, Slots)), default=None)
 
 
-def _given_back(by_engine: bool) -> check_schema.Given:
-    return check_schema.Given(True) if by_engine else check_schema.Given(True, degraded=True)
+def _given_back(by_engine: bool) -> check_schema.RefundResultBody:
+    return check_schema.RefundResultBody(True) if by_engine else check_schema.RefundResultBody(True, degraded=True)
 
 
 def _is_slots(charge: ChargeReceipt) -> bool:
     return isinstance(parse(charge.limit), Slots)
 
 
-def _verdict(verdict: Verdict) -> check_schema.Verdict:
-    return check_schema.Verdict(
+def _verdict(verdict: Verdict) -> check_schema.VerdictBody:
+    return check_schema.VerdictBody(
         verdict.rule or "",
         None if verdict.limit is UNLIMITED else verdict.limit.text,
         verdict.allowed,

@@ -35,7 +35,7 @@ Span = Annotated[float, Meta(ge=0, le=31_622_400, description="Seconds.")]
 Token = Annotated[str, Meta(max_length=MAX_RECEIPT_CHARS, description="What an answer gave as its receipt.")]
 
 
-class Check(Struct, forbid_unknown_fields=True):
+class CheckBody(Struct, forbid_unknown_fields=True):
     """A call: may it pass?"""
 
     attributes: Attributes
@@ -46,7 +46,7 @@ class Check(Struct, forbid_unknown_fields=True):
     ] = False
 
 
-class Peek(Struct, forbid_unknown_fields=True):
+class PeekBody(Struct, forbid_unknown_fields=True):
     """A call: would it pass?"""
 
     attributes: Attributes
@@ -56,14 +56,14 @@ class Peek(Struct, forbid_unknown_fields=True):
     ] = False
 
 
-class Checks(Struct, forbid_unknown_fields=True):
+class ChecksBody(Struct, forbid_unknown_fields=True):
     """Several calls."""
 
-    checks: Annotated[list[Check], Meta(min_length=1)]
+    checks: Annotated[list[CheckBody], Meta(min_length=1)]
     together: Annotated[bool, Meta(description="All of them pass and are charged, or none is.")] = False
 
 
-class Reserve(Struct, forbid_unknown_fields=True):
+class ReserveBody(Struct, forbid_unknown_fields=True):
     """A place to be taken now and served later."""
 
     attributes: Attributes
@@ -72,13 +72,13 @@ class Reserve(Struct, forbid_unknown_fields=True):
     verdicts: bool = False
 
 
-class Redeem(Struct, forbid_unknown_fields=True):
+class ReceiptBody(Struct, forbid_unknown_fields=True):
     """A receipt."""
 
     receipt: Token
 
 
-class Refund(Struct, forbid_unknown_fields=True):
+class RefundBody(Struct, forbid_unknown_fields=True):
     """A receipt to be given back."""
 
     receipt: Token
@@ -88,7 +88,7 @@ class Refund(Struct, forbid_unknown_fields=True):
     ] = None
 
 
-class Commit(Struct, forbid_unknown_fields=True):
+class CommitBody(Struct, forbid_unknown_fields=True):
     """A receipt of a call that is done."""
 
     receipt: Token
@@ -98,7 +98,7 @@ class Commit(Struct, forbid_unknown_fields=True):
     ] = None
 
 
-class Verdict(Struct):
+class VerdictBody(Struct):
     """The verdict of one limit of one rule."""
 
     rule: str
@@ -109,12 +109,12 @@ class Verdict(Struct):
     reset_after: float
     delay: float
     cost: int
-    aside: Annotated[
+    shadow_kind: Annotated[
         str | None, Meta(description="shadow or candidate: decided in addition, and never refuses the call.")
     ]
 
 
-class Refusal(Struct):
+class RefusalBody(Struct):
     """The response that the rule configures for the client."""
 
     status: int
@@ -123,7 +123,7 @@ class Refusal(Struct):
     redirect: str | None
 
 
-class Answer(Struct):
+class DecisionBody(Struct):
     """The decision on a call."""
 
     allowed: bool
@@ -137,8 +137,8 @@ class Answer(Struct):
     why: Annotated[
         str | UnsetType | None, Meta(description="Why a rule refused without its limit; null if by its limit.")
     ] = UNSET
-    refusal: Refusal | UnsetType = UNSET
-    verdicts: list[Verdict] | UnsetType = UNSET
+    refusal: RefusalBody | UnsetType = UNSET
+    verdicts: list[VerdictBody] | UnsetType = UNSET
     receipt: str | UnsetType = UNSET
     expires_after: Annotated[
         float | UnsetType,
@@ -146,14 +146,14 @@ class Answer(Struct):
     ] = UNSET
 
 
-class Answers(Struct):
+class DecisionsBody(Struct):
     """The decisions on several calls, in the order of the request."""
 
     allowed: Annotated[bool, Meta(description="Whether all of them pass.")]
-    answers: list[Answer]
+    answers: list[DecisionBody]
 
 
-class Given(Struct):
+class RefundResultBody(Struct):
     """The result of giving back."""
 
     done: bool
@@ -168,21 +168,21 @@ class Given(Struct):
     ] = UNSET
 
 
-class Released(Struct):
+class ReleaseResultBody(Struct):
     """The result of releasing slots."""
 
     done: bool
     held: Annotated[bool, Meta(description="Whether all of them were held until now; false: one was lost.")]
 
 
-class Held(Struct):
+class HeldSlotsBody(Struct):
     """Whether the slots are still held."""
 
     held: bool
     expires_after: Annotated[float | None, Meta(description="Seconds; null if a slot was lost.")]
 
 
-class Trouble(Struct):
+class ErrorBody(Struct):
     """An error (RFC 9457)."""
 
     type: str

@@ -1,4 +1,4 @@
-"""Runs granian, the HTTP server, in a worker's event loop. grpc_server.py runs the one for Envoy's gRPC.
+"""Runs granian, the HTTP server, in a worker's event loop. hardened_grpc.py runs the one for Envoy's gRPC.
 
 granian gets a socket that listens already, because all workers accept from one.
 """
@@ -99,10 +99,10 @@ class HttpServer:
         self._idle_closer = asyncio.ensure_future(
             close_idle_connections(self._port, max_connections(), self._active)
         )
-        self.ended: Any = asyncio.ensure_future(self._server.serve())
+        self.completion: Any = asyncio.ensure_future(self._server.serve())
         await asyncio.sleep(0)  # now it listens, or has failed
-        if self.ended.done():
-            await self.ended
+        if self.completion.done():
+            await self.completion
         return self
 
     async def stop(self) -> None:
@@ -112,8 +112,8 @@ class HttpServer:
             _log.warning("HTTP calls were still running after %g s and are cut off", self._drain)
             self._on_timeout()
             if not await self._wait_ended(_LAST_RESPONSES_S):
-                self.ended.cancel()
+                self.completion.cancel()
 
     async def _wait_ended(self, seconds: float) -> bool:
-        done, _ = await asyncio.wait([self.ended], timeout=seconds)
+        done, _ = await asyncio.wait([self.completion], timeout=seconds)
         return bool(done)

@@ -25,33 +25,48 @@ class Verb(NamedTuple):
 VERBS: tuple[Verb, ...] = (
     Verb(
         "check",
-        check_schema.Check,
-        check_schema.Answer,
+        check_schema.CheckBody,
+        check_schema.DecisionBody,
         "May this call pass? Charges every rule that applies, or none.",
     ),
-    Verb("peek", check_schema.Peek, check_schema.Answer, "Would it? Charges nothing."),
-    Verb("checks", check_schema.Checks, check_schema.Answers, "Several calls: each by itself, or all or none."),
+    Verb("peek", check_schema.PeekBody, check_schema.DecisionBody, "Would it? Charges nothing."),
+    Verb(
+        "checks",
+        check_schema.ChecksBody,
+        check_schema.DecisionsBody,
+        "Several calls: each by itself, or all or none.",
+    ),
     Verb(
         "reserve",
-        check_schema.Reserve,
-        check_schema.Answer,
+        check_schema.ReserveBody,
+        check_schema.DecisionBody,
         "Take a place now, to be served after the answer's delay.",
     ),
     Verb(
         "refund",
-        check_schema.Refund,
-        check_schema.Given,
+        check_schema.RefundBody,
+        check_schema.RefundResultBody,
         "Give back what a receipt charged, or so much of it. Works once.",
     ),
-    Verb("commit", check_schema.Commit, check_schema.Given, "So much was used: give back the rest. Works once."),
+    Verb(
+        "commit",
+        check_schema.CommitBody,
+        check_schema.RefundResultBody,
+        "So much was used: give back the rest. Works once.",
+    ),
     Verb(
         "cancel",
-        check_schema.Redeem,
-        check_schema.Given,
+        check_schema.ReceiptBody,
+        check_schema.RefundResultBody,
         "Give a place back, as far as nobody built on it. Works once.",
     ),
-    Verb("renew", check_schema.Redeem, check_schema.Held, "Hold the slots of a receipt for another ttl."),
-    Verb("release", check_schema.Redeem, check_schema.Released, "Give the slots of a receipt back."),
+    Verb(
+        "renew",
+        check_schema.ReceiptBody,
+        check_schema.HeldSlotsBody,
+        "Hold the slots of a receipt for another ttl.",
+    ),
+    Verb("release", check_schema.ReceiptBody, check_schema.ReleaseResultBody, "Give the slots of a receipt back."),
 )
 _ERRORS = {
     400: "The request is not valid.",
@@ -68,12 +83,12 @@ _RECEIPT_ERRORS = {
 def description(batch: int) -> dict[str, Any]:
     """Returns the description, for a service that answers so many checks at a time."""
     structs = {struct for verb in VERBS for struct in (verb.request_type, verb.response_type)} | {
-        check_schema.Trouble
+        check_schema.ErrorBody
     }
     _, components = msgspec.json.schema_components(
         sorted(structs, key=lambda struct: struct.__name__), ref_template="#/components/schemas/{name}"
     )
-    components["Checks"]["properties"]["checks"]["maxItems"] = batch
+    components["ChecksBody"]["properties"]["checks"]["maxItems"] = batch
     return {
         "openapi": "3.1.0",
         "info": {
@@ -93,7 +108,7 @@ def _operation(verb: Verb) -> dict[str, Any]:
         and "attributes" not in verb.request_type.__struct_fields__
     )
     errors = sorted((_ERRORS | (_RECEIPT_ERRORS if redeems else {})).items())
-    problem = {"application/problem+json": {"schema": _reference(check_schema.Trouble)}}
+    problem = {"application/problem+json": {"schema": _reference(check_schema.ErrorBody)}}
     return {
         "operationId": verb.name,
         "summary": verb.summary,

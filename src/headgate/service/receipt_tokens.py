@@ -32,7 +32,7 @@ class InvalidReceipt(InvalidCharge):
     """A receipt token that this service did not sign."""
 
 
-class Receipt(msgspec.Struct, array_like=True):
+class DecisionReceipt(msgspec.Struct, array_like=True):
     """The charges of a decision, with a random nonce."""
 
     nonce: bytes
@@ -56,14 +56,14 @@ class ReceiptSigner:
 
     def __init__(self, secret: str) -> None:
         self._secret = secret.encode() or secrets.token_bytes(32)
-        self._decode = msgspec.msgpack.Decoder(Receipt).decode
+        self._decode = msgspec.msgpack.Decoder(DecisionReceipt).decode
 
     def write(self, charges: Sequence[ChargeReceipt]) -> str:
         """Returns the token of a new receipt for these charges."""
-        body = msgspec.msgpack.encode(Receipt(secrets.token_bytes(12), list(charges)))
+        body = msgspec.msgpack.encode(DecisionReceipt(secrets.token_bytes(12), list(charges)))
         return _base64(self._mac(body) + body)
 
-    def read(self, text: str) -> Receipt:
+    def read(self, text: str) -> DecisionReceipt:
         """Returns the receipt of a token; raises InvalidReceipt if it was not signed here."""
         try:
             raw = b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)

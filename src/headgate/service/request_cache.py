@@ -49,7 +49,7 @@ class CachedCheck:
     def __init__(self, plan: CallPlan) -> None:
         self.plan: CallPlan = plan
         meter, key, cost = plan.charges[0]
-        rule = plan.heads[0][0]
+        rule = plan.labels[0][0]
         self.decide: Callable[[], Awaitable[Outcome]] = partial(meter.decide, key, cost)
         self.decide_now: Callable[[], Outcome] | None = None  # if its engine is in memory
         if isinstance(meter, AsyncMemoryMeter):
@@ -85,7 +85,7 @@ class CachedCheck:
     @classmethod
     def from_plan(cls, plan: CallPlan) -> CachedCheck | None:
         """Returns None if the answer does not follow from one limit."""
-        if not plan.straight or len(plan.charges) != 1 or plan.heads[0][1] is not None:
+        if not plan.is_single_request or len(plan.charges) != 1 or plan.labels[0][1] is not None:
             return None
         return None if plan.charges[0][0].limit is UNLIMITED else cls(plan)
 

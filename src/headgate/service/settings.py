@@ -241,7 +241,7 @@ class Settings:
                     f"http, grpc and admin need addresses of their own; {one} and {other} are in each other's way."
                 )
 
-    def completed(self) -> Settings:
+    def with_secrets(self) -> Settings:
         """Returns a copy with generated secrets where none was set."""
         return replace(
             self,
@@ -345,7 +345,7 @@ def _from_file(path: str) -> dict[str, tuple[str, str]]:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         fault = read_toml.toml_fault(text, str(error))
-        raise InvalidSetting(f"{path}:{fault.place.line}: {fault.sentence}") from None
+        raise InvalidSetting(f"{path}:{fault.position.line}: {fault.sentence}") from None
     settings = {}
     for name, value in document.items():
         source = f"{path}:{_line_number(text, name)}"

@@ -138,7 +138,7 @@ def _check_free(address: Address) -> None:
 
 def _run_worker(settings: Settings, sockets: Sockets, ready: Callable[[], object], number: int = 0) -> None:
     """Runs a worker. Number 0 logs the rulebook's warnings for all."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc starts; see grpc_server.py
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc starts; see hardened_grpc.py
     if number > 0:
         logging.getLogger("headgate").addFilter(lambda record: record.msg != RULEBOOK_WARNING)
     with logged_native_output() if settings.log == "json" else nullcontext():

@@ -70,7 +70,9 @@ async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]
             servers.append(await http(sockets.admin, admin).start())
         ready()
         stopped = asyncio.ensure_future(stop.wait())
-        await asyncio.wait([stopped, *(server.ended for server in servers)], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            [stopped, *(server.completion for server in servers)], return_when=asyncio.FIRST_COMPLETED
+        )
         if not stop.is_set():
             raise RuntimeError("A server ended by itself.")
         app.draining = True

@@ -23,4 +23,4 @@ from headgate.clock import ManualClock
 from headgate.testing.engine_contract import Story, TurnedClock, engine_stories
 from headgate.testing.sync_adapter import SyncAdapter
 
-__all__ = ["SyncAdapter", "engine_stories", "ManualClock", "Story", "TurnedClock"]
+__all__ = ["ManualClock", "Story", "SyncAdapter", "TurnedClock", "engine_stories"]

@@ -104,20 +104,22 @@ def reservations_are_served_in_order_and_within_patience(engine: Engine, clock: 
 def what_is_given_back_can_be_taken_again(engine: Engine, clock: TurnedClock) -> None:
     meter = engine.meter(parse("3/hour"), "refunds")
     taken = meter.decide("key", 3)
-    assert meter.refund("key", 1, Receipt.of(taken, 3))[REMAINING] == 1
-    assert meter.refund("key", 3, Receipt.of(taken, 3, 1))[REMAINING] == 3
-    assert meter.refund("key", 3, Receipt.of(taken, 3, 3))[REMAINING] == 3
-    assert meter.refund("never seen", 3, Receipt.of(taken, 3))[REMAINING] == 3
+    assert meter.refund("key", 1, Receipt.from_outcome(taken, 3))[REMAINING] == 1
+    assert meter.refund("key", 3, Receipt.from_outcome(taken, 3, 1))[REMAINING] == 3
+    assert meter.refund("key", 3, Receipt.from_outcome(taken, 3, 3))[REMAINING] == 3
+    assert meter.refund("never seen", 3, Receipt.from_outcome(taken, 3))[REMAINING] == 3
 
 
 def a_cancelled_place_is_free_again(engine: Engine, clock: TurnedClock) -> None:
     meter = engine.meter(parse("1/s"), "cancels")
     meter.decide("key", 1)
     place = meter.decide("key", 1, HORIZON_US)
-    meter.refund("key", 1, Receipt.of(place, 1), True)
+    meter.refund("key", 1, Receipt.from_outcome(place, 1), True)
     assert meter.decide("key", 1, HORIZON_US)[DELAY_US] == SECOND
     clock.set_us(clock.now_us() + SECOND + 1)
-    assert meter.refund("key", 1, Receipt.of(place, 1), True)[REMAINING] == 0  # served: nothing comes back
+    assert (
+        meter.refund("key", 1, Receipt.from_outcome(place, 1), True)[REMAINING] == 0
+    )  # served: nothing comes back
 
 
 def charges_pass_together_or_not_at_all(engine: Engine, clock: TurnedClock) -> None:

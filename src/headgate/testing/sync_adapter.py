@@ -51,9 +51,9 @@ class SyncAdapter:
         """Gives access to the overrides of a rule."""
         return SyncOverrides(self, self.engine.overrides(rule))
 
-    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> SyncLedger:
+    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> SyncLedger:
         """Gives access to the quota grants of a limit."""
-        return SyncLedger(self, self.engine.assignments(limit, name, ttl_us, grace_us))
+        return SyncLedger(self, self.engine.quota_ledger(limit, name, ttl_us, grace_us))
 
     def shard(self, key: str) -> Hashable:
         """Names the part of the engine that answers for a key."""
@@ -71,7 +71,7 @@ class SyncMeter:
         self.meter = meter
         self.limit: Limit = meter.limit
         self.name: str = meter.name
-        self.terms: ChargeOptions | None = meter.terms
+        self.options: ChargeOptions | None = meter.options
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
         return self._run(self._decide(key, cost, patience_us))
@@ -117,8 +117,8 @@ class SyncLedger:
         self.limit: Limit = ledger.limit
         self.name: str = ledger.name
 
-    def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
-        return self._run(self.ledger.assign(key, holder, wanted, within_us))
+    def grant(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
+        return self._run(self.ledger.grant(key, holder, wanted, within_us))
 
     def leave(self, key: str, holder: str) -> None:
         self._run(self.ledger.leave(key, holder))

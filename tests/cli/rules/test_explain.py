@@ -47,7 +47,7 @@ def test_rules_that_apply_and_why_the_others_do_not(prompt: Prompt, book: str) -
     assert "header.x-staff is absent" in told["staff"]["why"]
     assert document["attributes"]["argument.x"] == "1"
     assert document["decision"]["allowed"]
-    assert [each["aside"] for each in document["decision"]["asides"]] == ["candidate"]
+    assert [each["shadow_kind"] for each in document["decision"]["shadow_verdicts"]] == ["candidate"]
 
 
 def test_people_get_tables_and_a_sentence(prompt: Prompt, book: str) -> None:

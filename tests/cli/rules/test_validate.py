@@ -41,7 +41,7 @@ def test_every_problem_has_its_line(prompt: Prompt, write: Write) -> None:
 def test_what_is_not_there_or_no_format_is_told_as_well(prompt: Prompt, write: Write) -> None:
     write(GOOD, "rules.txt")
     document = prompt.json("rules", "validate", "none.yaml", "rules.txt", code=2)
-    told = [file["problems"][0]["told"] for file in document["files"]]
+    told = [file["problems"][0]["message"] for file in document["files"]]
     assert told[0].startswith("none.yaml: The rulebook cannot be read")
     assert "no format of a rulebook" in told[1]
 

@@ -17,7 +17,7 @@ from headgate.gateway.bundle import compile_bundle, script_texts
 from headgate.rules import load
 from tests.cli.conftest import Prompt
 from tests.cli.rules.conftest import Write
-from tests.engines.redis.version_harness import close_all, editions_at, engines
+from tests.engines.redis.version_harness import close_all, engines, versions_at
 from tests.servers import Cluster, RedisServer
 from tests.servers.binaries import command
 from tests.servers.waiting import until
@@ -69,7 +69,7 @@ def test_the_same_text_is_not_pushed_again(prompt: Prompt, write: Write, where: 
     assert (document["pushed"], document["version"]) == (False, 1)
 
 
-def test_only_if_that_edition_is_in_force(prompt: Prompt, write: Write, where: tuple[str, ...]) -> None:
+def test_only_if_that_version_is_in_force(prompt: Prompt, write: Write, where: tuple[str, ...]) -> None:
     assert push(prompt, write, ONE, *where, "--if-version", "0") == 0
     assert push(prompt, write, TWO, *where, "--if-version", "1") == 0
     assert "somebody was faster" in prompt.told("rules", "push", write(ONE), *where, "--if-version", "1")
@@ -78,7 +78,7 @@ def test_only_if_that_edition_is_in_force(prompt: Prompt, write: Write, where: t
 def test_what_is_no_rulebook_is_not_pushed(prompt: Prompt, write: Write, where: tuple[str, ...]) -> None:
     assert push(prompt, write, "rules: [{name: a, limit: 10/minit}]", *where) == 2
     assert "10/minute" in prompt.err
-    assert prompt.json("rules", "history", *where) == {"in_force": None, "editions": []}
+    assert prompt.json("rules", "history", *where) == {"in_force": None, "versions": []}
 
 
 def author_without_a_user(server: RedisServer, book: str, *words: str) -> str:
@@ -87,10 +87,10 @@ def author_without_a_user(server: RedisServer, book: str, *words: str) -> str:
     push = [*words, sys.executable, "-m", "headgate.cli", "rules", "push", book, "--engine", server.url]
     done = subprocess.run(push, env=bare, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
-    edition = editions_at(server.url).current()
+    version = versions_at(server.url).current()
     close_all()
-    assert edition is not None
-    return edition.author
+    assert version is not None
+    return version.author
 
 
 def test_without_a_user_in_the_environment_the_account_answers_for_it(
@@ -128,7 +128,7 @@ def test_history_and_rollback(prompt: Prompt, write: Write, where: tuple[str, ..
     assert rows[0].split()[1:3] == ["in", "force"]
     assert rows[0].endswith("ann     back to 1; too much")
     document = prompt.json("rules", "history", *where)
-    assert (document["in_force"], [each["rolled_back_to"] for each in document["editions"]]) == (
+    assert (document["in_force"], [each["rolled_back_to"] for each in document["versions"]]) == (
         3,
         [1, None, None],
     )
@@ -182,7 +182,7 @@ def test_in_a_cluster_it_is_no_different(
 
 
 def document_of(server: RedisServer, version: int, prefix: str = "hg") -> dict[str, Any]:
-    """The document of an edition, as a gateway reads it."""
+    """The document of a version, as a gateway reads it."""
     paper = server.call("HGET", f"{prefix}2:rules", str(version))
     assert isinstance(paper, bytes)
     found: dict[str, Any] = json.loads(json.loads(paper)["document"])
@@ -242,7 +242,7 @@ def test_programs_follow_what_was_pushed_for_gateways_too(
         assert str(gate.check({}).limit) == "10/hour"
 
 
-def test_no_edition_names_a_script_whose_text_could_not_be_stored(
+def test_no_version_names_a_script_whose_text_could_not_be_stored(
     prompt: Prompt, write: Write, where: tuple[str, ...], server: RedisServer
 ) -> None:
     server.call("SET", "hg2:scripts", "somebody wrote here")
@@ -252,7 +252,7 @@ def test_no_edition_names_a_script_whose_text_could_not_be_stored(
 
 
 def test_what_is_stored_already_is_not_written_again(server: RedisServer) -> None:
-    editions_at(server.url)
+    versions_at(server.url)
     known = script_texts(compile_bundle(load.parse(ONE), 0))
     sha = next(iter(known))
     server.call("HSET", "hg2:scripts", sha, "left alone")
@@ -267,7 +267,7 @@ def test_a_rollback_works_the_bundle_out_anew(
     prompt: Prompt, write: Write, where: tuple[str, ...], server: RedisServer
 ) -> None:
     plain = json.dumps({"rules": [{"name": "a", "limit": "10/hour", "overrides": True}]})
-    editions_at(server.url).push(ONE, plain, format="yaml", author="ann")  # before there were bundles
+    versions_at(server.url).push(ONE, plain, format="yaml", author="ann")  # before there were bundles
     close_all()
     push(prompt, write, TWO, *where)
     server.call("DEL", "hg2:scripts")
@@ -285,7 +285,7 @@ def test_the_same_text_is_pushed_again_if_gateways_would_be_told_otherwise(
     prompt: Prompt, write: Write, where: tuple[str, ...], server: RedisServer
 ) -> None:
     plain = json.dumps({"rules": [{"name": "a", "limit": "10/hour", "overrides": True}]})
-    editions_at(server.url).push(ONE, plain, format="yaml", author="ann")
+    versions_at(server.url).push(ONE, plain, format="yaml", author="ann")
     close_all()
     document = prompt.json("rules", "push", write(ONE), *where)
     assert (document["pushed"], document["version"], document["same"]) == (True, 2, True)
@@ -322,7 +322,7 @@ def test_attributes_that_look_misspelled_are_said_and_pushed(
 def test_with_strict_they_are_not_pushed(prompt: Prompt, write: Write, where: tuple[str, ...]) -> None:
     assert push(prompt, write, TYPOS, *where, "--strict") == 2
     assert prompt.err.startswith('headgate: rules.yaml:2: rule "a": no gateway sets the attribute "ip": ')
-    assert prompt.json("rules", "history", *where) == {"in_force": None, "editions": []}
+    assert prompt.json("rules", "history", *where) == {"in_force": None, "versions": []}
 
 
 def test_a_limiter_that_follows_what_was_pushed_logs_them(

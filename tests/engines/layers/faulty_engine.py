@@ -27,7 +27,7 @@ class FaultyHand:
         self.meter = meter
         self.limit = meter.limit
         self.name = meter.name
-        self.terms: ChargeOptions | None = getattr(meter, "terms", None)
+        self.options: ChargeOptions | None = getattr(meter, "options", None)
         self._engine = engine
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
@@ -56,11 +56,11 @@ class Faulty:
             raise EngineUnavailable("The answer was lost.")
         return answer
 
-    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> Any:
-        return FaultyHand(self, self.engine.meter(limit, name, terms))
+    def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> Any:
+        return FaultyHand(self, self.engine.meter(limit, name, options))
 
-    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> Any:
-        return FaultyHand(self, self.engine.slots(limit, name, terms))
+    def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> Any:
+        return FaultyHand(self, self.engine.slots(limit, name, options))
 
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
@@ -76,8 +76,8 @@ class Faulty:
     def overrides(self, rule: str) -> Any:
         return self.engine.overrides(rule)
 
-    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Any:
-        return FaultyHand(self, self.engine.assignments(limit, name, ttl_us, grace_us))
+    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Any:
+        return FaultyHand(self, self.engine.quota_ledger(limit, name, ttl_us, grace_us))
 
     def shard(self, key: str) -> object:
         return key[0] if self._parts else 0

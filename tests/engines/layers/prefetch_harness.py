@@ -32,8 +32,8 @@ class Warehouse(MemoryEngine):
         self.reachable = True
         self.meanwhile: Callable[[], object] | None = None  # happens while a lease is on its way
 
-    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> MemoryMeter:
-        meter = super().meter(limit, name, terms)
+    def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> MemoryMeter:
+        meter = super().meter(limit, name, options)
         decide, refund = meter.decide, meter.refund
 
         def noted_decide(key: str, cost: int, patience_us: int | None = None) -> Outcome:

@@ -12,7 +12,7 @@ from headgate.engines.layers.fallback.breaker import (
     PROBING,
     SETTLING,
     Breaker,
-    Route,
+    BreakerRoute,
 )
 
 NOW = 1_700_000_000_000_000
@@ -27,7 +27,7 @@ def opened(now_us: int = NOW) -> Breaker:
     return breaker
 
 
-def route(breaker: Breaker, now_us: int) -> Route:
+def route(breaker: Breaker, now_us: int) -> BreakerRoute:
     return breaker.choose_route(now_us)[0]
 
 

@@ -64,8 +64,8 @@ class Watched(MemoryEngine):
         self.spoken: Callable[[Outcome], Outcome] = lambda facts: facts
         self.meanwhile: Callable[[], object] = lambda: None
 
-    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> Any:
-        return WatchedMeter(self, super().meter(limit, name, terms))
+    def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> Any:
+        return WatchedMeter(self, super().meter(limit, name, options))
 
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
@@ -80,7 +80,7 @@ class Watched(MemoryEngine):
 class WatchedMeter:
     def __init__(self, engine: Watched, meter: MemoryMeter) -> None:
         self.engine, self.meter = engine, meter
-        self.limit, self.name, self.terms = meter.limit, meter.name, meter.terms
+        self.limit, self.name, self.options = meter.limit, meter.name, meter.options
         self.retune, self.reset = meter.retune, meter.reset
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
@@ -161,12 +161,12 @@ def lost() -> None:
 def test_a_refusal_is_repeated_and_grows_old(room: Room) -> None:
     limiter, start_us = room.process(), room.clock.now_us()
     assert limiter.take("key", 5)
-    assert limiter.take("key").facts == (False, 0, 1_000_000, 5_000_000, 0, start_us, 0)
+    assert limiter.take("key").outcome == (False, 0, 1_000_000, 5_000_000, 0, start_us, 0)
     room.clock.advance(0.4)
-    assert limiter.take("key").facts == (False, 0, 600_000, 4_600_000, 0, start_us + 400_000, 0)
+    assert limiter.take("key").outcome == (False, 0, 600_000, 4_600_000, 0, start_us + 400_000, 0)
     assert (room.questions, memo_of(limiter).hits) == (2, 1)
     room.clock.advance(0.599999)
-    assert limiter.take("key").facts[RETRY_AFTER_US] == 1
+    assert limiter.take("key").outcome[RETRY_AFTER_US] == 1
     assert (room.questions, memo_of(limiter).hits) == (2, 2)
     room.clock.advance(0.000001)
     assert limiter.take("key")
@@ -633,11 +633,11 @@ def test_the_law_on_random_walks_of_two_processes(walk: list[Event], text: str) 
             elif told:
                 passed[who].append(told)
             else:
-                known.setdefault(keys, []).append(Asked(now_us, told.key, cost, told.facts))
+                known.setdefault(keys, []).append(Asked(now_us, told.key, cost, told.outcome))
         elif verb == "refund" and passed[who]:
             back = passed[who].pop()
             limiter.refund(back)
-            end(known, {part.key for part in back.parts})
+            end(known, {part.key for part in back.counter_decisions})
         elif verb == "reset":
             limiter.reset(key)
             end(known, {key})

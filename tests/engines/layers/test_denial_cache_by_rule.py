@@ -85,12 +85,12 @@ def test_what_others_of_the_name_remember_is_not_repeated_to_one_who_counts(room
 
 
 def test_what_is_aside_is_always_asked(room: Room) -> None:
-    meter = room.rule(aside=True)
+    meter = room.rule(is_shadow=True)
     assert [meter.decide("k", 1)[ALLOWED] for _ in range(5)] == [True, False, False, False, False]
     assert room.questions == 5
 
 
-@pytest.mark.parametrize("terms", [{"aside": True}, {"lockout": Lockout(100, 60_000_000, 1)}])
+@pytest.mark.parametrize("terms", [{"is_shadow": True}, {"lockout": Lockout(100, 60_000_000, 1)}])
 def test_together_with_such_a_one_all_are_asked(room: Room, terms: dict[str, Any]) -> None:
     plain, such = room.rule("plain"), room.rule("such", **terms)
     alone, both = [(plain, "a", 1), (plain, "b", 1)], [(plain, "k", 1), (such, "k", 1)]

@@ -61,7 +61,7 @@ def test_no_exception_reaches_a_caller(instead: FallbackMode, clock: ManualClock
     lease.release()  # it ends by itself
     assert engine.lost_refunds == 2  # of the decision before, which had two counts
     assert engine.lost_resets
-    assert engine.opened == 1
+    assert engine.opened_count == 1
     with pytest.raises(InvalidCharge):
         limiter.take("key", -1)
     with pytest.raises(InvalidCharge):
@@ -89,7 +89,7 @@ def test_allow_refuses_nothing(clock: ManualClock) -> None:
     clock.advance(0.5)
     assert meter.decide("key", 1)[0] is False  # at once it is the engine that decides
     assert engine.state() is CLOSED
-    assert engine.degraded == 50
+    assert engine.degraded_count == 50
 
 
 def test_deny_passes_nothing_and_says_when_to_come_back(clock: ManualClock) -> None:
@@ -126,7 +126,7 @@ def test_a_trickle_is_answered_by_the_share_and_told_at_once(clock: ManualClock)
         assert isinstance(meter.decide("key", 1), DegradedOutcome)
         wire.down = False
         assert not isinstance(meter.decide("key", 1), DegradedOutcome)
-    assert (engine.state(), engine.opened, engine.degraded) == (CLOSED, 0, 20)
+    assert (engine.state(), engine.opened_count, engine.degraded_count) == (CLOSED, 0, 20)
     assert meter.decide("key", 0)[1] == 60
     assert engine.shard_of("key").is_healthy
     assert not engine.shard_of("key").counts
@@ -265,8 +265,8 @@ def test_a_refund_goes_to_whoever_admitted(clock: ManualClock) -> None:
     before = meter.decide("key", 10)
     wire.down = True
     here = meter.decide("key", 20)
-    assert meter.refund("key", 20, Receipt.of(here, 20))[1] == 90
-    assert meter.refund("key", 10, Receipt.of(before, 10))[1] == 90  # lost
+    assert meter.refund("key", 20, Receipt.from_outcome(here, 20))[1] == 90
+    assert meter.refund("key", 10, Receipt.from_outcome(before, 10))[1] == 90  # lost
     assert engine.lost_refunds == 1
     gone = meter.decide("key", 30)
     wire.down = False
@@ -275,9 +275,9 @@ def test_a_refund_goes_to_whoever_admitted(clock: ManualClock) -> None:
     clock.advance(1)
     meter.decide("key", 1)
     assert inner.decide("key", 0)[1] == 58
-    meter.refund("key", 30, Receipt.of(gone, 30))  # its share is gone, and the engine was told a sum
+    meter.refund("key", 30, Receipt.from_outcome(gone, 30))  # its share is gone, and the engine was told a sum
     assert inner.decide("key", 0)[1] == 58
-    meter.refund("key", 10, Receipt.of(before, 10))
+    meter.refund("key", 10, Receipt.from_outcome(before, 10))
     assert inner.decide("key", 0)[1] == 68
 
 
@@ -288,7 +288,7 @@ def test_a_refund_of_what_was_merely_allowed_gives_nothing(clock: ManualClock) -
     allowed = meter.decide("key", 5)
     wire.down = False
     assert meter.decide("key", 5)[1] == 5
-    meter.refund("key", 5, Receipt.of(allowed, 5))
+    meter.refund("key", 5, Receipt.from_outcome(allowed, 5))
     assert meter.decide("key", 0)[1] == 5
 
 
@@ -324,7 +324,7 @@ def test_a_refund_of_an_earlier_outage_gives_nothing_in_this_one(clock: ManualCl
     meter.decide("key", 10)
     wire.down = True
     assert meter.decide("key", 1)[1] == 59
-    assert meter.refund("key", 30, Receipt.of(earlier, 30))[1] == 59
+    assert meter.refund("key", 30, Receipt.from_outcome(earlier, 30))[1] == 59
 
 
 def test_coming_and_going_is_one_outage(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
@@ -337,7 +337,7 @@ def test_coming_and_going_is_one_outage(clock: ManualClock, caplog: pytest.LogCa
         wire.down = False
         clock.advance(0.5)
         meter.decide("key", 1)
-    assert (engine.opened, len(caplog.messages)) == (5, 1)
+    assert (engine.opened_count, len(caplog.messages)) == (5, 1)
     clock.advance(1)
     meter.decide("key", 1)
     assert len(caplog.messages) == 2

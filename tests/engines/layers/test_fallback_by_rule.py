@@ -52,7 +52,7 @@ def test_what_a_rule_does_not_say_the_engine_does(own: FallbackMode | None) -> N
 
 def test_without_any_it_is_as_if_it_were_not_there(room: Room) -> None:
     meter, slots = room.rule("none"), room.engine.slots(parse_slots(), "s")
-    receipt = Receipt.of(meter.decide("k", 1), 1)
+    receipt = Receipt.from_outcome(meter.decide("k", 1), 1)
     room.outage()
     asked = room.wire.asked
     for _ in range(10):
@@ -66,7 +66,7 @@ def test_without_any_it_is_as_if_it_were_not_there(room: Room) -> None:
     assert room.wire.asked == asked + 70  # however often it failed
     room.wire.down = False
     assert meter.decide("k", 1)[:2] == (True, 8)  # at once
-    assert room.inside.opened == room.inside.degraded == 0
+    assert room.inside.opened_count == room.inside.degraded_count == 0
 
 
 def parse_slots() -> Slots:
@@ -125,8 +125,8 @@ def test_one_without_a_fallback_fails_for_all(room: Room) -> None:
 
 
 def test_what_is_aside_stands_in_nobodys_way(room: Room) -> None:
-    aside, local = room.rule("aside", "deny", aside=True), room.rule("local", "local")
-    silent, none = room.rule("silent", aside=True), room.rule("none")
+    aside, local = room.rule("aside", "deny", is_shadow=True), room.rule("local", "local")
+    silent, none = room.rule("silent", is_shadow=True), room.rule("none")
     assert [facts[ALLOWED] for facts in room.together((aside, "k", 11), (local, "k", 1), (silent, "k", 11))] == [
         False,
         True,
@@ -150,7 +150,7 @@ def test_what_is_aside_stands_in_nobodys_way(room: Room) -> None:
 def test_what_is_aside_owes_nothing_even_under_the_same_name() -> None:
     room = Room()
     local = room.rule("n", "local")
-    shadow, free = room.rule("n", "local", aside=True), room.rule("n", "allow")
+    shadow, free = room.rule("n", "local", is_shadow=True), room.rule("n", "allow")
     room.outage()
     local.decide("k", 2)
     shadow.decide("k", 3)
@@ -192,12 +192,14 @@ def test_a_question_that_commits_nothing_charges_nothing(room: Room) -> None:
 def test_what_is_told_of_it(caplog: pytest.LogCaptureFixture) -> None:
     room = Room()
     engine = room.inside
-    words = dict(engine.laws(DAY, 2, ChargeOptions("a", fallback="local", lockout=Lockout(1, 1, 1))))["fallback"]
+    words = dict(engine.guarantees(DAY, 2, ChargeOptions("a", fallback="local", lockout=Lockout(1, 1, 1))))[
+        "fallback"
+    ]
     assert "goes on with 5/day fixed" in words
     assert words.endswith("meanwhile nobody is locked out")
-    assert list(engine.laws(DAY, 2)) == list(engine.laws(DAY, 2, ChargeOptions("a"))) == []
-    assert list(engine.laws(DAY, 2, ChargeOptions("a", fallback="deny", aside=True))) == []
-    assert "passes" in dict(engine.laws(DAY, 2, ChargeOptions("a", fallback="allow")))["fallback"]
+    assert list(engine.guarantees(DAY, 2)) == list(engine.guarantees(DAY, 2, ChargeOptions("a"))) == []
+    assert list(engine.guarantees(DAY, 2, ChargeOptions("a", fallback="deny", is_shadow=True))) == []
+    assert "passes" in dict(engine.guarantees(DAY, 2, ChargeOptions("a", fallback="allow")))["fallback"]
     one, two = room.rule("one", "local"), room.rule("two", "deny")
     room.outage()
     with caplog.at_level(logging.WARNING, "headgate"):

@@ -132,9 +132,9 @@ def test_two_seconds_after_it_is_back_it_alone_decides(events: list[Event], size
             fleet.on(Event(250, member, "take", 1))
     fleet._pass(2000)
     for engine, wire, meter in zip(fleet.engines, fleet.wires, fleet.meters, strict=True):
-        before = engine.degraded
+        before = engine.degraded_count
         meter.decide("key", 1)
         asked = wire.asked
         facts = meter.decide("key", 1)
-        assert (engine.state(), wire.asked - asked, engine.degraded - before) == (CLOSED, 1, 0)
+        assert (engine.state(), wire.asked - asked, engine.degraded_count - before) == (CLOSED, 1, 0)
         assert facts[1] <= 100

@@ -102,7 +102,7 @@ def test_many_threads_and_one_probe(clock: ManualClock) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert engine.degraded == 800
+    assert engine.degraded_count == 800
     assert wire.asked <= 6  # three in a row, and what was under way with them
     count = engine.shard_of("key").counts[meter.tag("key")]
     assert count.unsettled_units == 800

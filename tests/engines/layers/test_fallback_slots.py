@@ -40,7 +40,7 @@ def back(engine: Settled, wire: Faulty, clock: ManualClock) -> None:
 def test_a_lease_of_the_engine_lasts_as_long_as_it_was_given(instead: FallbackMode, clock: ManualClock) -> None:
     engine, wire = stands(instead, clock)
     meter = engine.slots(Slots(3, TTL), "slots")
-    fence = meter.acquire("key").facts[6]
+    fence = meter.acquire("key").outcome[6]
     clock.advance(10)
     expires_us = meter.renew("key", fence)
     wire.down = True
@@ -75,7 +75,7 @@ def test_allow_gives_leases_that_never_repeat(clock: ManualClock) -> None:
     engine, wire = stands("allow", clock)
     meter = engine.slots(Slots(1, TTL), "slots")
     wire.down = True
-    fences = [meter.acquire("key").facts[6] for _ in range(100)]
+    fences = [meter.acquire("key").outcome[6] for _ in range(100)]
     assert fences == sorted(set(fences))
     assert fences[0] == clock.now_us()
     assert meter.free("key")[0]
@@ -107,18 +107,18 @@ def test_local_gives_a_share(clock: ManualClock) -> None:
         engine, wire = stands("local", clock, 3, rank)
         meter = engine.slots(Slots(4, TTL), "slots")
         wire.down = True
-        held.append(sum(meter.acquire("key").facts[0] for _ in range(5)))
+        held.append(sum(meter.acquire("key").outcome[0] for _ in range(5)))
     assert held == [2, 1, 1]
     engine, wire = stands("local", clock, 3, 2)
     wire.down = True
-    assert not engine.slots(Slots(2, TTL), "slots").acquire("key").facts[0]  # none for the third
+    assert not engine.slots(Slots(2, TTL), "slots").acquire("key").outcome[0]  # none for the third
 
 
 def test_a_lease_of_a_share_moves_to_the_engine_when_that_is_back(clock: ManualClock) -> None:
     engine, wire = stands("local", clock)
     meter = engine.slots(Slots(2, TTL), "slots")
     wire.down = True
-    first, second = (meter.acquire("key").facts[6] for _ in range(2))
+    first, second = (meter.acquire("key").outcome[6] for _ in range(2))
     clock.advance(20)
     assert meter.renew("key", first) == clock.now_us() + TTL * 1_000_000
     assert meter.renew("key", second) == clock.now_us() + TTL * 1_000_000
@@ -148,27 +148,27 @@ def test_while_settling_a_slot_must_be_free_in_the_share_too(clock: ManualClock)
     wire.down = False
     clock.advance(0.1)
     meter.free("key")
-    assert not meter.acquire("key").facts[0]
+    assert not meter.acquire("key").outcome[0]
     clock.advance(1)
-    assert meter.acquire("key").facts[0]
+    assert meter.acquire("key").outcome[0]
 
 
 def test_the_line_goes_on_here(clock: ManualClock) -> None:
     engine, wire = stands("local", clock)
     meter = engine.slots(Slots(1, TTL), "slots")
     wire.down = True
-    fence = meter.acquire("key").facts[6]
+    fence = meter.acquire("key").outcome[6]
     facts, ticket = meter.acquire("key", None, True)
     assert not facts[0]
     assert ticket is not None
     assert meter.release("key", fence)
-    assert not meter.acquire("key").facts[0]  # nobody before a waiter
-    assert meter.acquire("key", ticket, True).facts[0]
+    assert not meter.acquire("key").outcome[0]  # nobody before a waiter
+    assert meter.acquire("key", ticket, True).outcome[0]
     _, other = meter.acquire("key", None, True)
     assert other is not None
     meter.leave("key", other)
     meter.reset("key")
-    assert meter.acquire("key").facts[0]
+    assert meter.acquire("key").outcome[0]
     assert engine.lost_resets == 1
 
 

@@ -152,7 +152,7 @@ def test_a_leased_decision_says_what_single_takes_at_that_instant_would(text: st
         assert (decision.allowed, decision.remaining, decision.retry_after, decision.delay) == (
             *(single.allowed, single.remaining, single.retry_after, single.delay),
         )
-        assert 0 <= single.facts[3] - decision.facts[3] <= (2 if text == "700/s burst 1000" else 0)
+        assert 0 <= single.outcome[3] - decision.outcome[3] <= (2 if text == "700/s burst 1000" else 0)
     kiosk.engine.close()
 
 
@@ -196,7 +196,7 @@ def test_no_more_returns_into_a_stock_than_was_taken_from_it(kiosk: Kiosk) -> No
     decision = kiosk.takes(5)[-1]
     meter: Any = decision.source
     for _ in range(20):  # a caller that forgets what it gave back
-        meter.refund("k", 1, Receipt.of(decision.facts, 1))
+        meter.refund("k", 1, Receipt.from_outcome(decision.outcome, 1))
     batch = meter.table.batches["k"]
     assert (batch.unready, batch.receipt.cost) == (5, 5)  # the rest went to the inner engine, to judge
 

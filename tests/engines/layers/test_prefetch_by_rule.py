@@ -35,7 +35,7 @@ class Room:
     def lends(self, terms: ChargeOptions | None, name: str = "n") -> list[int]:
         """What the warehouse is asked when somebody takes 50 times."""
         meter = self.engine.meter(DAY, name, terms)
-        assert meter.terms is terms
+        assert meter.options is terms
         self.warehouse.costs.clear()
         assert all(meter.decide("k", 1)[ALLOWED] for _ in range(50))
         return self.warehouse.costs
@@ -138,18 +138,18 @@ def test_what_is_not_leased_goes_straight_through() -> None:
 def test_each_is_told_its_own_law() -> None:
     off, on = PrefetchEngine(Warehouse(), hold_us=None), PrefetchEngine(Warehouse())
     assert (
-        list(off.laws(DAY, 4))
-        == list(off.laws(DAY, 4, ChargeOptions("r")))
-        == list(on.laws(DAY, 4, ChargeOptions("r")))
+        list(off.guarantees(DAY, 4))
+        == list(off.guarantees(DAY, 4, ChargeOptions("r")))
+        == list(on.guarantees(DAY, 4, ChargeOptions("r")))
         == []
     )
-    ((_, words),) = off.laws(DAY, 4, ChargeOptions("r", prefetch=(20_000, 30)))
+    ((_, words),) = off.guarantees(DAY, 4, ChargeOptions("r", prefetch=(20_000, 30)))
     assert "at most 30 units each" in words
     assert "at most 120 units are kept from others, for at most 20 ms" in words
-    assert "for at most 100 ms" in dict(on.laws(DAY, 4))["prefetch"]
+    assert "for at most 100 ms" in dict(on.guarantees(DAY, 4))["prefetch"]
     locks = ChargeOptions("r", prefetch=(20_000, 30), lockout=LOCK)
-    assert "never prefetched, because its rule has a lockout" in dict(on.laws(DAY, 4, locks))["prefetch"]
-    paced = dict(off.laws(parse("10/s smooth"), 4, ChargeOptions("r", prefetch=(20_000, 30))))["prefetch"]
+    assert "never prefetched, because its rule has a lockout" in dict(on.guarantees(DAY, 4, locks))["prefetch"]
+    paced = dict(off.guarantees(parse("10/s smooth"), 4, ChargeOptions("r", prefetch=(20_000, 30))))["prefetch"]
     assert paced.endswith("decided by the engine itself.")
 
 

@@ -140,5 +140,5 @@ def test_nothing_is_lost(text: str, steps: list[tuple[str, int, int]], refunded:
         for number in refunded & {len(decisions) - 1, len(decisions) - 3}:
             kiosk.limiter.refund(decisions[number])
     kiosk.engine.close()
-    kept = sum(decision.cost - decision.given_back for decision in decisions)
+    kept = sum(decision.cost - decision.refunded_units for decision in decisions)
     assert (kiosk.counted(), kiosk.engine.lost_units) == (kept, 0)

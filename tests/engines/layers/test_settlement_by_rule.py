@@ -48,7 +48,7 @@ def test_what_a_share_let_pass_is_given_back_if_another_fails_or_is_denied() -> 
 
 def test_when_accounts_are_settled_a_refusal_aside_gives_nothing_back() -> None:
     room = Room()
-    aside, local = room.rule("aside", aside=True), room.rule("local", "local")
+    aside, local = room.rule("aside", is_shadow=True), room.rule("local", "local")
     room.outage()
     for _ in range(3):
         local.decide("k", 1)
@@ -131,7 +131,7 @@ def test_members_are_joined_when_the_first_rule_is_local() -> None:
     engine = FallbackEngine(wire, fallback=None, members=known, clock=clock)
     engine.meter(DAY, "none")
     allow = engine.meter(DAY, "allow", ChargeOptions("allow", fallback="allow"))
-    engine.meter(DAY, "aside", ChargeOptions("aside", fallback="local", aside=True))
+    engine.meter(DAY, "aside", ChargeOptions("aside", fallback="local", is_shadow=True))
     allow.decide("k", 1)
     assert not known.engines
     assert not engine.uses_shares

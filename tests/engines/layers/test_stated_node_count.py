@@ -80,7 +80,7 @@ def test_they_hold_at_least_one_slot() -> None:
     wire.down = True
     engine = Settled(wire, fallback="local", members=Membership(count=3), clock=clock)
     slots = engine.slots(Slots(2), "held")
-    assert [slots.acquire("key").facts[0] for _ in range(2)] == [True, False]
+    assert [slots.acquire("key").outcome[0] for _ in range(2)] == [True, False]
 
 
 def test_a_share_starts_used_where_the_limit_was() -> None:

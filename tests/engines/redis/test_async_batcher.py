@@ -112,7 +112,7 @@ async def test_together_is_the_same_as_one_after_the_other(text: str, driven_ser
                     decisions = await asyncio.gather(*(limiter.take(key, cost) for key, cost in batch))
                 else:
                     decisions = [await limiter.take(key, cost) for key, cost in batch]
-                heard += [decision.facts for decision in decisions]
+                heard += [decision.outcome for decision in decisions]
                 heard.append(sorted((key, driven_server.call("DUMP", key)) for key in _keys(driven_server)))
         return heard
 

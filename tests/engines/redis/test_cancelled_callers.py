@@ -93,12 +93,12 @@ async def test_no_place_is_given_back_twice(text: str, redis_server: RedisServer
         stays = places.pop(10)
         for place in places:
             await place.cancel()
-        served = stays.decision.facts[5] / 1e6 + stays.delay
+        served = stays.decision.outcome[5] / 1e6 + stays.delay
 
         async def look() -> object:
             place = await limiter.reserve("key")
             await place.cancel()
-            after = place.decision.facts[5] / 1e6 + place.delay - served
+            after = place.decision.outcome[5] / 1e6 + place.delay - served
             assert after > 59
             return None if after < 61 else f"the next place is {after:.0f} s behind the one that stays"
 
@@ -188,7 +188,7 @@ async def test_a_ticket_whose_waiter_left_holds_nobody_up(redis_server: RedisSer
             await limiter.peek("key")
             with pytest.raises(RateLimited) as refused:
                 await limiter.acquire("key")
-            assert refused.value.decision.facts[6] == 1  # the next in line
+            assert refused.value.decision.outcome[6] == 1  # the next in line
             await lease.release()
 
 

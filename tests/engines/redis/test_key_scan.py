@@ -53,8 +53,8 @@ def test_every_algorithm_is_found_by_its_name_and_key(server: RedisServer) -> No
         *((name, f"of {name}", "ann") for name in LIMITS),
         ("slots", "of slots", "ann"),
     }
-    assert all(each.size and each.ttl_ms and each.ttl_ms > 0 and each.told for each in found)
-    assert (survey.found, survey.stopped) == (7, False)
+    assert all(each.size and each.ttl_ms and each.ttl_ms > 0 and each.is_readable for each in found)
+    assert (survey.key_count, survey.stopped) == (7, False)
 
 
 def test_what_is_not_ours_is_not_told(server: RedisServer) -> None:
@@ -76,8 +76,8 @@ def test_strange_keys_are_told_as_they_are_and_long_ones_by_their_hash(server: R
         limiter.take("x" * 300)
     found, _ = walked(server.url)
     assert {each.name for each in found} == {"a:b {c}"}
-    assert {each.key for each in found if each.told} == set(strange)
-    assert [each.key[:2] for each in found if not each.told] == ["%#"]
+    assert {each.key for each in found if each.is_readable} == set(strange)
+    assert [each.key[:2] for each in found if not each.is_readable] == ["%#"]
 
 
 def test_a_name_narrows_it_also_where_it_is_special(server: RedisServer) -> None:

@@ -158,7 +158,7 @@ class World:
             self.state.waiting[:] = []
         else:
             self.opened += 1
-            assert self.state.opened(entry, self.opened)
+            assert self.state.set_connection(entry, self.opened)
             wake(self.state)
 
 
@@ -388,7 +388,7 @@ def test_what_is_never_released_is_taken_back_after_its_users_deadline() -> None
     assert healed is state.entries[0]
     assert healed is not entry
     assert connection.ended
-    assert state.opened(healed, Connection())
+    assert state.set_connection(healed, Connection())
     assert state.claim(next_one, 9.0)
     entry.user = None  # the lost one comes to its end after all
     assert state.entries[0].user is next_one

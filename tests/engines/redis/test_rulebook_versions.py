@@ -16,7 +16,7 @@ from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import InvalidRule
 from headgate.rules.distribution.version import MAX_BYTES, RulebookVersion
 from headgate.rules.distribution.versions import AsyncRulebookVersions, RulebookVersions
-from tests.engines.redis.version_harness import KEY, close_all, editions_at, engines, pushed
+from tests.engines.redis.version_harness import KEY, close_all, engines, pushed, versions_at
 from tests.servers import BASE_US, Cluster, RedisServer
 
 
@@ -31,10 +31,10 @@ def test_the_key_is_an_api() -> None:
     assert keys.rules_key("shop") == b"shop2:rules"
 
 
-def test_an_edition_is_what_was_pushed(driven_server: RedisServer) -> None:
-    editions = editions_at(driven_server.url)
-    assert (editions.version(), editions.current(), editions.get(1), editions.history()) == (0, None, None, [])
-    one = pushed(editions, "one")
+def test_a_version_is_what_was_pushed(driven_server: RedisServer) -> None:
+    versions = versions_at(driven_server.url)
+    assert (versions.version(), versions.current(), versions.get(1), versions.history()) == (0, None, None, [])
+    one = pushed(versions, "one")
     assert one == RulebookVersion(
         version=1,
         at_us=one.at_us,
@@ -46,36 +46,36 @@ def test_an_edition_is_what_was_pushed(driven_server: RedisServer) -> None:
     )
     assert 0 <= one.at_us - BASE_US < 60_000_000
     driven_server.clock.advance_us(7_000_000)
-    two = pushed(editions, "two Ω\n\0\U0001f512", note="")
+    two = pushed(versions, "two Ω\n\0\U0001f512", note="")
     assert (two.version, two.at_us - one.at_us >= 7_000_000) == (2, True)
-    assert (editions.version(), editions.stamp()) == (2, (2, two.at_us))
-    assert (editions.current(), editions.get(1), editions.get(2), editions.get(3)) == (two, one, two, None)
-    assert editions.history() == [two, one]
+    assert (versions.version(), versions.stamp()) == (2, (2, two.at_us))
+    assert (versions.current(), versions.get(1), versions.get(2), versions.get(3)) == (two, one, two, None)
+    assert versions.history() == [two, one]
 
 
 async def test_the_same_awaited(server: RedisServer) -> None:
     engine = AsyncRedisEngine(server.url)
-    editions = AsyncRulebookVersions(AsyncRedisVersionStore(engine))
-    assert (await editions.version(), await editions.current(), await editions.history()) == (0, None, [])
-    one = await editions.push("# one", "{}", format="yaml", author="ana", expected=0)
-    two = await editions.push("# two", "{}", format="toml", author="bo", note="more")
+    versions = AsyncRulebookVersions(AsyncRedisVersionStore(engine))
+    assert (await versions.version(), await versions.current(), await versions.history()) == (0, None, [])
+    one = await versions.push("# one", "{}", format="yaml", author="ana", expected=0)
+    two = await versions.push("# two", "{}", format="toml", author="bo", note="more")
     with pytest.raises(InvalidRule, match="somebody was faster"):
-        await editions.push("# three", "{}", format="yaml", author="ana", expected=1)
-    three = await editions.rollback(author="bo")
+        await versions.push("# three", "{}", format="yaml", author="ana", expected=1)
+    three = await versions.rollback(author="bo")
     assert (three.version, three.text, three.rolled_back_to) == (3, "# one", 1)
-    assert await editions.history() == [three, two, one]
-    assert await editions.get(2) == two
-    assert (await editions.current(), await editions.stamp()) == (three, (3, three.at_us))
+    assert await versions.history() == [three, two, one]
+    assert await versions.get(2) == two
+    assert (await versions.current(), await versions.stamp()) == (three, (3, three.at_us))
     await engine.close()
 
 
 def test_a_cluster_keeps_them_on_one_node(cluster: Cluster) -> None:
-    editions = editions_at(cluster.url)
+    versions = versions_at(cluster.url)
     for n in range(3):
-        pushed(editions, f"book {n}", expected=n)
-    assert [edition.version for edition in editions.history()] == [3, 2, 1]
-    assert editions.rollback(to=1, author="bo").text == "# book 0"
-    assert editions.version() == 4
+        pushed(versions, f"book {n}", expected=n)
+    assert [version.version for version in versions.history()] == [3, 2, 1]
+    assert versions.rollback(to=1, author="bo").text == "# book 0"
+    assert versions.version() == 4
 
 
 def test_the_node_that_keeps_them_is_asked_at_once(cluster: Cluster) -> None:
@@ -86,34 +86,34 @@ def test_the_node_that_keeps_them_is_asked_at_once(cluster: Cluster) -> None:
 
     tags: list[bytes] = []
     engines.append(Heard(cluster.url))
-    editions = RulebookVersions(RedisVersionStore(engines[-1]))
-    pushed(editions, "one")
-    editions.history()
-    editions.current()
+    versions = RulebookVersions(RedisVersionStore(engines[-1]))
+    pushed(versions, "one")
+    versions.history()
+    versions.current()
     assert set(tags) == {KEY.encode()}
 
 
 async def test_a_cluster_awaited(cluster: Cluster) -> None:
     engine = AsyncRedisEngine(cluster.url)
-    editions = AsyncRulebookVersions(AsyncRedisVersionStore(engine))
-    one = await editions.push("# one", "{}", format="yaml", author="ana")
-    assert await editions.current() == one
+    versions = AsyncRulebookVersions(AsyncRedisVersionStore(engine))
+    one = await versions.push("# one", "{}", format="yaml", author="ana")
+    assert await versions.current() == one
     await engine.close()
 
 
 def test_the_last_twenty_are_kept_in_one_key_that_never_expires(server: RedisServer) -> None:
-    editions = editions_at(server.url)
+    versions = versions_at(server.url)
     for n in range(1, 26):
-        assert pushed(editions, f"book {n}").version == n == editions.version()
-    assert [edition.version for edition in editions.history()] == list(range(25, 5, -1))
-    assert [edition.text for edition in editions.history()][-1] == "# book 6"
+        assert pushed(versions, f"book {n}").version == n == versions.version()
+    assert [version.version for version in versions.history()] == list(range(25, 5, -1))
+    assert [version.text for version in versions.history()][-1] == "# book 6"
     assert server.call("HLEN", KEY) == MAX_VERSIONS + 2
     assert server.call("KEYS", "*") == [KEY.encode()]
     assert server.call("TTL", KEY) == -1
 
 
 def test_what_lies_there_is_plain_json(redis_server: RedisServer) -> None:
-    pushed(editions_at(redis_server.url), "one")
+    pushed(versions_at(redis_server.url), "one")
     raw = redis_server.call("HGET", KEY, "1")
     assert isinstance(raw, bytes)
     said = json.loads(raw)
@@ -122,20 +122,20 @@ def test_what_lies_there_is_plain_json(redis_server: RedisServer) -> None:
 
 
 def test_prefixes_are_apart(redis_server: RedisServer) -> None:
-    pushed(editions_at(redis_server.url), "one")
-    assert editions_at(redis_server.url, "shop").version() == 0
+    pushed(versions_at(redis_server.url), "one")
+    assert versions_at(redis_server.url, "shop").version() == 0
 
 
 def test_pushes_at_once_get_numbers_of_their_own(server: RedisServer) -> None:
-    each = [editions_at(server.url) for _ in range(4)]
+    each = [versions_at(server.url) for _ in range(4)]
     with ThreadPoolExecutor(8) as crew:
         found = list(crew.map(lambda n: pushed(each[n % 4], f"book {n}"), range(MAX_VERSIONS)))
-    assert sorted(edition.version for edition in found) == list(range(1, MAX_VERSIONS + 1))
-    assert each[0].history() == sorted(found, key=lambda edition: -edition.version)
+    assert sorted(version.version for version in found) == list(range(1, MAX_VERSIONS + 1))
+    assert each[0].history() == sorted(found, key=lambda version: -version.version)
 
 
 def test_of_those_who_expect_the_same_one_wins(server: RedisServer) -> None:
-    each = [editions_at(server.url) for _ in range(4)]
+    each = [versions_at(server.url) for _ in range(4)]
     pushed(each[0], "first")
 
     def push(n: int) -> RulebookVersion | str:
@@ -157,91 +157,91 @@ def test_of_those_who_expect_the_same_one_wins(server: RedisServer) -> None:
 
 
 def test_one_who_expects_what_is_not_there_is_told(redis_server: RedisServer) -> None:
-    editions = editions_at(redis_server.url)
+    versions = versions_at(redis_server.url)
     with pytest.raises(InvalidRule, match="Version 4 was expected, but no rulebook is published in Redis at"):
-        pushed(editions, "one", expected=4)
-    assert pushed(editions, "one", expected=0).version == 1
+        pushed(versions, "one", expected=4)
+    assert pushed(versions, "one", expected=0).version == 1
     with pytest.raises(InvalidRule, match=r"is version 1, by ana \(about one\), not 0"):
-        pushed(editions, "two", expected=0)
+        pushed(versions, "two", expected=0)
 
 
-def test_a_rollback_is_a_new_edition(redis_server: RedisServer) -> None:
-    editions = editions_at(redis_server.url)
+def test_a_rollback_is_a_new_version(redis_server: RedisServer) -> None:
+    versions = versions_at(redis_server.url)
     with pytest.raises(InvalidRule, match="There is nothing to roll back: no rulebook is published"):
-        editions.rollback(author="bo")
-    old = [pushed(editions, f"book {n}") for n in (1, 2, 3, 4)]
-    five = editions.rollback(author="bo", note="4 was wrong")
+        versions.rollback(author="bo")
+    old = [pushed(versions, f"book {n}") for n in (1, 2, 3, 4)]
+    five = versions.rollback(author="bo", note="4 was wrong")
     assert (five.version, five.text, five.document) == (5, "# book 3", '{"name": "book 3"}')
     assert (five.author, five.note, five.rolled_back_to) == ("bo", "4 was wrong", 3)
-    assert editions.history() == [five, *reversed(old)]
-    six = editions.rollback(author="bo")  # not forth to 4
+    assert versions.history() == [five, *reversed(old)]
+    six = versions.rollback(author="bo")  # not forth to 4
     assert (six.text, six.rolled_back_to) == ("# book 2", 2)
-    seven = editions.rollback(to=5, author="bo")  # which says what 3 said
+    seven = versions.rollback(to=5, author="bo")  # which says what 3 said
     assert (seven.text, seven.rolled_back_to) == ("# book 3", 3)
-    editions.rollback(to=1, author="bo")
+    versions.rollback(to=1, author="bo")
     with pytest.raises(InvalidRule, match="the text in force is that of the first version"):
-        editions.rollback(author="bo")
+        versions.rollback(author="bo")
     with pytest.raises(InvalidRule, match=r"Version 99 is not kept\. Kept are 1, 2, 3, 4, 5, 6, 7, 8\."):
-        editions.rollback(to=99, author="bo")
-    assert editions.version() == 8
+        versions.rollback(to=99, author="bo")
+    assert versions.version() == 8
 
 
 def test_a_rollback_may_work_the_document_out_anew(redis_server: RedisServer) -> None:
-    editions = editions_at(redis_server.url)
-    one, _ = pushed(editions, "one"), pushed(editions, "two")
-    three = editions.rollback(author="bo", anew=lambda old: f"anew: {old.text}")
+    versions = versions_at(redis_server.url)
+    one, _ = pushed(versions, "one"), pushed(versions, "two")
+    three = versions.rollback(author="bo", anew=lambda old: f"anew: {old.text}")
     assert (three.text, three.document, three.rolled_back_to) == ("# one", "anew: # one", 1)
-    assert editions.get(1) == one
-    assert editions.current() == three
+    assert versions.get(1) == one
+    assert versions.current() == three
 
     def fails(old: RulebookVersion) -> str:
         raise InvalidRule("This cannot be worked out.")
 
     with pytest.raises(InvalidRule, match="cannot be worked out"):
-        editions.rollback(to=2, author="bo", anew=fails)
-    assert editions.version() == 3
+        versions.rollback(to=2, author="bo", anew=fails)
+    assert versions.version() == 3
 
 
 def test_a_rollback_does_not_undo_what_it_has_not_seen(redis_server: RedisServer) -> None:
-    editions = editions_at(redis_server.url)
-    pushed(editions, "one")
-    pushed(editions, "two")
+    versions = versions_at(redis_server.url)
+    pushed(versions, "one")
+    pushed(versions, "two")
 
     class Overtaken(RedisVersionStore):
         def add(self, paper: str, expected: int | None = None) -> tuple[bool, int, int]:
-            pushed(editions, "three")
+            pushed(versions, "three")
             return super().add(paper, expected)
 
     with pytest.raises(InvalidRule, match=r"is version 3, by ana \(about three\), not 2"):
         RulebookVersions(Overtaken(engines[0])).rollback(author="bo")
-    current = editions.current()
+    current = versions.current()
     assert current is not None
     assert current.text == "# three"
 
 
 def test_a_large_book_goes_through_and_a_larger_one_does_not(redis_server: RedisServer) -> None:
-    editions = editions_at(redis_server.url)
+    versions = versions_at(redis_server.url)
     large = "é" * (MAX_BYTES // 2)
-    editions.push(large, large, format="yaml", author="ana")
-    current = editions.current()
+    versions.push(large, large, format="yaml", author="ana")
+    current = versions.current()
     assert current is not None
     assert current.text == current.document == large
     with pytest.raises(InvalidRule, match="at most 4,194,304"):
-        editions.push(large + "a", "{}", format="yaml", author="ana")
-    assert editions.version() == 1
+        versions.push(large + "a", "{}", format="yaml", author="ana")
+    assert versions.version() == 1
 
 
 def test_a_number_is_never_given_twice(redis_server: RedisServer) -> None:
     """Not even after somebody has set the version back by hand."""
-    editions = editions_at(redis_server.url)
-    one, two = pushed(editions, "one"), pushed(editions, "two")
+    versions = versions_at(redis_server.url)
+    one, two = pushed(versions, "one"), pushed(versions, "two")
     redis_server.call("HSET", KEY, "version", "1")
-    assert editions.current() == one
-    three = pushed(editions, "three", expected=1)
-    assert editions.history() == [three, two, one]
+    assert versions.current() == one
+    three = pushed(versions, "three", expected=1)
+    assert versions.history() == [three, two, one]
     redis_server.call("HSET", KEY, "version", "many")
-    assert editions.version() == 0
-    assert pushed(editions, "four").version == 4
+    assert versions.version() == 0
+    assert pushed(versions, "four").version == 4
 
 
 @pytest.mark.parametrize(
@@ -260,22 +260,22 @@ def test_a_number_is_never_given_twice(redis_server: RedisServer) -> None:
 def test_what_was_broken_by_hand_is_told(
     redis_server: RedisServer, version: str, raw: str | None, why: str
 ) -> None:
-    editions = editions_at(redis_server.url)
-    one = pushed(editions, "one")
+    versions = versions_at(redis_server.url)
+    one = pushed(versions, "one")
     redis_server.call("HSET", KEY, "version", version)
     if raw is not None:
         redis_server.call("HSET", KEY, version, one.to_json() if raw == "as 1" else raw)
     with pytest.raises(InvalidRule, match=why):
-        editions.current()
+        versions.current()
 
 
 async def test_async_pushes_at_once(redis_server: RedisServer) -> None:
     engine = AsyncRedisEngine(redis_server.url)
-    editions = AsyncRulebookVersions(AsyncRedisVersionStore(engine))
-    pushes = (editions.push(f"# {n}", "{}", format="yaml", author="ana") for n in range(10))
+    versions = AsyncRulebookVersions(AsyncRedisVersionStore(engine))
+    pushes = (versions.push(f"# {n}", "{}", format="yaml", author="ana") for n in range(10))
     found = await asyncio.gather(*pushes)
-    assert sorted(edition.version for edition in found) == list(range(1, 11))
-    assert [edition.text for edition in await editions.history()] == [
-        edition.text for edition in sorted(found, key=lambda edition: -edition.version)
+    assert sorted(version.version for version in found) == list(range(1, 11))
+    assert [version.text for version in await versions.history()] == [
+        version.text for version in sorted(found, key=lambda version: -version.version)
     ]
     await engine.close()

@@ -18,7 +18,7 @@ from headgate.rules.distribution.disk_cache import DiskCache
 from headgate.rules.distribution.source import PushedSource, RulebookText
 from headgate.rules.distribution.versions import RulebookVersions
 from headgate.rules.distribution.watcher import RulebookWatcher, load_once
-from tests.engines.redis.version_harness import KEY, close_all, editions_at, pushed
+from tests.engines.redis.version_harness import KEY, close_all, pushed, versions_at
 from tests.servers import RedisServer
 
 
@@ -30,7 +30,7 @@ def _closing() -> Iterator[None]:
 
 def load(paper: RulebookText) -> str:
     """The name of the book; one without a name is none."""
-    text, _ = paper.plain
+    text, _ = paper.text_and_format
     try:
         return str(json.loads(text)["name"])
     except (ValueError, KeyError, TypeError):
@@ -41,7 +41,7 @@ def watching(url: str, books: "SimpleQueue[tuple[str, float]]", end: Any) -> Non
     engine = RedisEngine(url)
     source = PushedSource(RulebookVersions(RedisVersionStore(engine)))
     watch = RulebookWatcher(source, load, lambda book: books.put((book, time.monotonic())))
-    books.put((watch.begin(), 0.0))
+    books.put((watch.load_first(), 0.0))
     watch.start()
     end.wait()
     watch.close()
@@ -49,8 +49,8 @@ def watching(url: str, books: "SimpleQueue[tuple[str, float]]", end: Any) -> Non
 
 
 def test_a_push_is_seen_in_other_processes_within_a_second(redis_server: RedisServer) -> None:
-    editions = editions_at(redis_server.url)
-    pushed(editions, "one")
+    versions = versions_at(redis_server.url)
+    pushed(versions, "one")
     spawn = multiprocessing.get_context("spawn")
     books: SimpleQueue[tuple[str, float]] = spawn.SimpleQueue()
     end = spawn.Event()
@@ -62,9 +62,9 @@ def test_a_push_is_seen_in_other_processes_within_a_second(redis_server: RedisSe
         for told in ("two", "one"):
             at = time.monotonic()
             if told == "two":
-                pushed(editions, told)
+                pushed(versions, told)
             else:
-                editions.rollback(author="bo")
+                versions.rollback(author="bo")
             found = [books.get() for _ in processes]
             assert [book for book, _ in found] == [told] * 3
             assert max(seen for _, seen in found) - at < 1
@@ -78,26 +78,26 @@ def test_a_push_is_seen_in_other_processes_within_a_second(redis_server: RedisSe
 class Follower:
     def __init__(self, url: str, keep: DiskCache | None = None) -> None:
         self.books: list[str] = []
-        self.watch = RulebookWatcher(PushedSource(editions_at(url)), load, self.books.append, keep=keep)
+        self.watch = RulebookWatcher(PushedSource(versions_at(url)), load, self.books.append, disk_cache=keep)
 
 
-def test_a_broken_edition_put_there_by_hand_is_refused(
+def test_a_broken_version_put_there_by_hand_is_refused(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    editions = editions_at(server.url)
-    pushed(editions, "one")
+    versions = versions_at(server.url)
+    pushed(versions, "one")
     follower = Follower(server.url)
-    assert follower.watch.begin() == "one"
+    assert follower.watch.load_first() == "one"
     server.call("HSET", KEY, "2", "{", "version", "2")
     for _ in range(3):
         follower.watch.poll()
-    assert (follower.books, follower.watch.refused) == ([], 1)
+    assert (follower.books, follower.watch.refused_changes) == ([], 1)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
-    editions.push("# no name", "{}", format="yaml", author="ana")
+    versions.push("# no name", "{}", format="yaml", author="ana")
     follower.watch.poll()
-    assert (follower.books, follower.watch.refused) == ([], 2)
+    assert (follower.books, follower.watch.refused_changes) == ([], 2)
     assert str(follower.watch.error).startswith("version 3 in Redis at")
-    pushed(editions, "four")
+    pushed(versions, "four")
     follower.watch.poll()
     assert (follower.books, follower.watch.error) == (["four"], None)
 
@@ -105,10 +105,10 @@ def test_a_broken_edition_put_there_by_hand_is_refused(
 def test_a_server_without_memory_counts_anew_and_is_followed(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "headgate")
     with RedisServer() as own:
-        editions = editions_at(own.url)
-        pushed(editions, "one")
+        versions = versions_at(own.url)
+        pushed(versions, "one")
         follower = Follower(own.url)
-        assert follower.watch.begin() == "one"
+        assert follower.watch.load_first() == "one"
         own.stop()
         for _ in range(2):
             follower.watch.poll()
@@ -119,13 +119,13 @@ def test_a_server_without_memory_counts_anew_and_is_followed(caplog: pytest.LogC
         assert [record.getMessage().split(",")[0].split(" in ")[0] for record in caplog.records] == [
             "headgate: the rulebook's source is gone",
             "headgate: no rulebook is left",
-            f"headgate: the rulebook's source is back: {editions.text}.",
+            f"headgate: the rulebook's source is back: {versions.text}.",
         ]
-        assert pushed(editions, "two").version == 1
+        assert pushed(versions, "two").version == 1
         follower.watch.poll()
         assert follower.books == ["two"]
         own.restart()
-        assert pushed(editions, "three").version == 1  # nobody has looked meanwhile
+        assert pushed(versions, "three").version == 1  # nobody has looked meanwhile
         follower.watch.poll()
         assert follower.books == ["two", "three"]
 
@@ -133,16 +133,16 @@ def test_a_server_without_memory_counts_anew_and_is_followed(caplog: pytest.LogC
 def test_a_start_while_the_server_is_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with RedisServer() as own:
         keep = DiskCache(own.url, tmp_path / "book")
-        editions = editions_at(own.url)
-        pushed(editions, "one")
-        assert Follower(own.url, keep).watch.begin() == "one"
+        versions = versions_at(own.url)
+        pushed(versions, "one")
+        assert Follower(own.url, keep).watch.load_first() == "one"
         own.kill()
         follower = Follower(own.url, keep)
-        assert follower.watch.begin() == "one"
+        assert follower.watch.load_first() == "one"
         assert "The book kept on disk is used: version 1 in Redis at" in caplog.text
         with pytest.raises(EngineUnavailable):
-            load_once(PushedSource(editions), load, DiskCache(own.url, tmp_path / "none"))
+            load_once(PushedSource(versions), load, DiskCache(own.url, tmp_path / "none"))
         own.start()
-        pushed(editions, "two")
+        pushed(versions, "two")
         follower.watch.poll()
         assert follower.books == ["two"]

@@ -73,7 +73,7 @@ def test_rings_that_grow_go_round_and_shrink_lose_nothing(twins: Twins) -> None:
         cost = rng.choice((1, 1, 1, 2, 7, rng.randrange(60) if busy else 1))
         facts = twins.decide(limit, cost, rng.choice((None, None, 50_000)))
         if facts[ALLOWED] and cost:
-            receipts.append(Receipt.of(facts, cost))
+            receipts.append(Receipt.from_outcome(facts, cost))
         if rng.random() < 0.1 and receipts:
             receipt = rng.choice(receipts[-20:])
             twins.refund(limit, receipt, rng.randrange(1, receipt.cost + 1), cancel=rng.random() < 0.3)
@@ -103,9 +103,9 @@ def test_a_refund_moves_units_across_the_rings_end(twins: Twins) -> None:
         twins.now_us += SECOND // 4
         twins.decide(limit, 3)
     twins.now_us += SECOND // 2
-    receipts = [Receipt.of(twins.decide(limit, cost), cost) for cost in (2, 1)]
+    receipts = [Receipt.from_outcome(twins.decide(limit, cost), cost) for cost in (2, 1)]
     twins.now_us += 10
-    receipts.append(Receipt.of(twins.decide(limit, 1), 1))
+    receipts.append(Receipt.from_outcome(twins.decide(limit, 1), 1))
     assert [twins.refund(limit, receipt, 1) for receipt in (receipts[1], receipts[0], receipts[2])] == [True] * 3
     for _ in range(30):
         twins.now_us += SECOND // 20
@@ -114,7 +114,7 @@ def test_a_refund_moves_units_across_the_rings_end(twins: Twins) -> None:
 
 def test_it_lives_until_its_last_unit_leaves(twins: Twins) -> None:
     limit = SlidingLog(2, 1)
-    first, second = (Receipt.of(twins.decide(limit, 2, SECOND), 2) for _ in range(2))
+    first, second = (Receipt.from_outcome(twins.decide(limit, 2, SECOND), 2) for _ in range(2))
     assert twins.server.call("PTTL", *_keys(twins.server)) == 2100
     assert twins.refund(limit, second, 2, cancel=True)
     assert twins.server.call("PTTL", *_keys(twins.server)) == 1100
@@ -126,7 +126,7 @@ def test_a_log_that_was_emptied_keeps_its_stamp_while_the_clock_may_swing(twins:
     limit = SlidingLog(5, 1)
     twins.decide(limit, 5)
     twins.now_us += SECOND
-    assert twins.refund(limit, Receipt.of(twins.decide(limit, 1), 1), 1)
+    assert twins.refund(limit, Receipt.from_outcome(twins.decide(limit, 1), 1), 1)
     twins.now_us -= MAX_CLOCK_SWING_US
     assert twins.decide(limit, 0)[RESET_AFTER_US] == 0
     assert twins.decide(limit, 5)[RESET_AFTER_US] == SECOND + MAX_CLOCK_SWING_US

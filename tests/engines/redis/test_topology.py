@@ -38,8 +38,8 @@ def test_one_server() -> None:
     assert isinstance(one, SingleServer)
     assert address is not None
     assert (address.host, address.port, address.login, address.db) == ("h", 1234, ("me", "p/w"), 5)
-    assert [word.count(b"\r\n") for word in address.greeting] == [7, 5]  # AUTH me p/w, SELECT 5
-    assert topology("redis://:secret@[::1]:6379").node(b"").greeting[0].count(b"\r\n") == 5  # type: ignore[union-attr]
+    assert [word.count(b"\r\n") for word in address.handshake_commands] == [7, 5]  # AUTH me p/w, SELECT 5
+    assert topology("redis://:secret@[::1]:6379").node(b"").handshake_commands[0].count(b"\r\n") == 5  # type: ignore[union-attr]
     unix = topology("unix://me:secret@/a/socket?db=2").node(b"")
     assert unix is not None
     assert (unix.path, unix.login, unix.db, str(unix)) == ("/a/socket", ("me", "secret"), 2, "/a/socket")
@@ -149,7 +149,7 @@ def test_a_host_that_is_not_named_is_the_one_who_said_so(text: str, place: tuple
     assert isinstance(told, Redirected)
     to = cluster.follow_redirect(told, ServerAddress("me", 1))
     assert (to.host, to.port) == place
-    assert (told.slot, told.for_now) == (7, False)
+    assert (told.slot, told.is_temporary) == (7, False)
 
 
 Answers = dict[str, Any]

@@ -1,4 +1,4 @@
-"""Editions on real servers, for the tests that push them and for those that watch."""
+"""Versions on real servers, for the tests that push them and for those that watch."""
 
 import json
 from typing import Any
@@ -18,11 +18,11 @@ def close_all() -> None:
         engines.pop().close()
 
 
-def editions_at(url: str, prefix: str = "hg") -> RulebookVersions:
+def versions_at(url: str, prefix: str = "hg") -> RulebookVersions:
     engines.append(RedisEngine(url, prefix=prefix))
     return RulebookVersions(RedisVersionStore(engines[-1]))
 
 
-def pushed(editions: RulebookVersions, text: str, **said: Any) -> RulebookVersion:
+def pushed(versions: RulebookVersions, text: str, **said: Any) -> RulebookVersion:
     words = {"format": "yaml", "author": "ana", "note": f"about {text}"} | said
-    return editions.push(f"# {text}", json.dumps({"name": text}), **words)
+    return versions.push(f"# {text}", json.dumps({"name": text}), **words)

@@ -178,7 +178,7 @@ def test_a_count_that_falls_is_believed_after_five_beats(server: RedisServer, be
     with gateway(server) as gate:
         engine = RedisEngine(server.url)
         for other in ("1", "2"):
-            engine.beat(other)
+            engine.heartbeat(other)
         engine.close()
         await_place(gate, 3, 2)
         server.call("DEL", KEY)
@@ -206,7 +206,7 @@ def test_a_count_that_rises_is_believed_at_once(server: RedisServer) -> None:
 def test_when_redis_is_gone_the_place_stays_and_the_log_says_so_once(server: RedisServer) -> None:
     with gateway(server) as gate:
         engine = RedisEngine(server.url)
-        engine.beat("1")
+        engine.heartbeat("1")
         await_place(gate, 2, 1)
         engine.close()
         server.kill()

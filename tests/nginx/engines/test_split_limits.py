@@ -34,7 +34,7 @@ def test_a_limit_that_is_split_among_those_who_count_themselves_follows_their_nu
     with gateway(server, rule(limit="8/year", where="split")) as gate:
         for _ in range(3):
             for other in ("1", "2", "3"):
-                others.beat(other)
+                others.heartbeat(other)
             time.sleep(1)
         assert statuses(gate, 6).count(200) == 2
     others.close()

@@ -35,7 +35,7 @@ def told(verdict: Verdict, locked: bool = False) -> dict[str, Any]:
 
 
 def fields(lua: Lua, decision: Told, form: str, locked: Sequence[bool] = ()) -> list[tuple[str, str]]:
-    wait_us = decision.facts[2]
+    wait_us = decision.outcome[2]
     verdicts = [told(verdict, at < len(locked) and locked[at]) for at, verdict in enumerate(decision.verdicts)]
     wait = {} if wait_us is None else {"wait": wait_us}
     answer = lua.ask("headers", form=form, verdicts=verdicts, allowed=decision.allowed, **wait)
@@ -85,7 +85,7 @@ def test_those_of_one_verdict_are_the_same(lua: Lua, said: Verdict, form: str, l
 def test_a_call_that_was_refused_without_a_count(lua: Lua, said: list[Verdict], form: str) -> None:
     """A rule that refuses because the key is missing: no wait can help, whatever the others say."""
     decision = Told(*said)
-    decision.facts = (False, 0, None, 0, 0, 0, 0)
+    decision.outcome = (False, 0, None, 0, 0, 0, 0)
     assert fields(lua, decision, form) == headers(decision, form)  # type: ignore[arg-type]
 
 

@@ -71,7 +71,7 @@ def test_the_log_names_the_url_of_a_cluster(cluster: Cluster) -> None:
         assert f"Write redis+cluster://127.0.0.1:{node.port} as the engine's URL." in line
 
 
-def test_where_the_only_edition_is_broken_nothing_is_limited_and_that_is_told_once() -> None:
+def test_where_the_only_version_is_broken_nothing_is_limited_and_that_is_told_once() -> None:
     with RedisServer() as server:
         push(BOOK, server.url)
         server.call("HSET", "hg2:rules", "1", "{half a")
@@ -81,11 +81,11 @@ def test_where_the_only_edition_is_broken_nothing_is_limited_and_that_is_told_on
             assert "version 1 of the rulebook cannot be followed" in gate.log
 
 
-def test_a_broken_edition_is_told_once_and_the_last_one_stays() -> None:
+def test_a_broken_version_is_told_once_and_the_last_one_stays() -> None:
     with RedisServer() as server, Gateway(BOOK, server.url) as gate:
         assert policy(gate) == SMALL
-        edition = json.loads(server.call("HGET", "hg2:rules", "1"))  # type: ignore[arg-type]
-        broken = json.dumps({**edition, "version": 2, "document": '{"rules": [{"name": "x", "limit": "9/s"}]}'})
+        version = json.loads(server.call("HGET", "hg2:rules", "1"))  # type: ignore[arg-type]
+        broken = json.dumps({**version, "version": 2, "document": '{"rules": [{"name": "x", "limit": "9/s"}]}'})
         server.call("HSET", "hg2:rules", "2", broken, "version", "2")
         time.sleep(1.2)
         assert policy(gate) == SMALL

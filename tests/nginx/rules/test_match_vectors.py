@@ -51,9 +51,9 @@ def test_matches(lua: Lua, line: dict[str, Any]) -> None:
 def test_a_cost_that_cannot_be_is_refused_in_the_same_words(lua: Lua, size: str) -> None:
     book = load.from_mapping({"rules": [{"name": "upload", "cost": "size", "missing": "deny", "limit": "1/s"}]})
     [expected] = Matcher(book).match({"size": size})
-    assert expected.denied
+    assert expected.denial_reason
     [found] = matched(lua, book, None, attributes={"size": size})
-    assert found["denied"] == expected.denied
+    assert found["denied"] == expected.denial_reason
 
 
 BYTES = st.text(st.sampled_from("ab/.%|?&=+;: \t@#[]_AZ2f5\x00\x7f\x80\xa9\xbf\xc3\xed\xa0\xff"), max_size=12).map(
@@ -178,8 +178,8 @@ def by_text(choice: Choice[Any]) -> Choice[Any]:
     cases: dict[str, Any] = {}
     for test, value in choice.cases:
         by = next(iter(cases.values()))[0].attribute if cases else test.attribute
-        if isinstance(test.wanted, tuple) and test.attribute == by:
-            cases.setdefault(test.wanted[0], (replace(test, wanted=test.wanted[:1]), value))
+        if isinstance(test.expected, tuple) and test.attribute == by:
+            cases.setdefault(test.expected[0], (replace(test, expected=test.expected[:1]), value))
     return Choice(choice.otherwise, tuple(cases.values()))
 
 

@@ -104,7 +104,7 @@ class Walker:
         if facts[ALLOWED] and cost:
             # A receipt may be of a charge that was given back in part before.
             returned = self.rng.choice((0, 0, self.rng.randrange(cost + 1)))
-            self.receipts.append(Receipt.of(facts, cost, returned))
+            self.receipts.append(Receipt.from_outcome(facts, cost, returned))
         return self._step("decide", cost, patience_us, facts=facts)
 
     def _refund(self) -> Step:
@@ -120,9 +120,9 @@ class Walker:
     def _seen(self) -> Any:
         """The state, as one of the limit that asks."""
         written, own = pace_of(self.kept_under), pace_of(self.limit)
-        if self.state is None or self.model.carried is None or written == own:
+        if self.state is None or self.model.convert_pace is None or written == own:
             return self.state
-        return self.model.carried(self.limit, self.state, written)
+        return self.model.convert_pace(self.limit, self.state, written)
 
     def _keep(self, state: Any) -> None:
         limit = self._at_now()
@@ -132,7 +132,7 @@ class Walker:
 
     def _pace(self) -> tuple[str, ...]:
         """The pace that the state was written at, where one is kept with it."""
-        return () if self.model.carried is None else (str(pace_of(self.kept_under)),)
+        return () if self.model.convert_pace is None else (str(pace_of(self.kept_under)),)
 
     def _at_now(self) -> Limit:
         return resolve(self.limit, self.now_us)

@@ -197,29 +197,29 @@ def test_the_name_tells_the_format(tmp_path: Path, name: str, format_: str | Non
     (tmp_path / name).write_bytes(b"\xef\xbb\xbfx")
     paper = FileSource(tmp_path / name, clock=Busy()).read()
     assert (paper.text, paper.format) == ("x", format_)
-    assert paper.plain == ("x", format_)
+    assert paper.text_and_format == ("x", format_)
 
 
 class Shown:
-    """Editions of which one is in force."""
+    """Versions of which one is in force."""
 
     text = "Redis at here"
 
-    def __init__(self, edition: RulebookVersion | None) -> None:
-        self.edition = edition
+    def __init__(self, version: RulebookVersion | None) -> None:
+        self.version = version
 
     def stamp(self) -> tuple[int, int]:
-        return (self.edition.version, self.edition.at_us) if self.edition else (0, 0)
+        return (self.version.version, self.version.at_us) if self.version else (0, 0)
 
     def current(self) -> RulebookVersion | None:
-        return self.edition
+        return self.version
 
 
-def test_an_edition_is_read_as_its_document() -> None:
-    edition = RulebookVersion(version=3, at_us=5, author="ana", note="", format="yaml", text="# a", document="{}")
-    source = PushedSource(Shown(edition))
+def test_a_version_is_read_as_its_document() -> None:
+    version = RulebookVersion(version=3, at_us=5, author="ana", note="", format="yaml", text="# a", document="{}")
+    source = PushedSource(Shown(version))
     assert source.signature() == (3, 5)
     paper = source.read()
     assert paper == RulebookText("# a", "yaml", "version 3 in Redis at here", 3, "{}")
-    assert paper.plain == ("{}", "json")
+    assert paper.text_and_format == ("{}", "json")
     assert PushedSource(Shown(None)).read() is None

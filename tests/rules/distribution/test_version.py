@@ -1,4 +1,4 @@
-"""An edition is read as it was written; what cannot be one is refused with a sentence."""
+"""A version is read as it was written; what cannot be one is refused with a sentence."""
 
 import json
 
@@ -12,7 +12,7 @@ from headgate.rules.distribution.version import MAX_BYTES, RulebookVersion, draf
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 lines = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=100)
-editions = st.builds(
+versions = st.builds(
     RulebookVersion,
     version=st.integers(1, 2**53),
     at_us=st.integers(0, 2**53),
@@ -37,13 +37,13 @@ def drafted(**changed: str) -> str:
     )
 
 
-@given(editions)
+@given(versions)
 def test_what_was_written_is_read(one: RulebookVersion) -> None:
     assert RulebookVersion.read(one.to_json()) == one
     assert RulebookVersion.read(one.to_json().encode()) == one
 
 
-@given(editions)
+@given(versions)
 def test_a_draft_lacks_number_and_time_only(one: RulebookVersion) -> None:
     said = draft(
         one.text,
@@ -100,13 +100,13 @@ def test_its_origin_is_where_its_text_was_first() -> None:
         (b'{"version":1,"at_us":1,"author":7}', "its author should be a text, not '7'"),
     ],
 )
-def test_what_is_no_edition_is_refused(raw: bytes, why: str) -> None:
+def test_what_is_no_version_is_refused(raw: bytes, why: str) -> None:
     with pytest.raises(InvalidRule, match=why):
         RulebookVersion.read(raw)
 
 
-@given(editions, st.data())
-def test_no_part_of_an_edition_is_one(one: RulebookVersion, data: st.DataObject) -> None:
+@given(versions, st.data())
+def test_no_part_of_a_version_is_one(one: RulebookVersion, data: st.DataObject) -> None:
     raw = one.to_json().encode()
     with pytest.raises(InvalidRule):
         RulebookVersion.read(raw[: data.draw(st.integers(0, len(raw) - 1))])

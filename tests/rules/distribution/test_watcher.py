@@ -24,7 +24,7 @@ class Owner:
     def __init__(self, source: Fake, keep: DiskCache | None = None) -> None:
         self.books: list[str] = []
         self.source = source
-        self.watch: RulebookWatcher[str] = RulebookWatcher(source, load, self.books.append, keep=keep)
+        self.watch: RulebookWatcher[str] = RulebookWatcher(source, load, self.books.append, disk_cache=keep)
 
     def look(self, *texts: str | None) -> list[str]:
         """Each text is put there and looked at; what is in force then."""
@@ -48,7 +48,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 
 def test_a_change_is_handed_over_once() -> None:
     owner = Owner(Fake("one"))
-    assert owner.watch.begin() == "<one>"
+    assert owner.watch.load_first() == "<one>"
     for _ in range(5):
         owner.watch.poll()
     assert (owner.books, owner.source.reads) == ([], 1)
@@ -68,7 +68,7 @@ def test_a_touched_file_is_no_change(tmp_path: Path) -> None:
     path.write_text("one")
     books: list[str] = []
     watch = RulebookWatcher(FileSource(path), load, books.append)
-    assert watch.begin() == "<one>"
+    assert watch.load_first() == "<one>"
     path.write_text("one")
     watch.poll()
     os.utime(path)
@@ -81,18 +81,18 @@ def test_a_touched_file_is_no_change(tmp_path: Path) -> None:
 
 def test_a_broken_one_is_refused_and_told_once(lines: Callable[[], list[str]]) -> None:
     owner = Owner(Fake("one"))
-    owner.watch.begin()
+    owner.watch.load_first()
     owner.look("!x")
     for _ in range(5):
         owner.watch.poll()
     assert owner.books == []
-    assert (owner.watch.refused, owner.watch.error) == (1, "version 2:1: !x is no limit.")
+    assert (owner.watch.refused_changes, owner.watch.error) == (1, "version 2:1: !x is no limit.")
     assert lines() == ["a new rulebook is refused, the one in force stays. version 2:1: !x is no limit."]
     owner.look("!y")
-    assert (owner.watch.refused, owner.watch.error) == (2, "version 3:1: !y is no limit.")
+    assert (owner.watch.refused_changes, owner.watch.error) == (2, "version 3:1: !y is no limit.")
     assert len(lines()) == 1
     assert owner.look("two") == ["<two>"]
-    assert (owner.watch.refused, owner.watch.error) == (2, None)
+    assert (owner.watch.refused_changes, owner.watch.error) == (2, None)
     assert lines() == ["the rulebook is now version 4."]
 
 
@@ -101,13 +101,13 @@ def test_a_broken_file_that_is_set_right_again_is_no_error_any_more(tmp_path: Pa
     path.write_text("one")
     books: list[str] = []
     watch = RulebookWatcher(FileSource(path), load, books.append)
-    watch.begin()
+    watch.load_first()
     for broken in ("!x", "", " ", "\xff"):
         path.write_text(broken, encoding="latin-1")
         watch.poll()
         assert watch.error is not None
         watch.poll()
-    assert watch.refused == 4
+    assert watch.refused_changes == 4
     path.write_text("one")
     watch.poll()
     assert (books, watch.error) == ([], None)
@@ -123,11 +123,11 @@ def test_what_its_owner_will_not_take_is_refused(lines: Callable[[], list[str]])
 
     source = Fake("one")
     watch = RulebookWatcher(source, load, picky)
-    watch.begin()
+    watch.load_first()
     source.put("two")
     watch.poll()
     watch.poll()
-    assert (watch.refused, watch.error) == (1, "ZeroDivisionError: two by zero")
+    assert (watch.refused_changes, watch.error) == (1, "ZeroDivisionError: two by zero")
     assert len(lines()) == 1
     source.put("three")
     watch.poll()
@@ -136,11 +136,11 @@ def test_what_its_owner_will_not_take_is_refused(lines: Callable[[], list[str]])
 
 def test_a_source_whose_very_signature_is_broken_is_told_once(lines: Callable[[], list[str]]) -> None:
     owner = Owner(Fake("one"))
-    owner.watch.begin()
+    owner.watch.load_first()
     owner.source.trouble = InvalidRule("The version is no number.")
     for _ in range(3):
         owner.watch.poll()
-    assert owner.watch.refused == 1
+    assert owner.watch.refused_changes == 1
     assert len(lines()) == 1
 
 
@@ -149,17 +149,17 @@ def test_a_source_that_is_gone_is_told_once_and_once_when_back(
     lines: Callable[[], list[str]], trouble: Exception
 ) -> None:
     owner = Owner(Fake("one"))
-    owner.watch.begin()
+    owner.watch.load_first()
     owner.source.trouble = trouble
     for _ in range(5):
         owner.watch.poll()
-    assert owner.watch.away
+    assert owner.watch.source_unavailable
     assert lines() == [f"the rulebook's source is gone, the book in force stays. {trouble}"]
     owner.source.trouble = None
     owner.watch.poll()
     owner.watch.poll()
     assert lines() == ["the rulebook's source is back: here."]
-    assert (owner.books, owner.watch.refused, owner.watch.away) == ([], 0, False)
+    assert (owner.books, owner.watch.refused_changes, owner.watch.source_unavailable) == ([], 0, False)
     owner.source.trouble = trouble
     owner.watch.poll()
     owner.source.trouble = None
@@ -178,18 +178,18 @@ def test_an_owner_who_cannot_take_it_now_is_asked_again() -> None:
 
     watch = RulebookWatcher(Fake("one"), load, follow)
     watch.poll()
-    assert (watch.away, books) == (True, [])
+    assert (watch.source_unavailable, books) == (True, [])
     watch.poll()
-    assert (watch.away, watch.refused, books) == (False, 0, ["<one>"])
+    assert (watch.source_unavailable, watch.refused_changes, books) == (False, 0, ["<one>"])
 
 
 def test_a_server_that_lost_its_memory_changes_nothing(lines: Callable[[], list[str]]) -> None:
     owner = Owner(Fake("one"))
-    owner.watch.begin()
+    owner.watch.load_first()
     owner.look(None)
     for _ in range(3):
         owner.watch.poll()
-    assert (owner.books, owner.watch.refused, owner.watch.error) == ([], 0, None)
+    assert (owner.books, owner.watch.refused_changes, owner.watch.error) == ([], 0, None)
     assert lines() == ["no rulebook is left in here; the one in force stays."]
     assert owner.look("two") == ["<two>"]
 
@@ -197,7 +197,7 @@ def test_a_server_that_lost_its_memory_changes_nothing(lines: Callable[[], list[
 @given(st.lists(st.sampled_from(["one", "two", "!x", None, "gone", "look"])))
 def test_the_book_in_force_is_the_last_good_one_that_was_seen(story: list[str | None]) -> None:
     owner = Owner(Fake("start"))
-    in_force, owner.source.trouble = owner.watch.begin(), None
+    in_force, owner.source.trouble = owner.watch.load_first(), None
     logging.disable()
     try:
         for text in story:
@@ -209,7 +209,7 @@ def test_the_book_in_force_is_the_last_good_one_that_was_seen(story: list[str | 
             if text != "gone" and there is not None and not there.startswith("!"):
                 in_force = f"<{there}>"
             assert (owner.books or ["<start>"])[-1] == in_force
-            assert owner.watch.away is (text == "gone")
+            assert owner.watch.source_unavailable is (text == "gone")
             if owner.source.trouble is None and there is not None:
                 assert (owner.watch.error is not None) == there.startswith("!")
     finally:
@@ -222,13 +222,13 @@ def test_the_book_in_force_is_the_last_good_one_that_was_seen(story: list[str | 
 def test_a_start_without_the_source_uses_the_kept_book(tmp_path: Path, lines: Callable[[], list[str]]) -> None:
     clock = ManualClock()
     keep = DiskCache("here", tmp_path / "book", clock=clock)
-    Owner(Fake("one"), keep).watch.begin()
+    Owner(Fake("one"), keep).watch.load_first()
     clock.advance(3 * 3600)
     source = Fake("one")
     source.trouble = GONE
     books: list[str] = []
-    watch = RulebookWatcher(source, load, books.append, keep=keep, clock=clock)
-    assert watch.begin() == "<one>"
+    watch = RulebookWatcher(source, load, books.append, disk_cache=keep, clock=clock)
+    assert watch.load_first() == "<one>"
     assert lines() == [f"{GONE} The book kept on disk is used: version 1, 3 hours old."]
     watch.poll()
     assert lines() == []
@@ -250,14 +250,14 @@ def test_it_says_how_old_the_kept_book_is(
     keep = DiskCache("here", tmp_path / "book", clock=clock)
     keep.write(RulebookText("one", "yaml", "version 1", 1))
     clock.advance(seconds)
-    RulebookWatcher(Fake(None), load, print, keep=keep, clock=clock).begin()
+    RulebookWatcher(Fake(None), load, print, disk_cache=keep, clock=clock).load_first()
     assert lines()[0].endswith(f"{told} old.")
 
 
 def test_every_good_book_is_kept_and_no_other(tmp_path: Path) -> None:
     keep = DiskCache("here", tmp_path / "book")
     owner = Owner(Fake("one"), keep)
-    kept = [owner.watch.begin()]
+    kept = [owner.watch.load_first()]
     for text in ("two", "!x", None, "three", "!y"):
         owner.look(text)
         found = keep.read()
@@ -308,10 +308,10 @@ def test_a_start_on_a_broken_or_forgotten_book_uses_the_kept_one(
     keep = DiskCache("here", tmp_path / "book")
     load_once(Fake("one"), load, keep)
     owner = Owner(Fake("!x"), keep)
-    assert owner.watch.begin() == "<one>"
+    assert owner.watch.load_first() == "<one>"
     owner.watch.poll()
-    assert (owner.watch.refused, owner.watch.error, len(lines())) == (1, "version 1:1: !x is no limit.", 1)
+    assert (owner.watch.refused_changes, owner.watch.error, len(lines())) == (1, "version 1:1: !x is no limit.", 1)
     owner = Owner(Fake(None), keep)
-    assert owner.watch.begin() == "<one>"
+    assert owner.watch.load_first() == "<one>"
     owner.watch.poll()
-    assert (owner.watch.refused, owner.watch.error, len(lines())) == (0, None, 1)
+    assert (owner.watch.refused_changes, owner.watch.error, len(lines())) == (0, None, 1)

@@ -15,7 +15,7 @@ from tests.rules.distribution.watcher_harness import Fake, eventually, load
 
 def started(source: Fake, books: list[str], interval: float = 0.02) -> RulebookWatcher[str]:
     watch = RulebookWatcher(source, load, books.append, interval=interval)
-    watch.begin()
+    watch.load_first()
     watch.start()
     watch.start()
     return watch
@@ -55,7 +55,7 @@ def test_a_change_to_a_file_is_seen_within_a_second(tmp_path: Path) -> None:
     path.write_text("one")
     seen: list[float] = []
     watch = RulebookWatcher(FileSource(path), load, lambda _: seen.append(time.monotonic()))
-    watch.begin()
+    watch.load_first()
     watch.start()
     try:
         for n in range(3):
@@ -71,7 +71,7 @@ def test_a_change_to_a_file_is_seen_within_a_second(tmp_path: Path) -> None:
 def test_an_owner_may_close_from_within() -> None:
     source = Fake("one")
     watch: RulebookWatcher[str] = RulebookWatcher(source, load, lambda _: watch.close(), interval=0.01)
-    watch.begin()
+    watch.load_first()
     watch.start()
     source.put("two")
     eventually(lambda: threads() == [])
@@ -109,14 +109,14 @@ def test_a_forked_child_looks_for_itself(tmp_path: Path) -> None:
     path.write_text("one")
     books: list[str] = []
     watch = RulebookWatcher(FileSource(path), load, books.append, interval=0.05)
-    watch.begin()
+    watch.load_first()
     watch.start()
     watch._poll_lock.acquire()  # as if the fork fell into a look
     fork = multiprocessing.get_context("fork")
     answers = fork.SimpleQueue()
 
     def child() -> None:
-        watch.forget()
+        watch.reset_after_fork()
         answers.put("ready")
         eventually(lambda: books)
         answers.put(books)
@@ -139,5 +139,5 @@ def test_a_forked_child_looks_for_itself(tmp_path: Path) -> None:
 
 def test_forgetting_starts_nothing_that_did_not_run() -> None:
     watch = RulebookWatcher(Fake("one"), load, print)
-    watch.forget()
+    watch.reset_after_fork()
     assert threads() == []

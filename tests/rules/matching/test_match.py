@@ -32,7 +32,7 @@ def test_vectors(line: dict[str, Any]) -> None:
 
 
 def told(match: Match) -> dict[str, Any]:
-    return {**match._asdict(), "rule": match.rule.name, "denied": match.denied is not None}
+    return {**match._asdict(), "rule": match.rule.name, "denied": match.denial_reason is not None}
 
 
 def expected(line: dict[str, Any]) -> dict[str, Any]:
@@ -171,12 +171,12 @@ def test_only_what_the_book_uses_is_read() -> None:
 
 def test_a_denial_says_what_is_missing() -> None:
     both = Matcher(Rulebook(rules=(rule("r", key=("user", "sku", "plan")),)))
-    assert both.match({"plan": "a"})[0].denied == "user and sku are missing"
-    assert both.match({"plan": "a", "sku": "1"})[0].denied == "user is missing"
+    assert both.match({"plan": "a"})[0].denial_reason == "user and sku are missing"
+    assert both.match({"plan": "a", "sku": "1"})[0].denial_reason == "user is missing"
     costly = Matcher(Rulebook(rules=(rule("r", cost="size"),)))
-    assert costly.match({})[0].denied == "size, the cost, is missing"
-    assert costly.match({"size": "x"})[0].denied == "size, the cost, is no whole number"
-    assert costly.match({"size": "3"})[0].denied is None
+    assert costly.match({})[0].denial_reason == "size, the cost, is missing"
+    assert costly.match({"size": "x"})[0].denial_reason == "size, the cost, is no whole number"
+    assert costly.match({"size": "3"})[0].denial_reason is None
 
 
 def test_rules_that_replace_each_other_in_a_circle() -> None:

@@ -19,10 +19,10 @@ from headgate.rules.parsing import read_json, read_python, read_toml, read_yaml
 from headgate.rules.parsing.document_tree import (
     MAX_BYTES,
     Fault,
-    Items,
+    ListNode,
+    MappingNode,
     Node,
-    Scalar,
-    Table,
+    ScalarNode,
     decode,
     describe_node,
 )
@@ -33,9 +33,9 @@ Read = Callable[[str], Node]
 
 def plain(node: Node) -> Any:
     """The tree without places; plain scalars in angle brackets."""
-    if isinstance(node, Table):
+    if isinstance(node, MappingNode):
         return {name: plain(inner) for name, (_, inner) in node.entries.items()}
-    if isinstance(node, Items):
+    if isinstance(node, ListNode):
         return [plain(inner) for inner in node.nodes]
     return node.text if node.quoted else f"<{node.text}>"
 
@@ -45,7 +45,7 @@ def fault_of(read: Callable[[], object]) -> tuple[int | str | None, str]:
     with pytest.raises(Fault) as caught:
         read()
     assert time.perf_counter() - began < 15
-    return caught.value.place.line or caught.value.place.path, caught.value.sentence
+    return caught.value.position.line or caught.value.position.path, caught.value.sentence
 
 
 # What the writer sees is what is kept.
@@ -92,7 +92,7 @@ def test_an_anchor_given_twice_is_the_last_one() -> None:
 
 def test_a_kind_is_a_word_that_people_know() -> None:
     nodes = read_yaml.read("- []\n- {}\n- x\n- ~\n")
-    assert isinstance(nodes, Items)
+    assert isinstance(nodes, ListNode)
     assert [describe_node(node) for node in nodes.nodes] == ["a list", "a mapping", '"x"', "nothing"]
 
 
@@ -373,5 +373,5 @@ def test_whatever_is_toml_has_a_line_for_every_value(text: str) -> None:
 
 def test_a_scalar_that_says_nothing() -> None:
     node = read_yaml.read("~")
-    assert isinstance(node, Scalar)
+    assert isinstance(node, ScalarNode)
     assert node.empty

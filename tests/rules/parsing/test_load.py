@@ -311,7 +311,7 @@ def test_words_mean_what_is_expected_where_they_stand() -> None:
     assert (found.name, found.headers, found.rules[0].name, found.rules[1].name) == ("2026", "off", "on", "2.5")
     when = found.rules[0].when
     assert isinstance(when, All)
-    assert [part.wanted for part in when.parts if isinstance(part, Test)] == [
+    assert [part.expected for part in when.parts if isinstance(part, Test)] == [
         ("yes",), ("1.10",), True, ("true",), False, ("0x10",),
     ]  # fmt: skip
     assert found.rules[0].mode == Modes(0, 0)

@@ -18,8 +18,8 @@ from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.http.refusal_body import REASONS
 from headgate.service import sample_rules
 from headgate.service.admin import Admin
-from headgate.service.admin.routes import ROUTES, Route
-from headgate.service.admin.schema import Trouble
+from headgate.service.admin.routes import ROUTES, AdminRoute
+from headgate.service.admin.schema import AdminErrorBody
 from headgate.service.asgi import Asgi
 from headgate.service.settings import Settings
 from tests.servers.redis_server import free_port
@@ -129,7 +129,7 @@ def sentence(reply: Any) -> str:
     return found
 
 
-def path_of(route: Route) -> str:
+def path_of(route: AdminRoute) -> str:
     return route.path.format(rule="login", key="user=ann", version=1) if "{" in route.path else route.path
 
 
@@ -138,7 +138,7 @@ def as_described(method: str, path: str, reply: Reply) -> None:
     assert reply.headers["cache-control"] == "no-store"
     if reply.status != 200:
         assert reply.headers["content-type"] == "application/problem+json"
-        trouble = msgspec.json.decode(reply.body, type=Trouble)
+        trouble = msgspec.json.decode(reply.body, type=AdminErrorBody)
         assert trouble.status == reply.status
         assert trouble.detail
         routes = [route for route in ROUTES if route.method == method and route.pattern.fullmatch(path)]

@@ -27,7 +27,7 @@ async def test_the_sample_is_told_as_it_could_be_written() -> None:
     async with Operator() as operator:
         told = (await operator("GET", "/rules")).json
         assert load.parse(told["text"], format=told["format"]) == load.from_mapping(sample_rules.SAMPLE_RULEBOOK)
-        assert (told["source"], told["edition"], told["rules"]) == ("the sample", None, 3)
+        assert (told["source"], told["version"], told["rules"]) == ("the sample", None, 3)
         refused = await operator.put_rules("rules: []")
         assert refused.status == 409
         assert "--rules pushed" in sentence(refused)
@@ -242,7 +242,12 @@ async def test_a_key_that_is_no_path(operator: Operator) -> None:
 async def test_status() -> None:
     async with Operator(BOOK, admin_token=TOKEN) as operator:
         told = (await operator("GET", "/status")).json
-        assert (told["engine"], told["rules"], told["edition"], told["degraded"]) == ("memory://", 3, None, [])
+        assert (told["engine"], told["rules"], told["rulebook_version"], told["degraded"]) == (
+            "memory://",
+            3,
+            None,
+            [],
+        )
         assert (told["refused_changes"], told["refused_why"]) == (0, None)
 
 
@@ -251,8 +256,8 @@ async def test_a_refused_file_is_told_in_the_status(tmp_path: Path) -> None:
     path.write_text("rules: []")
     async with Operator(str(path)) as operator:
         path.write_text("rules: [{name: a, limit: 10/minit}]")
-        assert operator.limiter.watch is not None
-        operator.limiter.watch.poll()
+        assert operator.limiter.watcher is not None
+        operator.limiter.watcher.poll()
         told = (await operator("GET", "/status")).json
         assert told["refused_changes"] == 1
         assert "10/minute" in told["refused_why"]

@@ -62,8 +62,8 @@ async def test_all_workers_follow_what_is_put_over_http(redis_server: RedisServe
         note = "m%C3%A9hr%20room"
         done = await line("PUT", f"/rules?note={note}", TWO.encode(), Content_Type=YAML, If_Match='"1"')
         assert (done.status, done.headers["etag"]) == (200, '"2"')
-        edition = done.json["edition"]
-        assert (edition["version"], edition["author"], edition["note"]) == (2, "ann", "méhr room")
+        version = done.json["version"]
+        assert (version["version"], version["author"], version["note"]) == (2, "ann", "méhr room")
         assert done.json["changes"]["rules"][0]["fields"] == [
             {"name": "limit", "old": "1/hour fixed", "new": "2/hour fixed"}
         ]
@@ -86,9 +86,9 @@ async def test_who_was_faster_is_not_overwritten(redis_server: RedisServer, tmp_
         assert (await operator.put_rules(THREE, target="/rules?expected=2", if_match='"1"')).status == 400
         assert (await operator.put_rules(THREE, if_match="new")).status == 400
         assert (await operator("GET", "/rules")).json["text"] == TWO
-        assert (await operator.put_rules(THREE, if_match='"2"')).json["edition"]["version"] == 3
+        assert (await operator.put_rules(THREE, if_match='"2"')).json["version"]["version"] == 3
         again = (await operator.put_rules(THREE)).json
-        assert (again["published"], again["edition"]["version"], again["changes"]["same"]) == (False, 3, True)
+        assert (again["published"], again["version"]["version"], again["changes"]["same"]) == (False, 3, True)
 
 
 async def test_a_broken_book_is_not_published(redis_server: RedisServer, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ async def test_a_broken_book_is_not_published(redis_server: RedisServer, tmp_pat
             assert [problem["line"] for problem in reply.json["problems"]] == [2, 3]
         assert (await operator.put_rules("{", kind="application/json")).status == 400
         assert (await operator.put_rules("rules = [", kind="application/toml")).status == 400
-        assert [each["version"] for each in (await operator("GET", "/rules/history")).json["editions"]] == [1]
+        assert [each["version"] for each in (await operator("GET", "/rules/history")).json["versions"]] == [1]
         judged = await operator("POST", "/rules/validate", TWO.encode(), content_type=YAML)
         assert (judged.status, judged.json["changes"]["same"]) == (200, False)
 
@@ -132,12 +132,12 @@ async def test_history_and_rollback(
     async with Operator("pushed", engine=redis_server.url) as operator:
         await operator.put_rules(TWO, "/rules?note=more", client="192.0.2.9:5")
         back = await operator("POST", "/rules/rollback", {"note": "too much"}, author="bob", client="192.0.2.9:5")
-        assert (back.json["before"], back.json["edition"]["version"]) == (2, 3)
-        assert (back.json["edition"]["rolled_back_to"], back.json["changes"]["same"]) == (1, False)
+        assert (back.json["before"], back.json["version"]["version"]) == (2, 3)
+        assert (back.json["version"]["rolled_back_to"], back.json["changes"]["same"]) == (1, False)
         assert limit_of(operator.limiter) == "1/hour fixed"
         told = (await operator("GET", "/rules/history")).json
         assert told["in_force"] == 3
-        assert [(each["version"], each["author"], each["note"]) for each in told["editions"]] == [
+        assert [(each["version"], each["author"], each["note"]) for each in told["versions"]] == [
             (3, "bob", "too much"),
             (2, "ann", "more"),
             (1, "cli", ""),
@@ -146,7 +146,7 @@ async def test_history_and_rollback(
         assert (kept["text"], kept["in_force"], kept["format"]) == (TWO, False, "yaml")
         assert (await operator("GET", "/rules/history/9")).status == 404
         assert (await operator("POST", "/rules/rollback", {"to": 9})).status == 400
-        assert (await operator("POST", "/rules/rollback", {"to": 2})).json["edition"]["version"] == 4
+        assert (await operator("POST", "/rules/rollback", {"to": 2})).json["version"]["version"] == 4
         assert limit_of(operator.limiter) == "2/hour fixed"
     changes = [record for record in caplog.records if record.name == "headgate.admin"]  # not what the watch logs
     lines = [TextFormatter().format(record).split(" info ", 1)[1] for record in changes]
@@ -274,6 +274,6 @@ async def test_when_the_server_is_gone(tmp_path: Path, caplog: pytest.LogCapture
             assert [vars(record)["verb"] for record in unsure] == ["reset", "refund"]
             told = (await operator("GET", "/status")).json
             assert [each["state"] for each in told["degraded"]] == ["open"]
-            assert (told["degraded_decisions"], told["edition"]) == (3, 1)
+            assert (told["degraded_decisions"], told["rulebook_version"]) == (3, 1)
             assert told["engine"].endswith("?deadline=200ms")
         assert "secret-word" not in json.dumps(told) + caplog.text

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headgate.service.admin import app
 from headgate.service.admin.app import REQUEST_LIMIT
-from headgate.service.admin.routes import ROUTES, RULEBOOK_TEXT, Route
+from headgate.service.admin.routes import ROUTES, RULEBOOK_TEXT, AdminRoute
 from headgate.service.log_format import TextFormatter
 from tests.service.admin.admin_harness import BOOK, TOKEN, YAML, Operator, listening, path_of, sentence
 
@@ -22,7 +22,7 @@ from tests.service.admin.admin_harness import BOOK, TOKEN, YAML, Operator, liste
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.handler)
 async def test_without_the_token_nothing_is_read_or_told(
-    operator: Operator, route: Route, caplog: pytest.LogCaptureFixture
+    operator: Operator, route: AdminRoute, caplog: pytest.LogCaptureFixture
 ) -> None:
     for token in (None, "", "guessed", TOKEN[:-1], f"{TOKEN}x", "é"):
         caplog.clear()
@@ -65,7 +65,7 @@ async def test_a_network_of_ipv6_is_one_guesser(operator: Operator) -> None:
 
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if route.is_change], ids=lambda route: route.handler)
-async def test_a_change_has_an_author(operator: Operator, route: Route) -> None:
+async def test_a_change_has_an_author(operator: Operator, route: AdminRoute) -> None:
     for author in (None, " ", "ann\x1b[2J", "ann%0Aeve", "x" * 101):
         reply = await operator(route.method, path_of(route), b"{}", author=author, content_type=YAML)
         assert reply.status == 400
@@ -112,7 +112,7 @@ STRANGE: list[Any] = [
 @pytest.mark.parametrize(
     "route", [route for route in ROUTES if isinstance(route.request_type, type)], ids=lambda r: r.handler
 )
-async def test_every_field_may_hold_anything(operator: Operator, route: Route) -> None:
+async def test_every_field_may_hold_anything(operator: Operator, route: AdminRoute) -> None:
     assert isinstance(route.request_type, type)
     good = {"limits": "1/hour fixed"} if route.handler == "set_override" else {"rule": "login", "key": "user=ann"}
     for field in msgspec.structs.fields(route.request_type):
@@ -144,7 +144,9 @@ bodies = st.binary(max_size=200) | st.recursive(
     rule=st.sampled_from(["login", "plans", "jobs", "none"]) | st.text(min_size=1, max_size=5),
     key=st.sampled_from(["user=ann", "all"]) | st.text(min_size=1, max_size=10),
 )
-async def test_whatever_is_sent_is_answered(route: Route, body: bytes, kind: str, rule: str, key: str) -> None:
+async def test_whatever_is_sent_is_answered(
+    route: AdminRoute, body: bytes, kind: str, rule: str, key: str
+) -> None:
     async with Operator(BOOK) as operator:
         scope_path = route.path.format(rule=rule, key=key) if "{" in route.path else route.path
         quoted = scope_path.replace("%", "%25").replace("?", "%3F")

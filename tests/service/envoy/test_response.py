@@ -100,7 +100,7 @@ def test_what_is_written_at_once_is_read_as_what_is_told(walk: Steps) -> None:
                 assert RateLimitResponse.FromString(written) == make_response(USUAL, asked, decisions)
                 assert all(decision.allowed for decision in decisions)
             else:
-                assert any(not one.allowed or len(one.parts) > 1 or one.delay for one in decisions)
+                assert any(not one.allowed or len(one.counter_decisions) > 1 or one.delay for one in decisions)
 
 
 def test_numbers_of_any_size_are_written_at_once() -> None:

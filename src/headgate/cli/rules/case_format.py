@@ -28,7 +28,7 @@ from headgate.explain import in_words
 from headgate.rules import load
 from headgate.rules.attributes import Attributes, normalize_name, parse_attribute_name, request
 from headgate.rules.parsing import fields, read_json, read_toml, read_yaml
-from headgate.rules.parsing.document_tree import Fault, Items, Node, Scalar, Table, describe_node
+from headgate.rules.parsing.document_tree import Fault, ListNode, MappingNode, Node, ScalarNode, describe_node
 from headgate.rules.parsing.problems import Problems, at_node, read_all, read_entries
 from headgate.rules.parsing.read_python import NumberText
 from headgate.rules.rule import Rulebook
@@ -40,7 +40,7 @@ _VERDICTS = ("allowed", "refused")
 _FILE_FIELDS = ("rules", "cases"), ("rules", "cases")
 
 
-class Call(NamedTuple):
+class CaseCall(NamedTuple):
     line: int | None
     at_us: int
     times: int
@@ -49,15 +49,15 @@ class Call(NamedTuple):
     expected: dict[str, Any]
 
 
-class Case(NamedTuple):
+class RuleCase(NamedTuple):
     name: str
     start_us: int
-    calls: tuple[Call, ...]
+    calls: tuple[CaseCall, ...]
 
 
-def read(path: Path) -> tuple[Rulebook, list[Case]]:
+def read(path: Path) -> tuple[Rulebook, list[RuleCase]]:
     """Parses the rulebook and the cases of a file; raises InvalidRulebook with all problems."""
-    problems, cases, book = Problems(), list[Case](), Rulebook()
+    problems, cases, book = Problems(), list[RuleCase](), Rulebook()
     with problems.under(""):
         root = fields.table(
             _READERS.get(path.suffix.lower(), read_yaml.read)(file_text(path)), "A test", *_FILE_FIELDS
@@ -71,22 +71,22 @@ def read(path: Path) -> tuple[Rulebook, list[Case]]:
 
 
 def _book(node: Node, path: Path) -> Rulebook:
-    if isinstance(node, Table):
+    if isinstance(node, MappingNode):
         return load.from_node(node, str(path))
     return load.read(path.parent / fields.text(node, "rules"))
 
 
-def _case(node: Node, number: int) -> Case:
+def _case(node: Node, number: int) -> RuleCase:
     table = fields.table(node, "A case", ("name", "start", "calls"), ("calls",))
     values = read_entries(table, {"name": fields.text, "start": _instant, "calls": lambda inner, _: _calls(inner)})
     start_us = values["start"] if "start" in values else ManualClock().now_us()
-    return Case(values.get("name", f"case {number}"), start_us, values["calls"])
+    return RuleCase(values.get("name", f"case {number}"), start_us, values["calls"])
 
 
-def _calls(node: Node) -> tuple[Call, ...]:
+def _calls(node: Node) -> tuple[CaseCall, ...]:
     earliest_us = 0
 
-    def read_call(each: Node) -> Call:
+    def read_call(each: Node) -> CaseCall:
         nonlocal earliest_us
         call = _call(each, earliest_us)
         earliest_us = call.at_us
@@ -95,7 +95,7 @@ def _calls(node: Node) -> tuple[Call, ...]:
     return tuple(read_all(read_call, _items(node, "calls", "A case")))
 
 
-def _call(node: Node, earliest_us: int) -> Call:
+def _call(node: Node, earliest_us: int) -> CaseCall:
     table = fields.table(node, "A call", _CALL_FIELDS, ("expect",))
     values = read_entries(
         table,
@@ -112,14 +112,16 @@ def _call(node: Node, earliest_us: int) -> Call:
     for name, value in values.get("attributes", {}).items():
         attributes[name] = value
     at_us = values.get("at", earliest_us)
-    return Call(node.place.line, at_us, values.get("times", 1), attributes, values.get("cost"), values["expect"])
+    return CaseCall(
+        node.position.line, at_us, values.get("times", 1), attributes, values.get("cost"), values["expect"]
+    )
 
 
 def _call_time(node: Node, earliest_us: int) -> int:
     at_us = _span(node, "at")
     if at_us < earliest_us:
         raise Fault(
-            node.place,
+            node.position,
             f"Time goes forward: this call comes at {in_words(at_us)}, the one before it later.",
         )
     return at_us
@@ -130,7 +132,7 @@ def _request(node: Node) -> Attributes:
     headers = values.pop("headers", {})
     target = values.pop("url", None) or values.pop("path", "/")
     if not isinstance(headers, dict):
-        raise Fault(node.place, "headers is a mapping of names to texts.")
+        raise Fault(node.position, "headers is a mapping of names to texts.")
     attributes = request(values.pop("method", "GET"), target, headers, values.pop("address", None))
     names = read_all(lambda name: at_node(node, parse_attribute_name, name), values)
     attributes.update(dict(zip(names, values.values(), strict=True)))
@@ -144,7 +146,7 @@ def _attributes(node: Node) -> dict[str, Any]:
 
 
 def _expected(node: Node) -> dict[str, Any]:
-    if isinstance(node, Scalar):
+    if isinstance(node, ScalarNode):
         return {"allowed": fields.word(node, "expect", _VERDICTS) == "allowed"}
     table = fields.table(node, "expect", _EXPECT_FIELDS)
     expected: dict[str, Any] = {}
@@ -161,20 +163,20 @@ def _expectation(node: Node, name: str) -> dict[str, Any]:
         flag = fields.plain_flag(node)
         return {"allowed": False, "rule": fields.text(node, name)} if flag is None else {"allowed": not flag}
     if name in ("retry_after", "delay"):
-        never = isinstance(node, Scalar) and node.text == "never"
+        never = isinstance(node, ScalarNode) and node.text == "never"
         return {name: None if never else _span(node, name)}
     if name in ("remaining", "status"):
         return {name: fields.whole_number(node, name, 0)}
-    table = fields.table(node, name, tuple(node.entries) if isinstance(node, Table) else ())
+    table = fields.table(node, name, tuple(node.entries) if isinstance(node, MappingNode) else ())
     rules = dict.fromkeys(table.entries, lambda inner, _: fields.word(inner, name, _VERDICTS))
     return {name: read_entries(table, rules)}
 
 
 def python_value(node: Node) -> Any:
     """Converts a node to Python values; unquoted scalars become what they look like."""
-    if isinstance(node, Items):
+    if isinstance(node, ListNode):
         return [python_value(inner) for inner in node.nodes]
-    if isinstance(node, Table):
+    if isinstance(node, MappingNode):
         return {name: python_value(inner) for name, (_, inner) in node.entries.items()}
     if node.empty:
         return None
@@ -185,23 +187,23 @@ def python_value(node: Node) -> Any:
 
 
 def _mapping(node: Node, field: str) -> dict[str, Any]:
-    if not isinstance(node, Table):
-        raise Fault(node.place, f"{field} is a mapping, not {describe_node(node)}.")
+    if not isinstance(node, MappingNode):
+        raise Fault(node.position, f"{field} is a mapping, not {describe_node(node)}.")
     mapping: dict[str, Any] = python_value(node)
     return mapping
 
 
 def _items(node: Node, field: str, owner: str) -> list[Node]:
-    if not isinstance(node, Items):
-        raise Fault(node.place, f"{field} is a list, not {describe_node(node)}.")
+    if not isinstance(node, ListNode):
+        raise Fault(node.position, f"{field} is a list, not {describe_node(node)}.")
     if not node.nodes:
-        raise Fault(node.place, f"{owner} without {field} tests nothing.")
+        raise Fault(node.position, f"{owner} without {field} tests nothing.")
     return node.nodes
 
 
 def _span(node: Node, field: str) -> int:
     """Parses a length of time, which may be 0, to microseconds."""
-    zero = isinstance(node, Scalar) and node.text in ("0", "0s", "0ms")
+    zero = isinstance(node, ScalarNode) and node.text in ("0", "0s", "0ms")
     return 0 if zero else fields.span(node, field)
 
 
@@ -212,5 +214,7 @@ def _instant(node: Node, name: str) -> int:
     except ValueError:
         instant = None
     if instant is None or instant.tzinfo is None:
-        raise Fault(node.place, f"start is an instant, not {describe_node(node)}.", "Write 2026-03-01T00:00:00Z.")
+        raise Fault(
+            node.position, f"start is an instant, not {describe_node(node)}.", "Write 2026-03-01T00:00:00Z."
+        )
     return round(instant.timestamp() * SECOND)

@@ -9,7 +9,7 @@ from headgate.cli.output import DONE, NEGATIVE, Output
 from headgate.cli.parser import Commands, command
 from headgate.cli.rulebook_option import versions_of
 from headgate.errors import InvalidRule
-from headgate.operations.compare_rulebooks import Change, Comparison, Field, compare, document
+from headgate.operations.compare_rulebooks import Comparison, FieldDifference, RuleDifference, compare, document
 from headgate.operations.publish_rulebook import book_of
 from headgate.rules import load
 from headgate.rules.rule import Rulebook
@@ -60,7 +60,7 @@ def comparison_lines(comparison: Comparison) -> list[str | tuple[str, str]]:
     return lines
 
 
-def _change(change: Change) -> list[str | tuple[str, str]]:
+def _change(change: RuleDifference) -> list[str | tuple[str, str]]:
     sign, color = _SIGNS[change.kind]
     lines: list[str | tuple[str, str]] = [(f"{sign} {change.rule}: {change.kind}", color)]
     lines += [f"    {_line(field)}" for field in change.fields]
@@ -69,7 +69,7 @@ def _change(change: Change) -> list[str | tuple[str, str]]:
     return lines
 
 
-def _line(field: Field) -> str:
+def _line(field: FieldDifference) -> str:
     name, old, new = field
     if old is None:
         return f"{name}: {new}"

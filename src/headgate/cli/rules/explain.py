@@ -14,7 +14,7 @@ from headgate.cli.engine_option import server
 from headgate.cli.output import Output, warn
 from headgate.cli.parser import Commands, command, header_option, name_value, whole_number
 from headgate.cli.rulebook_option import print_warnings
-from headgate.cli.table import Cell, Table, Value
+from headgate.cli.table import Cell, TextTable, Value
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.explain import in_words
@@ -67,12 +67,13 @@ def run(args: argparse.Namespace) -> Output:
         (explanation.rule.name, Cell("applies", "green") if explanation.applies else "no", _why(explanation))
         for explanation in explanations
     ]
-    attribute_table = Table(
+    attribute_table = TextTable(
         ("attribute", "value"), [(name, display_value(value)) for name, value in sorted(attributes.items())]
     )
     headline = (str(decision), "green" if decision.allowed else "red")
     return Output(
-        document, [attribute_table, "", Table(("rule", "", "why"), rows), "", headline, *_verdict_tables(decision)]
+        document,
+        [attribute_table, "", TextTable(("rule", "", "why"), rows), "", headline, *_verdict_tables(decision)],
     )
 
 
@@ -126,7 +127,7 @@ def _document(explanation: RuleExplanation) -> dict[str, Any]:
             "limits": [limit.text for limit in match.limits],
             "shadow": match.shadow,
             "candidate": None if candidate is None else [limit.text for limit in candidate],
-            "denied": match.denied,
+            "denied": match.denial_reason,
         }
     return document
 
@@ -142,7 +143,9 @@ def decision_document(decision: RuleDecision) -> dict[str, Any]:
         "retry_after": decision.retry_after,
         "delay": decision.delay,
         "verdicts": [_verdict(verdict) for verdict in decision.verdicts],
-        "asides": [_verdict(verdict) | {"aside": verdict.shadow_kind} for verdict in decision.shadow_verdicts],
+        "shadow_verdicts": [
+            _verdict(verdict) | {"shadow_kind": verdict.shadow_kind} for verdict in decision.shadow_verdicts
+        ],
     }
 
 
@@ -167,7 +170,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _verdict_tables(decision: RuleDecision) -> list[Table]:
+def _verdict_tables(decision: RuleDecision) -> list[TextTable]:
     rows: list[tuple[Value, ...]] = []
     for verdict in (*decision.verdicts, *decision.shadow_verdicts):
         allowed = verdict.allowed
@@ -186,4 +189,4 @@ def _verdict_tables(decision: RuleDecision) -> list[Table]:
             )
         )
     titles = ("rule", "key", "limit", "", "remaining", "retry after")
-    return [Table(titles, rows, right=("remaining", "retry after"))] if rows else []
+    return [TextTable(titles, rows, right_aligned=("remaining", "retry after"))] if rows else []

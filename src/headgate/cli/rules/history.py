@@ -10,7 +10,7 @@ from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import Output
 from headgate.cli.parser import Commands, command
 from headgate.cli.rulebook_option import versions_of
-from headgate.cli.table import Cell, Table, Value
+from headgate.cli.table import Cell, TextTable, Value
 from headgate.operations.publish_rulebook import version_document
 from headgate.rules.distribution.version import RulebookVersion
 
@@ -30,11 +30,13 @@ def run(args: argparse.Namespace) -> Output:
     with server(args, "no rulebook can be pushed there") as engine:
         store = versions_of(engine)
         versions, current = store.history(), store.version()
-    document = {"in_force": current or None, "editions": [version_document(version) for version in versions]}
+    document = {"in_force": current or None, "versions": [version_document(version) for version in versions]}
     if not versions:
         return Output(document, ["No rulebook was pushed to this engine yet."])
     rows = [_row(version, version.version == current) for version in versions]
-    return Output(document, [Table(("version", "", "published", "author", "note"), rows, right=("version",))])
+    return Output(
+        document, [TextTable(("version", "", "published", "author", "note"), rows, right_aligned=("version",))]
+    )
 
 
 def _row(version: RulebookVersion, current: bool) -> tuple[Value, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from headgate.algorithms.limit import SECOND
-from headgate.cli.rules.case_format import Call, Case
+from headgate.cli.rules.case_format import CaseCall, RuleCase
 from headgate.clock import ManualClock
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.engines.memory.engine import MemoryEngine
@@ -22,13 +22,13 @@ _OK = 200
 class Mismatch(NamedTuple):
     """The first call that was not decided as expected; `time` counts from 1."""
 
-    call: Call
+    call: CaseCall
     time: int
     expected: str
     actual: str
 
 
-def run_case(book: Rulebook, case: Case) -> Mismatch | None:
+def run_case(book: Rulebook, case: RuleCase) -> Mismatch | None:
     """Runs a case on its own clock; returns the first call that was not decided as expected, if any."""
     clock = ManualClock(case.start_us)
     limiter = Limiter.from_rules(book, MemoryEngine(clock), clock=clock)

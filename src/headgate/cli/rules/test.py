@@ -10,7 +10,7 @@ from headgate.cli.output import DONE, NEGATIVE, Output
 from headgate.cli.parser import Commands, command
 from headgate.cli.rulebook_option import print_warnings
 from headgate.cli.rules import case_format, run_cases
-from headgate.cli.rules.case_format import Case
+from headgate.cli.rules.case_format import RuleCase
 from headgate.cli.rules.run_cases import Mismatch
 
 
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> Output:
     )
 
 
-def _document(case: Case, mismatch: Mismatch | None) -> dict[str, Any]:
+def _document(case: RuleCase, mismatch: Mismatch | None) -> dict[str, Any]:
     document: dict[str, Any] = {"name": case.name, "passed": mismatch is None}
     if mismatch is not None:
         document |= {"line": mismatch.call.line, "time": mismatch.time}
@@ -53,7 +53,7 @@ def _document(case: Case, mismatch: Mismatch | None) -> dict[str, Any]:
     return document
 
 
-def _case_lines(file: str, case: Case, mismatch: Mismatch | None) -> list[str | tuple[str, str]]:
+def _case_lines(file: str, case: RuleCase, mismatch: Mismatch | None) -> list[str | tuple[str, str]]:
     if mismatch is None:
         return [(f"ok      {case.name}", "green")]
     call, time, expected, actual = mismatch

@@ -11,7 +11,7 @@ from typing import Any
 
 from headgate.cli.output import DONE, INVALID, Output
 from headgate.cli.parser import Commands, command
-from headgate.operations.publish_rulebook import Problem, validate_rulebook
+from headgate.operations.publish_rulebook import RulebookProblem, validate_rulebook
 from headgate.rules import load
 
 
@@ -41,8 +41,8 @@ def run(args: argparse.Namespace) -> Output:
     for file in results:
         if file["valid"]:
             lines.append((f"{file['file']}: {file['rules']} rule{'' if file['rules'] == 1 else 's'}", "green"))
-        lines += [(problem["told"], "red") for problem in file["problems"]]
-        lines += [(f"warning: {warning['told']}", "yellow") for warning in file["warnings"]]
+        lines += [(problem["message"], "red") for problem in file["problems"]]
+        lines += [(f"warning: {warning['message']}", "yellow") for warning in file["warnings"]]
     return Output({"valid": valid, "files": results}, lines, DONE if valid else INVALID)
 
 
@@ -52,7 +52,7 @@ def _validate(file: str, strict: bool) -> dict[str, Any]:
         problems = [problem._asdict() for problem in result]
         return {"file": file, "valid": False, "rules": None, "problems": problems, "warnings": []}
     warnings = [
-        Problem(line, sentence, located)._asdict()
+        RulebookProblem(line, sentence, located)._asdict()
         for (line, sentence), located in zip(result.warnings, result.located_warnings, strict=True)
     ]
     return {"file": file, "valid": True, "rules": len(result), "problems": [], "warnings": warnings}

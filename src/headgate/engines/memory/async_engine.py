@@ -20,7 +20,7 @@ class AsyncMemoryMeter:
         self.meter = meter
         self.limit: Limit = meter.limit
         self.name: str = meter.name
-        self.terms: ChargeOptions | None = meter.terms
+        self.options: ChargeOptions | None = meter.options
 
     async def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
         return self.meter.decide(key, cost, patience_us)
@@ -90,8 +90,8 @@ class AsyncMemoryLedger:
         self.limit: Limit = ledger.limit
         self.name: str = ledger.name
 
-    async def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
-        return self.ledger.assign(key, holder, wanted, within_us)
+    async def grant(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
+        return self.ledger.grant(key, holder, wanted, within_us)
 
     async def leave(self, key: str, holder: str) -> None:
         self.ledger.leave(key, holder)
@@ -118,8 +118,8 @@ class AsyncMemoryEngine:
     def overrides(self, rule: str) -> AsyncMemoryOverrides:
         return AsyncMemoryOverrides(self.engine.overrides(rule))
 
-    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> AsyncMemoryLedger:
-        return AsyncMemoryLedger(self.engine.assignments(limit, name, ttl_us, grace_us))
+    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> AsyncMemoryLedger:
+        return AsyncMemoryLedger(self.engine.quota_ledger(limit, name, ttl_us, grace_us))
 
     def shard(self, key: str) -> Hashable:
         return self.engine.shard(key)

@@ -41,7 +41,7 @@ class Decide(Protocol):
 class CancelledReservation(NamedTuple):
     """A reservation that is given back."""
 
-    place: QueuePlace
+    queue_place: QueuePlace
     units: int
     receipt: Receipt
 
@@ -117,7 +117,7 @@ class MemoryEngine:
         table = self._overrides.get(rule)
         return () if table is None else active_limits(table, key, now_us)
 
-    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> MemoryLedger:
+    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> MemoryLedger:
         with self.lock:
             table = self._ledgers.setdefault(name, StateTable())
         return MemoryLedger(self, table, limit, name, ttl_us, grace_us)
@@ -125,7 +125,7 @@ class MemoryEngine:
     def shard(self, key: str) -> int:
         return 0
 
-    def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
+    def guarantees(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
         yield "engine", "this process alone: every process counts for itself"
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class MemoryMeter:
     ) -> None:
         self.limit = limit
         self.name = name
-        self.terms = options
+        self.options = options
         self._engine = engine
         self._clock = engine.clock
         self._now_us = engine.clock.now_us
@@ -159,7 +159,7 @@ class MemoryMeter:
         self._decide = self._algorithm.decide
         self._is_calendar = isinstance(limit, FixedWindow) and limit.unit is not None
         self.decide: Decide = self._decide_by_calendar if self._is_calendar else self._fast_decide()
-        if options is not None and not options.plain:
+        if options is not None and not options.without_rule_state:
             self.decide = self._decide_by_rule
 
     def _fast_decide(self) -> Decide:
@@ -215,11 +215,11 @@ class MemoryMeter:
         own_pace = pace_of(limit)
         table = self._family.get(own_pace)
         state = None if table is None else table.states.get(key)
-        if state is None and self._algorithm.carried is not None:
+        if state is None and self._algorithm.convert_pace is not None:
             for other_pace, table in self._family.items():
                 other_state = table.states.get(key)
                 if other_state is not None and other_pace != own_pace:
-                    return self._algorithm.carried(limit, other_state, other_pace)
+                    return self._algorithm.convert_pace(limit, other_state, other_pace)
         return state
 
     def save(self, key: str, state: Any, now_us: int, override: Limit | None = None) -> None:
@@ -246,9 +246,9 @@ class MemoryMeter:
     def _is_dead(self, key: str, state: Any, now_us: int) -> bool:
         """Returns whether a state no longer differs from an unused key's."""
         limits = [self.limit]
-        if self.terms is not None and self.terms.overrides:
+        if self.options is not None and self.options.overrides:
             # Which override belongs to this count is not known here: the state lives as long as any requires.
-            limits += self._engine.override_limits(self.terms.rule, key, now_us)
+            limits += self._engine.override_limits(self.options.rule, key, now_us)
         dead_at_us, kind = self._algorithm.dead_at_us, self.limit.algorithm
         return all(dead_at_us(limit, state) <= now_us for limit in limits if limit.algorithm == kind)
 
@@ -260,7 +260,9 @@ class MemoryMeter:
             now_us = self._now_us()
             if cancel:
                 self._cancel(
-                    key, CancelledReservation(QueuePlace.of(self._count_id(key), receipt), units, receipt), now_us
+                    key,
+                    CancelledReservation(QueuePlace.from_receipt(self._count_id(key), receipt), units, receipt),
+                    now_us,
                 )
             else:
                 self._give_back(key, units, receipt, now_us, cancel=False)
@@ -274,7 +276,7 @@ class MemoryMeter:
             if not self._give_back(key, reservation.units, reservation.receipt, now_us, cancel=True):
                 pending.note(reservation, now_us)
                 break
-            reservation = next(iter(pending.last(reservation.place.key, 1)), None)
+            reservation = next(iter(pending.pop_last(reservation.queue_place.key, 1)), None)
 
     def _give_back(self, key: str, units: int, receipt: Receipt, now_us: int, *, cancel: bool) -> bool:
         """Refunds units; returns whether there was anything to give back."""
@@ -300,9 +302,9 @@ class MemoryMeter:
         with self._engine.lock:
             for table in self._family.values():
                 table.delete(key)
-            self._engine.pending_cancellations.forget(self._count_id(key))
-            if self.terms is not None and self.terms.lockout is not None:
-                self._engine.lockouts(self.terms.rule).delete(key)
+            self._engine.pending_cancellations.drop(self._count_id(key))
+            if self.options is not None and self.options.lockout is not None:
+                self._engine.lockouts(self.options.rule).delete(key)
 
 
 class MemorySlotMeter:

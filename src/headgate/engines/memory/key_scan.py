@@ -25,7 +25,7 @@ class MemoryKey(NamedTuple):
     key: str
     ttl_ms: int | None = None
     size: int | None = None
-    told: bool = True
+    is_readable: bool = True
 
 
 class MemoryKeyScan:
@@ -33,7 +33,7 @@ class MemoryKeyScan:
 
     def __init__(self, engine: MemoryEngine, prefix: str = "", max_keys: int = 100_000) -> None:
         self._engine, self._prefix, self._max_keys = engine, prefix, max_keys
-        self.found: int = 0
+        self.key_count: int = 0
         self.stopped: bool = False  # before every key was listed
 
     def __iter__(self) -> Iterator[MemoryKey]:
@@ -60,13 +60,13 @@ class MemoryKeyScan:
         return name.startswith(self._prefix)
 
     def _next_keys(self, keys: Iterator[str]) -> Iterator[str]:
-        return islice(keys, self._max_keys - self.found + 1)
+        return islice(keys, self._max_keys - self.key_count + 1)
 
     def _accept(self, keys: dict[str, None]) -> list[str]:
         """Returns the keys that still fit under the maximum, and counts them."""
-        accepted = list(islice(keys, self._max_keys - self.found))
+        accepted = list(islice(keys, self._max_keys - self.key_count))
         self.stopped = self.stopped or len(accepted) < len(keys)
-        self.found += len(accepted)
+        self.key_count += len(accepted)
         return accepted
 
     def peek(self, counts: Sequence[tuple[MemoryKey, Limit]]) -> list[Outcome | None]:

@@ -38,7 +38,7 @@ class JudgingMeter(Protocol):
     """A meter that can judge without storing; `override` is a limit that decides in place of its own."""
 
     limit: Limit
-    terms: ChargeOptions | None
+    options: ChargeOptions | None
 
     def judge(
         self, key: str, now_us: int, cost: int, patience_us: int | None, override: Limit | None = None
@@ -94,9 +94,9 @@ class _RuleCharges:
         self, tables: RuleTables, charges: Sequence[MeterCharge], now_us: int, patience_us: int | None
     ) -> None:
         meter, key, _ = charges[0]
-        options = meter.terms
+        options = meter.options
         self._charges, self._now_us = charges, now_us
-        self.is_shadow = options is not None and options.aside
+        self.is_shadow = options is not None and options.is_shadow
         self._lockout = (
             None if options is None or options.lockout is None else _KeyLockout(tables, options, key, now_us)
         )
@@ -155,12 +155,12 @@ class _KeyLockout:
         assert options.lockout is not None
         self._settings, self._key, self._now_us = options.lockout, key, now_us
         self._table = tables.lockouts(options.rule)
-        self._state = lockout.settled(self._settings, self._table.states.get(key), now_us)
+        self._state = lockout.current_state(self._settings, self._table.states.get(key), now_us)
         self.left_us = lockout.left_us(self._state, now_us)
 
     def store(self, refused: bool) -> None:
         if refused:
-            self._state = lockout.refused(self._settings, self._state, self._now_us)
+            self._state = lockout.count_refusal(self._settings, self._state, self._now_us)
             self.left_us = lockout.left_us(self._state, self._now_us)
         if self._state is not None:
             self._table.put(self._key, self._state, lambda _, old: lockout.dead_at_us(old) <= self._now_us)

@@ -27,5 +27,5 @@ The two engines hold connections and nothing else; the decisions, and where they
 Also:
     cancellations         reads the replies to cancelled reservations, pure
     silent_connections    keeps reading connections that fell silent
-    background_thread     starts threads that no signal handler can break
+    signal_safe_thread    starts threads that no signal handler can break
 """

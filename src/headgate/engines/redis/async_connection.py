@@ -44,7 +44,7 @@ class AsyncConnection(asyncio.Protocol):
             where = f"{address.path}: " if address.path is not None else ""
             raise ConnectFailed(f"{where}{getattr(error, 'strerror', None) or error}") from error
         try:
-            for packed in address.greeting:
+            for packed in address.handshake_commands:
                 reply = loop.create_future()
                 self.write(packed, [partial(_set_reply, reply)])
                 result = await reply

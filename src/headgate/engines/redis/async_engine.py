@@ -68,11 +68,11 @@ class AsyncRedisEngine:
         self._discoveries: dict[AbstractEventLoop, asyncio.Task[None]] = {}
         self.late_replies: AsyncLateReplies = AsyncLateReplies(self.ask, self.ask_all)
 
-    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> AsyncRedisMeter:
-        return AsyncRedisMeter(self, limit, name, terms)
+    def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> AsyncRedisMeter:
+        return AsyncRedisMeter(self, limit, name, options)
 
-    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> AsyncRedisSlotMeter:
-        return AsyncRedisSlotMeter(self, limit, name, terms)
+    def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> AsyncRedisSlotMeter:
+        return AsyncRedisSlotMeter(self, limit, name, options)
 
     async def decide_all(
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
@@ -184,7 +184,7 @@ class AsyncRedisEngine:
 
         return AsyncRedisOverrides(builder, self.ask, open_scan, self._failure)
 
-    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> AsyncRedisLedger:
+    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> AsyncRedisLedger:
         reported = self._reported_grants.setdefault(name, GrantExpiries())
         return AsyncRedisLedger(self.ask, reported, self.prefix, limit, name, ttl_us, grace_us)
 
@@ -233,7 +233,7 @@ class AsyncRedisEngine:
             hook.__anext__().send(None)
         return batchers
 
-    async def beat(self, member_id: str) -> tuple[int, int]:
+    async def heartbeat(self, member_id: str) -> tuple[int, int]:
         """Sends a heartbeat; returns how many processes share the limits, and how many of them rank before this
         one."""
         count, rank = await self.ask(protocol.membership_request(self.prefix, "beat", member_id, MEMBER_TTL_US))
@@ -246,7 +246,7 @@ class AsyncRedisEngine:
     def shard(self, key: str) -> Hashable:
         return 0 if self.topology.any_keys_together else self.topology.owner(keys.escape_key(key))
 
-    def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
+    def guarantees(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
         yield "engine", f"{self.topology.text}: {GUARANTEE}; no call waits longer than {self.deadline:g} s"
 
     def _failure(self, error: RedisError) -> EngineUnavailable | CorruptState:
@@ -280,12 +280,12 @@ class AsyncRedisMeter:
     """One limit, bound to the engine."""
 
     def __init__(
-        self, engine: AsyncRedisEngine, limit: Limit, name: str, terms: ChargeOptions | None = None
+        self, engine: AsyncRedisEngine, limit: Limit, name: str, options: ChargeOptions | None = None
     ) -> None:
         self.limit = limit
         self.name = name
-        self.terms = terms
-        self.builder: RequestBuilder = RequestBuilder(limit, name, engine.prefix, terms)
+        self.options = options
+        self.builder: RequestBuilder = RequestBuilder(limit, name, engine.prefix, options)
         self._engine = engine
         self._deadline = shortest_deadline([self])
         self._ask = with_deadline(engine.ask, self._deadline)
@@ -347,11 +347,11 @@ class AsyncRedisSlotMeter:
     """The slots of one limit, bound to the engine."""
 
     def __init__(
-        self, engine: AsyncRedisEngine, limit: Slots, name: str, terms: ChargeOptions | None = None
+        self, engine: AsyncRedisEngine, limit: Slots, name: str, options: ChargeOptions | None = None
     ) -> None:
         self.limit = limit
         self.name = name
-        self.terms = terms
+        self.options = options
         self.builder: RequestBuilder = RequestBuilder(limit, name, engine.prefix)
         self._ask = with_deadline(engine.ask, shortest_deadline([self]))
 

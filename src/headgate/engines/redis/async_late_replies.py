@@ -58,7 +58,7 @@ class AsyncLateReplies:
 
     def _note(self, request: RedisRequest, reply: Any) -> None:
         """Retries the cancellations of earlier places if this place was given back."""
-        place, loop = request.place, get_running_loop()
+        place, loop = request.queue_place, get_running_loop()
         if place is None:
             return
         pending = self._pending.get(loop)
@@ -66,13 +66,13 @@ class AsyncLateReplies:
             for closed_loop in [each for each in tuple(self._pending) if each.is_closed()]:
                 self._pending.pop(closed_loop, None)
             pending = self._pending[loop] = PendingCancellations()
-        if was_given_back(pending, request, reply) and pending.begin(place.key):
+        if was_given_back(pending, request, reply) and pending.start_retry(place.key):
             self._run_in_background(loop.create_task(self._retry_cancellations(pending, place.key)))
 
     async def _retry_cancellations(self, pending: PendingCancellations[RedisRequest], count: Hashable) -> None:
-        while pending.again(count):
+        while pending.continue_retry(count):
             batch_size = 1
-            while requests := pending.last(count, batch_size):
+            while requests := pending.pop_last(count, batch_size):
                 if not all_cancelled(pending, requests, await self._ask_all(requests)):
                     break
                 batch_size = min(2 * batch_size, RETRY_BATCH_SIZE)

@@ -13,7 +13,7 @@ from headgate.engines.redis.protocol import RedisRequest
 def was_given_back(pending: PendingCancellations[RedisRequest], request: RedisRequest, reply: Any) -> bool:
     """Returns whether a cancellation gave anything back; if not, notes it as pending."""
     # Fewer elements: an error, or outside of a calendar window.
-    if request.place is None or not isinstance(reply, list) or len(reply) <= 7:
+    if request.queue_place is None or not isinstance(reply, list) or len(reply) <= 7:
         return False
     if reply[7] == 1:
         return True

@@ -53,7 +53,7 @@ class Redirected(ServerError):
         super().__init__(text)
         kind, slot, location = text.split()[:3]
         host, _, port = location.rpartition(":")
-        self.for_now: bool = kind == "ASK"
+        self.is_temporary: bool = kind == "ASK"
         self.slot: int = int(slot)
         self.host: str = host.strip("?")  # empty: the host that replied
         self.port: int = int(port)

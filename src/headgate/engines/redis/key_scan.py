@@ -53,7 +53,7 @@ class RedisKey(NamedTuple):
     at: ServerAddress
 
     @property
-    def told(self) -> bool:
+    def is_readable(self) -> bool:
         """Whether the key itself is known, and not only its hash."""
         return not self.key.startswith("%#")
 
@@ -61,14 +61,16 @@ class RedisKey(NamedTuple):
 class RedisKeyScan:
     """Iterates over all counts, or those whose name begins with `begins`; at most `most` of them."""
 
-    def __init__(self, engine: RedisEngine, begins: str = "", most: int = 100_000, pause: float = PAUSE_S) -> None:
+    def __init__(
+        self, engine: RedisEngine, prefix: str = "", max_keys: int = 100_000, pause: float = PAUSE_S
+    ) -> None:
         self._engine = engine
-        self._name_prefix = begins
-        self._max_keys = most
+        self._name_prefix = prefix
+        self._max_keys = max_keys
         self._pause = pause
         self._connections: dict[ServerAddress, SyncConnection] = {}
         self._seen: set[bytes] = set()
-        self.found: int = 0
+        self.key_count: int = 0
         self.stopped: bool = False  # True: the scan ended before it saw all keys
 
     def __iter__(self) -> Iterator[RedisKey]:
@@ -109,10 +111,10 @@ class RedisKeyScan:
     def _described(
         self, address: ServerAddress, parsed_keys: list[tuple[bytes, keys.ParsedKey]]
     ) -> Iterator[RedisKey]:
-        if self.found + len(parsed_keys) > self._max_keys:
-            parsed_keys = parsed_keys[: self._max_keys - self.found]
+        if self.key_count + len(parsed_keys) > self._max_keys:
+            parsed_keys = parsed_keys[: self._max_keys - self.key_count]
             self.stopped = True
-        self.found += len(parsed_keys)
+        self.key_count += len(parsed_keys)
         commands = [command("PTTL", name) for name, _ in parsed_keys] + [
             command("MEMORY", "USAGE", name) for name, _ in parsed_keys
         ]

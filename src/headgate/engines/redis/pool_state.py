@@ -27,7 +27,7 @@ OVERDUE_S = 1.0  # after its caller's deadline an entry is reused
 _deadline_at = attrgetter("deadline_at")
 
 
-class Running(Protocol):
+class ThreadHandle(Protocol):
     """A thread that opens a connection, or reads late replies."""
 
     def is_alive(self) -> bool: ...
@@ -43,7 +43,7 @@ class PoolWaiter(PoolUser):
     """A caller that waits: until another one has sent its request, or until it leads a batch itself."""
 
     batch_leader: PoolWaiter | None = None  # the caller that sends this one's request in its batch
-    resumed_by: Running | None = None  # a thread that finishes the batch which this caller led
+    resumed_by: ThreadHandle | None = None  # a thread that finishes the batch which this caller led
 
     def __init__(self, deadline_at: float) -> None:
         self.deadline_at = deadline_at
@@ -58,7 +58,7 @@ class PoolEntry:
         self.connection: Any = None  # open, or None
         self.user: PoolUser | None = None
         self.until: float = 0.0  # the user's deadline
-        self.opening: Running | None = None
+        self.opening: ThreadHandle | None = None
 
 
 class PoolState:
@@ -143,7 +143,7 @@ class PoolState:
                 return new
         return None
 
-    def opened(self, entry: PoolEntry, connection: Any) -> bool:
+    def set_connection(self, entry: PoolEntry, connection: Any) -> bool:
         """Puts a new connection into its entry; returns False if the entry has another one by now, or is gone."""
         entry.opening = None
         if entry.connection is not None or entry not in self.entries:

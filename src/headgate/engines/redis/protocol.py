@@ -47,12 +47,12 @@ class RedisRequest(NamedTuple):
     tag: bytes = b""  # the hash tag, which the cluster's slot is computed from
     # Makes the requests that undo what the reply granted, for a caller that left before the reply came.
     undo: Callable[[Any], list[RedisRequest]] | None = None
-    place: QueuePlace | None = None  # set if the request cancels a reservation
+    queue_place: QueuePlace | None = None  # set if the request cancels a reservation
 
     @property
     def needs_reply(self) -> bool:
         """Returns whether the reply must be read even if the caller has left."""
-        return self.undo is not None or self.place is not None
+        return self.undo is not None or self.queue_place is not None
 
 
 def command(*args: bytes | str | int | float) -> bytes:
@@ -119,22 +119,24 @@ def any_outside_calendar_us(reply: list[Any]) -> int | None:
 class RequestBuilder:
     """Builds all requests about one limit with its charge options."""
 
-    def __init__(self, limit: Limit, name: str, prefix: str, terms: ChargeOptions | None = None) -> None:
+    def __init__(self, limit: Limit, name: str, prefix: str, options: ChargeOptions | None = None) -> None:
         self.limit = limit
         self.name: str = name
         self._prefix = prefix
         self.head: bytes = redis_keys.key_head(prefix, limit.algorithm, name)
-        self.is_shadow: bool = terms is not None and terms.aside
-        self.has_rule_state: bool = terms is not None and not terms.plain  # a lockout or overrides: needs take_all
+        self.is_shadow: bool = options is not None and options.is_shadow
+        self.has_rule_state: bool = (
+            options is not None and not options.without_rule_state
+        )  # a lockout or overrides: needs take_all
         # The options that the script must know besides the charges; None if there are none.
-        self.terms: ChargeOptions | None = None if terms is None or terms.silent else terms
+        self.options: ChargeOptions | None = None if options is None or options.limit_only else options
         # The algorithm, if the script reads nothing but the count.
-        self.plain_algorithm: str | None = limit.algorithm if self.terms is None else None
+        self.plain_algorithm: str | None = limit.algorithm if self.options is None else None
         self.models: tuple[str, ...] = (limit.algorithm,)
         self._rule_heads: list[bytes] = []
         self._rule_args: tuple[bytes, ...] = (bulk(b""),)
-        if self.terms is not None:
-            self._pack_options(self.terms, prefix)
+        if self.options is not None:
+            self._pack_options(self.options, prefix)
         self.can_retune: bool = limit.algorithm in ALGORITHMS and ALGORITHMS[limit.algorithm].retune is not None
         self.calendar: bool = limit.algorithm == "fixed_window" and limit.args[1] == 0
         self._limit_args = limit_args(limit, name)
@@ -143,21 +145,21 @@ class RequestBuilder:
         self._algorithm = bulk(limit.algorithm.encode())
         self._key_template = b"$%%d\r\n%b%%b}\r\n" % self.head.replace(b"%", b"%%"), len(self.head) + 1
 
-    def _pack_options(self, terms: ChargeOptions, prefix: str) -> None:
-        letters = "a" if terms.aside else ""
+    def _pack_options(self, options: ChargeOptions, prefix: str) -> None:
+        letters = "a" if options.is_shadow else ""
         lockout_args: tuple[int, ...] = ()
-        if terms.lockout is not None:
-            letters, lockout_args = f"{letters}l", terms.lockout
+        if options.lockout is not None:
+            letters, lockout_args = f"{letters}l", options.lockout
             self.models = (*self.models, "lockout")
-            self._rule_heads.append(redis_keys.key_head(prefix, "lockout", terms.rule))
-        if terms.overrides:
+            self._rule_heads.append(redis_keys.key_head(prefix, "lockout", options.rule))
+        if options.overrides:
             letters = f"{letters}o"
             self._rule_heads.append(self.override_head)
         self._rule_args = tuple(bulk_string_list(letters, *lockout_args))
 
     @property
     def override_head(self) -> bytes:
-        return redis_keys.key_head(self._prefix, "override", "" if self.terms is None else self.terms.rule)
+        return redis_keys.key_head(self._prefix, "override", "" if self.options is None else self.options.rule)
 
     def with_limit(self, limit: Limit) -> RequestBuilder:
         """Returns a builder for the same count under another limit of its algorithm."""
@@ -245,7 +247,7 @@ class RequestBuilder:
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool, now_us: int) -> RedisRequest:
         script = algorithm_script("refund", self.limit.algorithm)
         request = self._evalsha(script, key, units, int(cancel), *receipt, *self.args(now_us))
-        return request._replace(place=QueuePlace.of(self.key(key), receipt)) if cancel else request
+        return request._replace(queue_place=QueuePlace.from_receipt(self.key(key), receipt)) if cancel else request
 
     def retune(self, key: str) -> RedisRequest:
         return self._evalsha(algorithm_script("retune", self.limit.algorithm), key, *self._limit_args)
@@ -332,7 +334,7 @@ def refund(charge: BuiltCharge, outcome: Outcome, cancel: bool) -> RedisRequest:
     """Builds the refund of a charge that passed, with the numbers of the limit that decided."""
     builder, key, cost = charge
     decided_by = builder.with_limit(outcome.limit) if isinstance(outcome, OverriddenOutcome) else builder
-    return decided_by.refund(key, cost, Receipt.of(outcome, cost), cancel, outcome[AT_US])
+    return decided_by.refund(key, cost, Receipt.from_outcome(outcome, cost), cancel, outcome[AT_US])
 
 
 def cancel(charge: BuiltCharge, outcome: Outcome) -> RedisRequest:

@@ -30,10 +30,10 @@ class _LedgerRequests(LedgerBase):
         self._reported = reported
 
     def assign_request(self, key: str, holder: str, wanted: int | None, within_us: int) -> RedisRequest:
-        wants = self.wants(key, holder, wanted, within_us)
+        wants = self.demand_in_grains(key, holder, wanted, within_us)
         wants_arg = "" if wants is None else wants
         return self._request(
-            "assign", key, holder, wants_arg, self.live_us, self._reported.until_us(key), self.division.least
+            "assign", key, holder, wants_arg, self.live_us, self._reported.until_us(key), self.quota_units.least
         )
 
     def leave_request(self, key: str, holder: str) -> RedisRequest:
@@ -46,7 +46,7 @@ class _LedgerRequests(LedgerBase):
             return None
         if grant_units:
             self._reported.note(key, at_us + self.live_us, at_us)
-        return grant_in_units(self.division, grant_units, self.ttl_us)
+        return grant_in_units(self.quota_units, grant_units, self.ttl_us)
 
     def _request(self, verb: str, key: str, holder: str, *args: int | str) -> RedisRequest:
         packed = protocol.command(
@@ -71,7 +71,7 @@ class RedisLedger(_LedgerRequests):
         super().__init__(reported, prefix, limit, name, ttl_us, grace_us)
         self._ask = ask
 
-    def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
+    def grant(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
         return self.parse_grant(key, self._ask(self.assign_request(key, holder, wanted, within_us)))
 
     def leave(self, key: str, holder: str) -> None:
@@ -94,7 +94,7 @@ class AsyncRedisLedger(_LedgerRequests):
         super().__init__(reported, prefix, limit, name, ttl_us, grace_us)
         self._ask = ask
 
-    async def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
+    async def grant(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
         return self.parse_grant(key, await self._ask(self.assign_request(key, holder, wanted, within_us)))
 
     async def leave(self, key: str, holder: str) -> None:

@@ -67,7 +67,7 @@ def send_with_redirects(
         except Redirected as redirect:
             if address is None or time.monotonic() > deadline_at:
                 raise
-            target, asking = topology.follow_redirect(redirect, address), redirect.for_now
+            target, asking = topology.follow_redirect(redirect, address), redirect.is_temporary
             redirect_count += 1
             if redirect_count > MAX_IMMEDIATE_REDIRECTS:  # the nodes do not agree yet: avoid a redirect loop
                 yield partial(sleep, RETRY_PAUSE_S)

@@ -39,11 +39,11 @@ class _VersionRequests:
         self.where = engine.topology.text
         self.text = f"Redis at {engine.topology.text} ({self.key.decode()})"
 
-    def add(self, paper: str, expected: int | None) -> RedisRequest:
+    def add(self, document: str, expected: int | None) -> RedisRequest:
         script = standalone_script("rulebook_versions")
         expected_arg = "" if expected is None else expected
         return RedisRequest(
-            command("EVALSHA", script.sha, 1, self.key, expected_arg, MAX_VERSIONS, paper.encode()),
+            command("EVALSHA", script.sha, 1, self.key, expected_arg, MAX_VERSIONS, document.encode()),
             script,
             self.key,
         )
@@ -51,21 +51,21 @@ class _VersionRequests:
     def read(self, verb: str, *fields: str | int) -> RedisRequest:
         return RedisRequest(command(verb, self.key, *fields), None, self.key)
 
-    def corrupt(self) -> Exception:
+    def corrupt_error(self) -> Exception:
         """Returns the error for a key that holds something else: plain commands do not name the key."""
         return engine_failure(self.where, "", wrong_value_error(self.key))
 
     @staticmethod
-    def added(reply: list[int]) -> tuple[bool, int, int]:
+    def parse_added(reply: list[int]) -> tuple[bool, int, int]:
         return (True, reply[1], reply[2]) if reply[0] else (False, reply[1], 0)
 
     @staticmethod
-    def stamp(reply: list[bytes | None]) -> Stamp:
+    def parse_stamp(reply: list[bytes | None]) -> Stamp:
         version, at_us = map(_number_or_zero, reply)
         return version, at_us
 
     @staticmethod
-    def versions(reply: list[bytes]) -> list[int]:
+    def parse_versions(reply: list[bytes]) -> list[int]:
         return sorted((int(field) for field in reply if field.isdigit()), reverse=True)
 
 
@@ -81,25 +81,25 @@ class RedisVersionStore:
         try:
             return self._engine.ask(request)
         except CorruptState as error:
-            raise self._requests.corrupt() from error.__cause__
+            raise self._requests.corrupt_error() from error.__cause__
 
-    def add(self, paper: str, expected: int | None = None) -> tuple[bool, int, int]:
+    def add(self, document: str, expected: int | None = None) -> tuple[bool, int, int]:
         """Adds a version. Returns whether it was added, its number and time; or the latest number, if it is not
         the expected one."""
-        return self._requests.added(self._ask(self._requests.add(paper, expected)))
+        return self._requests.parse_added(self._ask(self._requests.add(document, expected)))
 
     def stamp(self) -> Stamp:
         """Returns the latest number, and when it was published."""
-        return self._requests.stamp(self._ask(self._requests.read("HMGET", "version", "at_us")))
+        return self._requests.parse_stamp(self._ask(self._requests.read("HMGET", "version", "at_us")))
 
-    def paper(self, version: int) -> bytes | None:
+    def load_version(self, version: int) -> bytes | None:
         """Returns the document of one version; None if there is none."""
         document: bytes | None = self._ask(self._requests.read("HGET", version))
         return document
 
     def versions(self) -> list[int]:
         """Returns the numbers of all stored versions, newest first."""
-        return self._requests.versions(self._ask(self._requests.read("HKEYS")))
+        return self._requests.parse_versions(self._ask(self._requests.read("HKEYS")))
 
 
 class AsyncRedisVersionStore:
@@ -114,20 +114,20 @@ class AsyncRedisVersionStore:
         try:
             return await self._engine.ask(request)
         except CorruptState as error:
-            raise self._requests.corrupt() from error.__cause__
+            raise self._requests.corrupt_error() from error.__cause__
 
-    async def add(self, paper: str, expected: int | None = None) -> tuple[bool, int, int]:
-        return self._requests.added(await self._ask(self._requests.add(paper, expected)))
+    async def add(self, document: str, expected: int | None = None) -> tuple[bool, int, int]:
+        return self._requests.parse_added(await self._ask(self._requests.add(document, expected)))
 
     async def stamp(self) -> Stamp:
-        return self._requests.stamp(await self._ask(self._requests.read("HMGET", "version", "at_us")))
+        return self._requests.parse_stamp(await self._ask(self._requests.read("HMGET", "version", "at_us")))
 
-    async def paper(self, version: int) -> bytes | None:
+    async def load_version(self, version: int) -> bytes | None:
         document: bytes | None = await self._ask(self._requests.read("HGET", version))
         return document
 
     async def versions(self) -> list[int]:
-        return self._requests.versions(await self._ask(self._requests.read("HKEYS")))
+        return self._requests.parse_versions(await self._ask(self._requests.read("HKEYS")))
 
 
 def _number_or_zero(field: Any) -> int:

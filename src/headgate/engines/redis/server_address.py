@@ -86,7 +86,7 @@ class ServerAddress:
     __repr__ = __str__
 
     @property
-    def greeting(self) -> list[bytes]:
+    def handshake_commands(self) -> list[bytes]:
         """The commands to send first on a new connection: AUTH and SELECT."""
         commands = [command("AUTH", *self.login)] if self.login else []
         return [*commands, command("SELECT", self.db)] if self.db else commands

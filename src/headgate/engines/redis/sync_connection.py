@@ -64,7 +64,7 @@ class SyncConnection:
         poll.register(sock, select.POLLIN)
         self._poll = poll.poll
         try:
-            for packed in address.greeting:
+            for packed in address.handshake_commands:
                 self.exchange(packed, time.monotonic() + timeout)
         except BaseException as error:
             self.close()

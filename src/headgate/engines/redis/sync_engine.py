@@ -62,11 +62,11 @@ class RedisEngine:
         self._late_replies = SyncLateReplies(self._ask_in_background)
         on_fork(self.reset_after_fork)
 
-    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> RedisMeter:
-        return RedisMeter(self, limit, name, terms)
+    def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> RedisMeter:
+        return RedisMeter(self, limit, name, options)
 
-    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> RedisSlotMeter:
-        return RedisSlotMeter(self, limit, name, terms)
+    def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> RedisSlotMeter:
+        return RedisSlotMeter(self, limit, name, options)
 
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
@@ -191,7 +191,7 @@ class RedisEngine:
 
         return RedisOverrides(builder, self.ask, open_scan, self._failure)
 
-    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> RedisLedger:
+    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> RedisLedger:
         reported = self._reported_grants.setdefault(name, GrantExpiries())
         return RedisLedger(self.ask, reported, self.prefix, limit, name, ttl_us, grace_us)
 
@@ -221,7 +221,7 @@ class RedisEngine:
             pool = self._pools.setdefault(address, ConnectionPool(address, self.deadline))
         return pool
 
-    def beat(self, member_id: str) -> tuple[int, int]:
+    def heartbeat(self, member_id: str) -> tuple[int, int]:
         """Sends a heartbeat; returns how many processes share the limits, and how many of them rank before this
         one."""
         count, rank = self.ask(protocol.membership_request(self.prefix, "beat", member_id, MEMBER_TTL_US))
@@ -234,7 +234,7 @@ class RedisEngine:
     def shard(self, key: str) -> Hashable:
         return 0 if self.topology.any_keys_together else self.topology.owner(keys.escape_key(key))
 
-    def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
+    def guarantees(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
         yield "engine", f"{self.topology.text}: {GUARANTEE}; no call waits longer than {self.deadline:g} s"
 
     def _failure(self, error: RedisError) -> EngineUnavailable | CorruptState:
@@ -279,11 +279,11 @@ def _halfway_to(deadline_at: float) -> float:
 class RedisMeter:
     """One limit, bound to the engine."""
 
-    def __init__(self, engine: RedisEngine, limit: Limit, name: str, terms: ChargeOptions | None = None) -> None:
+    def __init__(self, engine: RedisEngine, limit: Limit, name: str, options: ChargeOptions | None = None) -> None:
         self.limit = limit
         self.name = name
-        self.terms = terms
-        self.builder: RequestBuilder = RequestBuilder(limit, name, engine.prefix, terms)
+        self.options = options
+        self.builder: RequestBuilder = RequestBuilder(limit, name, engine.prefix, options)
         self._ask = with_deadline(engine.ask, shortest_deadline([self]))
         self._take = with_deadline(engine.take, shortest_deadline([self]))
         self._now_us = engine.clock.now_us
@@ -308,10 +308,10 @@ class RedisMeter:
 class RedisSlotMeter:
     """The slots of one limit, bound to the engine."""
 
-    def __init__(self, engine: RedisEngine, limit: Slots, name: str, terms: ChargeOptions | None = None) -> None:
+    def __init__(self, engine: RedisEngine, limit: Slots, name: str, options: ChargeOptions | None = None) -> None:
         self.limit = limit
         self.name = name
-        self.terms = terms
+        self.options = options
         self.builder: RequestBuilder = RequestBuilder(limit, name, engine.prefix)
         self._ask = with_deadline(engine.ask, shortest_deadline([self]))
 

@@ -15,9 +15,9 @@ from threading import Lock
 from typing import Any
 
 from headgate.engines.pending_cancellations import MAX_PLACES, PendingCancellations
-from headgate.engines.redis.background_thread import BackgroundThread
 from headgate.engines.redis.cancellations import was_given_back
 from headgate.engines.redis.protocol import RedisRequest
+from headgate.engines.redis.signal_safe_thread import SignalSafeThread
 from headgate.errors import CorruptState, EngineUnavailable
 
 
@@ -33,7 +33,7 @@ class SyncLateReplies:
         self._lock = Lock()
         self._pending: PendingCancellations[RedisRequest] = PendingCancellations()
         self._queue: deque[Callable[[], None]] = deque(maxlen=MAX_PLACES)  # work for the next thread
-        self._threads: list[BackgroundThread] = []
+        self._threads: list[SignalSafeThread] = []
 
     def undo(self, request: RedisRequest, reply: Any) -> None:
         """Gives back what a reply grants to a caller that has left."""
@@ -54,18 +54,18 @@ class SyncLateReplies:
         """
         if self._queue:
             self._start_thread()
-        place = request.place
+        place = request.queue_place
         if place is None:
             return
         with self._lock:
             was_given_back(self._pending, request, reply)
-            again = self._pending.begin(place.key)
+            again = self._pending.start_retry(place.key)
         if again:
             self._run_in_background(partial(self._retry_cancellations, place.key))
 
     def _retry_cancellations(self, count: Hashable) -> None:
-        while self._locked(self._pending.again, count):
-            while requests := self._locked(self._pending.last, count, 1):
+        while self._locked(self._pending.continue_retry, count):
+            while requests := self._locked(self._pending.pop_last, count, 1):
                 reply = None
                 with suppress(CorruptState, EngineUnavailable):
                     reply = self._ask(requests[0]._replace(place=None))  # noted below instead
@@ -81,7 +81,7 @@ class SyncLateReplies:
         self._start_thread()
 
     def _start_thread(self) -> None:
-        thread = BackgroundThread(self._run_queue)
+        thread = SignalSafeThread(self._run_queue)
         with suppress(RuntimeError):  # the process can have no more threads
             thread.start()
         with self._lock:

@@ -28,11 +28,11 @@ from threading import RLock
 from typing import Any
 
 from headgate.engines.redis import protocol
-from headgate.engines.redis.background_thread import BackgroundThread
 from headgate.engines.redis.errors import ConnectFailed, ConnectionLost, RedisError, ServerError, TimedOut
 from headgate.engines.redis.pool_state import PoolEntry, PoolState, PoolUser
 from headgate.engines.redis.protocol import RequestBuilder
 from headgate.engines.redis.server_address import ServerAddress
+from headgate.engines.redis.signal_safe_thread import SignalSafeThread
 from headgate.engines.redis.silent_connections import LINGER_S, MAX_LINGERING
 from headgate.engines.redis.sync_batch import NO_REPLY, OnLateReply, SyncBatch, SyncRequest
 from headgate.engines.redis.sync_connection import SyncConnection
@@ -54,7 +54,7 @@ class ConnectionPool:
         self.deadline = deadline  # seconds; if it changes, a connection adopts it at its next use
         self._lock = RLock()  # reentrant: a signal handler may send a request, too
         self._state = PoolState(POOL_SIZE)
-        self._lingering: list[tuple[float, BackgroundThread, SyncConnection]] = []  # by deadline, the oldest first
+        self._lingering: list[tuple[float, SignalSafeThread, SyncConnection]] = []  # by deadline, the oldest first
 
     def reset_after_fork(self) -> None:
         """Drops every connection and waiting caller in a forked child: they are the parent's."""
@@ -255,7 +255,7 @@ class ConnectionPool:
         ):
             return False
         until = leader.deadline_at + (LINGER_S if has_late_hook else 0.0)
-        leader.resumed_by = thread = BackgroundThread(round_trip.finish, until)
+        leader.resumed_by = thread = SignalSafeThread(round_trip.finish, until)
         try:
             thread.start()
         except RuntimeError:  # the process can have no more threads
@@ -264,7 +264,7 @@ class ConnectionPool:
             self._track_lingering(leader.deadline_at, thread, round_trip.connection)
         return True
 
-    def _track_lingering(self, deadline_at: float, thread: BackgroundThread, connection: SyncConnection) -> None:
+    def _track_lingering(self, deadline_at: float, thread: SignalSafeThread, connection: SyncConnection) -> None:
         """Remembers a connection that is read for callers who left; of too many, ends the oldest past its
         deadline."""
         now = time.monotonic()
@@ -287,7 +287,7 @@ class ConnectionPool:
 
     def _open(self, entry: PoolEntry) -> None:
         """Opens a connection in a thread of its own; the caller holds the lock."""
-        entry.opening = thread = BackgroundThread(self._connect, entry)
+        entry.opening = thread = SignalSafeThread(self._connect, entry)
         try:
             thread.start()
         except RuntimeError as error:  # the process can have no more threads
@@ -306,7 +306,7 @@ class ConnectionPool:
                 request.deliver(failure, self._lock)
         else:
             with self._lock:
-                kept_open = self._state.opened(entry, connection)
+                kept_open = self._state.set_connection(entry, connection)
             if not kept_open:
                 connection.close()
             self._wake()

@@ -258,7 +258,7 @@ class ClusterTopology:
 
     def follow_redirect(self, redirect: Redirected, source: ServerAddress) -> ServerAddress:
         to = source.at(redirect.host or source.host, redirect.port)
-        if not redirect.for_now:
+        if not redirect.is_temporary:
             self._owners[redirect.slot] = to
             self._stale = True  # where one slot moved, others moved too
         return to

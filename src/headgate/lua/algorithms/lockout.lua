@@ -21,21 +21,21 @@ function M.ttl_ms(_, state, now_us)
 end
 
 -- Returns the state as it counts now: nil once it is over, else the same table unless its end had to move.
-function M.settled(lockout, state, now_us)
+function M.current_state(lockout, state, now_us)
   if not state or state.until_us <= now_us then return nil end
   local furthest_us = now_us + (state.refusals > 0 and lockout.within_us or lockout.for_us)
   if state.until_us <= furthest_us then return state end
   return { until_us = furthest_us, refusals = state.refusals }
 end
 
--- Returns how long a settled state still locks; 0: it does not.
+-- Returns how long a current state still locks; 0: it does not.
 function M.left_us(state, now_us)
   if not state or state.refusals > 0 then return 0 end
   return state.until_us - now_us
 end
 
--- Returns the state after one more refusal, of a settled state that does not lock.
-function M.refused(lockout, state, now_us)
+-- Returns the state after one more refusal, of a current state that does not lock.
+function M.count_refusal(lockout, state, now_us)
   local refusals = (state and state.refusals or 0) + 1
   if refusals >= lockout.after then return { until_us = now_us + lockout.for_us, refusals = 0 } end
   return { until_us = state and state.until_us or now_us + lockout.within_us, refusals = refusals }

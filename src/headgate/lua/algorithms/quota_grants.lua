@@ -179,7 +179,7 @@ end
 
 -- Stores the demand of a holder (nil: it cannot know). Returns its grant units (-1: listening), the ledger, when that
 -- dies, and how many holders it has; nil where the text cannot be parsed. Without a `text` there is no ledger yet.
-function M.tell(least, text, now_us, name, wants, live_us, unknown_until_us)
+function M.report_demand(least, text, now_us, name, wants, live_us, unknown_until_us)
   now_us = as_at(text, now_us)
   local ledger = read_ledger(text, now_us, name)
   if not ledger then return nil end
@@ -214,7 +214,7 @@ function M.tell(least, text, now_us, name, wants, live_us, unknown_until_us)
 end
 
 -- Removes a holder. Returns the ledger, and when that dies.
-function M.leave(text, now_us, name)
+function M.remove_holder(text, now_us, name)
   now_us = as_at(text, now_us)
   local ledger = read_ledger(text, now_us, name)
   if not ledger then return nil end

@@ -23,9 +23,9 @@ local function save(after, dead_us)
 end
 
 if ARGV[1] == "leave" then
-  return save(model.leave(text, now_us, holder)) or 1
+  return save(model.remove_holder(text, now_us, holder)) or 1
 end
 local live_us, unknown_until_us, least = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local grant_units, after, dead_us, holders =
-  model.tell(least, text, now_us, holder, tonumber(ARGV[3]), live_us, unknown_until_us)
+  model.report_demand(least, text, now_us, holder, tonumber(ARGV[3]), live_us, unknown_until_us)
 return save(after, dead_us) or { grant_units, now_us, holders }

@@ -38,7 +38,7 @@ while ARGV[arg_index] do
       local error_reply
       part.before, error_reply = storages.lockout.load(part.key)
       if error_reply then return error_reply end
-      part.after = model.settled(part.lockout, part.before, now_us)
+      part.after = model.current_state(part.lockout, part.before, now_us)
       part.locked_us = model.left_us(part.after, now_us)
       arg_index = arg_index + model.width
     end
@@ -113,7 +113,7 @@ for _, part in ipairs(parts) do
   if part.key then
     if commit ~= "0" then
       if part.refused then
-        part.after = models.lockout.refused(part.lockout, part.after, now_us)
+        part.after = models.lockout.count_refusal(part.lockout, part.after, now_us)
         part.locked_us = models.lockout.left_us(part.after, now_us)
       end
       if part.after and part.after ~= part.before then

@@ -28,7 +28,7 @@ _log = logging.getLogger("headgate.rules")
 
 def translate_descriptors(content: RulebookText) -> RulebookText:
     """Translates a text with descriptors into a rulebook; returns any other text as it is."""
-    text, kind = content.plain
+    text, kind = content.text_and_format
     if kind != "yaml" or not imports.looks_like("envoy", text):
         return content
     return RulebookText(json.dumps(_translate(content)), "json", content.name)
@@ -66,7 +66,7 @@ class FolderSource:
 
 
 def _translate(content: RulebookText) -> dict[str, Any]:
-    translation = imports.translate(content.plain[0], "envoy", source=content.name, domain=True)
+    translation = imports.translate(content.text_and_format[0], "envoy", source=content.name, domain=True)
     for note in translation.notes:
         _log.info("%s", imports.with_location(str(note), content.name))
     return translation.document

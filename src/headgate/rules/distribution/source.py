@@ -42,7 +42,7 @@ class RulebookText(NamedTuple):
     document: str | None = None
 
     @property
-    def plain(self) -> tuple[str, str | None]:
+    def text_and_format(self) -> tuple[str, str | None]:
         """Returns the text to parse and its format: the JSON where there is one, because it needs no YAML."""
         return (self.text, self.format) if self.document is None else (self.document, "json")
 

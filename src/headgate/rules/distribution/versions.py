@@ -41,7 +41,7 @@ class VersionStore(Protocol):
     @property
     def stamp(self) -> Callable[[], Any]: ...
     @property
-    def paper(self) -> Callable[[int], Any]: ...
+    def load_version(self) -> Callable[[int], Any]: ...
     @property
     def versions(self) -> Callable[[], Any]: ...
 
@@ -200,7 +200,7 @@ def _current(store: VersionStore) -> Flow[RulebookVersion | None]:
 
 
 def _get(store: VersionStore, version: int) -> Flow[RulebookVersion | None]:
-    raw = yield partial(store.paper, version)
+    raw = yield partial(store.load_version, version)
     if raw is None:
         return None
     try:

@@ -30,7 +30,7 @@ from headgate.errors import EngineUnavailable, HeadgateError, InvalidRule
 from headgate.rules.distribution.disk_cache import DiskCache
 from headgate.rules.distribution.source import FileSource, PushedSource, RulebookText, Source
 
-__all__ = ["load_once", "FileSource", "RulebookText", "PushedSource", "Source", "RulebookWatcher"]
+__all__ = ["FileSource", "PushedSource", "RulebookText", "RulebookWatcher", "Source", "load_once"]
 
 Book = TypeVar("Book")
 
@@ -49,9 +49,9 @@ class RulebookWatcher(Generic[Book]):
 
     load        makes a book of a text, or raises InvalidRule
     on_change   receives each new book; if it raises, the book is refused
-    keep        the disk cache for good books, for a start without the source
+    disk_cache  the disk cache for good books, for a start without the source
 
-    Call `begin` for the first book, then `start`; `forget` is for a forked child.
+    Call `load_first` for the first book, then `start`; `reset_after_fork` is for a forked child.
     """
 
     def __init__(
@@ -60,16 +60,16 @@ class RulebookWatcher(Generic[Book]):
         load: Callable[[RulebookText], Book],
         on_change: Callable[[Book], object],
         *,
-        keep: DiskCache | None = None,
+        disk_cache: DiskCache | None = None,
         interval: float = POLL_INTERVAL_S,
         clock: Clock | None = None,
     ) -> None:
         self.source = source
         self.current_text: RulebookText | None = None  # the text of the current book
         self.error: str | None = None  # why the latest text was refused
-        self.refused: int = 0
-        self.away: bool = False  # whether the source is unreachable
-        self._load, self._on_change, self._disk_cache = load, on_change, keep
+        self.refused_changes: int = 0
+        self.source_unavailable: bool = False  # whether the source is unreachable
+        self._load, self._on_change, self._disk_cache = load, on_change, disk_cache
         self._interval = interval
         self._clock = clock or SystemClock()
         self._signature: Hashable = _NO_SIGNATURE
@@ -78,7 +78,7 @@ class RulebookWatcher(Generic[Book]):
         self._stop: Event | None = None
         self._thread: Thread | None = None
 
-    def begin(self) -> Book:
+    def load_first(self) -> Book:
         """Returns the book to start with: the source's, or the cached one."""
         signature: Hashable = _NO_SIGNATURE
         empty = False
@@ -96,12 +96,12 @@ class RulebookWatcher(Generic[Book]):
             if cached is None:
                 raise
             self.current_text, book = cached
-            self.away = not isinstance(error, InvalidRule)
-            if not self.away:
+            self.source_unavailable = not isinstance(error, InvalidRule)
+            if not self.source_unavailable:
                 self._signature = signature
-            if not self.away and not empty:
+            if not self.source_unavailable and not empty:
                 self.error = str(error)
-                self.refused += 1
+                self.refused_changes += 1
         else:
             self._signature = signature
             self._accept(content)
@@ -123,8 +123,8 @@ class RulebookWatcher(Generic[Book]):
                 return
             except Exception as error:
                 self._reject(error, signature)
-            if self.away:
-                self.away = False
+            if self.source_unavailable:
+                self.source_unavailable = False
                 _log.warning("headgate: the rulebook's source is back: %s.", self.source.name)
 
     def start(self) -> bool:
@@ -157,7 +157,7 @@ class RulebookWatcher(Generic[Book]):
             if self._thread is not current_thread():
                 self._thread.join(CLOSE_TIMEOUT_S)
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Restarts polling in a forked child, where the parent's thread and its locks are of no use."""
         was_running = self._stop is not None or self._warned
         self._poll_lock, self._start_lock, self._stop, self._thread = Lock(), Lock(), None, None
@@ -186,13 +186,13 @@ class RulebookWatcher(Generic[Book]):
         if signature is _NO_SIGNATURE and message == self.error:
             return
         self._signature, self.error = signature, message
-        self.refused += 1
+        self.refused_changes += 1
         unexpected = None if isinstance(error, HeadgateError) else error
         _log.error("headgate: a new rulebook is refused, the one in force stays. %s", message, exc_info=unexpected)
 
     def _report_unavailable(self, error: Exception) -> None:
-        if not self.away:
-            self.away = True
+        if not self.source_unavailable:
+            self.source_unavailable = True
             _log.warning("headgate: the rulebook's source is gone, the book in force stays. %s", error)
 
     def _load_cached(self, cause: Exception) -> tuple[RulebookText, Book] | None:
@@ -214,7 +214,7 @@ class RulebookWatcher(Generic[Book]):
 
 def load_once(source: Source, load: Callable[[RulebookText], Book], keep: DiskCache | None = None) -> Book:
     """Returns the book to start with, for programs that do not watch the source."""
-    return RulebookWatcher(source, load, lambda _: None, keep=keep).begin()
+    return RulebookWatcher(source, load, lambda _: None, disk_cache=keep).load_first()
 
 
 def _poll_loop(owner: ref[RulebookWatcher[Any]], stop: Event, interval: float) -> None:

@@ -36,7 +36,7 @@ from headgate.errors import InvalidRule
 from headgate.rules.imports import envoy_ratelimit, nginx_limit_req, rate_strings, spring_gateway
 from headgate.rules.imports.rulebook_draft import Translation, TranslationNote
 
-__all__ = ["KINDS", "TranslationNote", "Translation", "detect_kind", "located", "looks_like", "translate"]
+__all__ = ["KINDS", "Translation", "TranslationNote", "detect_kind", "located", "looks_like", "translate"]
 
 _TRANSLATORS: dict[str, Callable[..., Translation]] = {
     "envoy": envoy_ratelimit.translate,

@@ -35,7 +35,7 @@ from typing import NamedTuple
 from headgate.errors import InvalidRule
 from headgate.rules.imports.rulebook_draft import Document, Draft, Translation, attribute_name, one_or_all
 from headgate.rules.imports.yaml_tree import flag, items, line_of, mapping, optional_number, optional_text, read
-from headgate.rules.parsing.document_tree import Node, Scalar, Table
+from headgate.rules.parsing.document_tree import MappingNode, Node, ScalarNode
 from headgate.rules.parsing.fields import did_you_mean
 from headgate.rules.pattern import Glob
 
@@ -113,7 +113,7 @@ def translate(text: str, name: str | None = None, domain: bool = False) -> Trans
 class _EnvoyTranslator:
     """Translates one file of envoyproxy/ratelimit."""
 
-    def __init__(self, root: Table, domain: bool) -> None:
+    def __init__(self, root: MappingNode, domain: bool) -> None:
         self.draft = Draft()
         self.root = root
         self._check(root, "the file", _ROOT_KEYS)
@@ -131,7 +131,7 @@ class _EnvoyTranslator:
         self._replaces()
         return self.draft.build(name=name or self.domain, defaults={"missing": "one"})
 
-    def _check(self, table: Table, what: str, valid_keys: Collection[str]) -> None:
+    def _check(self, table: MappingNode, what: str, valid_keys: Collection[str]) -> None:
         """Refuses keys that the service does not know, and notes those that it ignores here."""
         for key, _ in table.entries.values():
             if key.text in valid_keys:
@@ -174,9 +174,9 @@ class _EnvoyTranslator:
             self._limit(table, path_here)
             self._descriptors(items(table.get("descriptors"), "descriptors"), path_here)
 
-    def _limit(self, table: Table, path: tuple[_Step, ...]) -> None:
+    def _limit(self, table: MappingNode, path: tuple[_Step, ...]) -> None:
         limit_node = table.get("rate_limit")
-        if limit_node is None or (isinstance(limit_node, Scalar) and limit_node.empty):
+        if limit_node is None or (isinstance(limit_node, ScalarNode) and limit_node.empty):
             return
         limit = mapping(limit_node, "rate_limit")
         self._check(limit, "a rate_limit", _LIMIT_KEYS)
@@ -207,7 +207,7 @@ class _EnvoyTranslator:
                 raise InvalidRule(f"line {line_of(node)}: replaces takes the name of another limit.")
             self.replacements.append((self.draft.rules[-1], node, replaced_name))
 
-    def _limit_text(self, limit: Table) -> tuple[str, int | None]:
+    def _limit_text(self, limit: MappingNode) -> tuple[str, int | None]:
         unit = (optional_text(limit.get("unit"), "unit") or "").lower()
         if flag(limit.get("unlimited"), "unlimited"):
             if unit:
@@ -260,7 +260,7 @@ class _EnvoyTranslator:
                 rule.setdefault("replaces", []).append(replaced_name)
 
 
-def _key(table: Table) -> str:
+def _key(table: MappingNode) -> str:
     key = optional_text(table.get("key"), "key")
     if not key:
         raise InvalidRule(f"line {line_of(table)}: this descriptor has no key.")

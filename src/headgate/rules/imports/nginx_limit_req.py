@@ -32,7 +32,7 @@ from headgate.rules.imports.nginx_locations import (
     nest_locations,
     regex_patterns,
 )
-from headgate.rules.imports.nginx_variables import Key, Variables
+from headgate.rules.imports.nginx_variables import NginxKey, Variables
 from headgate.rules.imports.rulebook_draft import Draft, Translation, one_or_all
 
 DEFAULT_STATUS = 503
@@ -48,7 +48,7 @@ class _Zone(NamedTuple):
 
     line: int
     name: str
-    key: Key
+    key: NginxKey
     rate: str | None  # of limit_req, as a headgate rate
 
 
@@ -143,7 +143,7 @@ class _NginxTranslator:
             self.draft.note(directive.line, "sync is not needed: counts are shared through the engine anyway.")
         return _Zone(directive.line, zone, key, f"{rate[1]}/{'s' if rate[3] == 's' else 'minute'}")
 
-    def _key(self, directive: Directive) -> Key:
+    def _key(self, directive: Directive) -> NginxKey:
         """Returns the key of a zone. Tengine takes several keys, and counts by all of them together."""
         key_texts = [directive.arguments[0], *(word for word in directive.arguments[1:] if word.startswith("$"))]
         keys = [self.variables.key(directive.line, key) for key in key_texts]
@@ -155,7 +155,7 @@ class _NginxTranslator:
                 "a map leaves one of the keys empty for some calls: Tengine counts those by the other keys alone, "
                 "here they are counted by all keys.",
             )
-        return Key(list(dict.fromkeys(dimension for key in keys for dimension in key.dimensions)))
+        return NginxKey(list(dict.fromkeys(dimension for key in keys for dimension in key.dimensions)))
 
     def _server(self, block: Directive, outer: _Level) -> _ServerBlock:
         level = self._level(block, outer)

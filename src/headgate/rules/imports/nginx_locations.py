@@ -127,7 +127,7 @@ def _all_skip_regex(location: Location) -> bool:
 
 def _may_match(pattern: str, location: Location) -> bool:
     """Returns whether some path of the location may match this pattern; True for every prefix."""
-    return not location.exact or PathPattern(pattern).fits(segments(location.path))
+    return not location.exact or PathPattern(pattern).matches_segments(segments(location.path))
 
 
 def _path_and(pattern: str, condition: Condition) -> Condition:

@@ -31,7 +31,7 @@ _PREFIXES = {"http_": "header.", "arg_": "argument.", "cookie_": "cookie."}
 _MAX_MAP_DEPTH = 3
 
 
-class Key(NamedTuple):
+class NginxKey(NamedTuple):
     """The dimensions of a zone, and a condition for calls that are not counted."""
 
     dimensions: list[str]
@@ -45,7 +45,7 @@ class Variables:
         self.draft = draft
         self.maps: dict[str, Directive] = {block.arguments[-1]: block for block in maps if block.arguments}
 
-    def key(self, line: int, text: str, depth: int = 0) -> Key:
+    def key(self, line: int, text: str, depth: int = 0) -> NginxKey:
         """Returns the dimensions of a key such as $binary_remote_addr$uri; none if it has no variable."""
         map_block = self.maps.get(text.replace("{", "").replace("}", "")) if depth < _MAX_MAP_DEPTH else None
         allowed = None if map_block is None else allow_list(map_block, self.maps, self._attribute)
@@ -55,11 +55,11 @@ class Variables:
                 if allowed.ignores_case:
                     sentence = f"case matters here in what {map_block.arguments[0]} is, in nginx's map it did not."
                     self.draft.note(map_block.line, sentence)
-                return Key(inner.dimensions, allowed.exempt)
+                return NginxKey(inner.dimensions, allowed.exempt)
         dimensions = [
             self._dimension(line, variable[1] or variable[2], 0) for variable in _variable.finditer(text)
         ]
-        return Key(list(dict.fromkeys(dimensions)))
+        return NginxKey(list(dict.fromkeys(dimensions)))
 
     def _attribute(self, text: str) -> str | None:
         """Returns the attribute of a built-in variable; None if it has none."""

@@ -35,7 +35,7 @@ from headgate.rules.imports.yaml_tree import (
     optional_number,
     optional_text,
 )
-from headgate.rules.parsing.document_tree import Items, Node, Scalar, Table
+from headgate.rules.parsing.document_tree import ListNode, MappingNode, Node, ScalarNode
 
 _GATEWAYS = ("spring.cloud.gateway.server.webflux", "spring.cloud.gateway")
 _LIMITER = "RequestRateLimiter"
@@ -120,7 +120,7 @@ class _SpringTranslator:
             defaults={"fallback": "allow"} if self.draft.rules else None,
         )
 
-    def _settings(self, document: Table) -> None:
+    def _settings(self, document: MappingNode) -> None:
         if profile := find_path(document, "spring.config.activate.on-profile") or find_path(
             document, "spring.profiles"
         ):
@@ -300,21 +300,21 @@ class _SpringTranslator:
             self.draft.note(None, "Spring answers 403 to a call without a key; here it is refused like any other.")
 
 
-def _call(node: Node) -> tuple[str, Table | list[Scalar]]:
+def _call(node: Node) -> tuple[str, MappingNode | list[ScalarNode]]:
     """Returns name and arguments of a predicate or filter, in its short form (Path=/a,/b) or its long one."""
-    if isinstance(node, Scalar):
+    if isinstance(node, ScalarNode):
         name, _, rest = node.text.partition("=")
         return name.strip(), [
-            Scalar(node.place, part.strip(), quoted=True) for part in rest.split(",") if part.strip()
+            ScalarNode(node.position, part.strip(), quoted=True) for part in rest.split(",") if part.strip()
         ]
     table = mapping(node, "A predicate or filter")
     arguments = table.get("args")
-    if isinstance(arguments, Items):
+    if isinstance(arguments, ListNode):
         return optional_text(table.get("name"), "name") or "", [
-            argument for argument in arguments.nodes if isinstance(argument, Scalar)
+            argument for argument in arguments.nodes if isinstance(argument, ScalarNode)
         ]
-    empty = arguments is None or (isinstance(arguments, Scalar) and arguments.empty)
-    return optional_text(table.get("name"), "name") or "", Table(node.place, {}) if empty else mapping(
+    empty = arguments is None or (isinstance(arguments, ScalarNode) and arguments.empty)
+    return optional_text(table.get("name"), "name") or "", MappingNode(node.position, {}) if empty else mapping(
         arguments or node, "args"
     )
 
@@ -336,12 +336,12 @@ def _without_captures(test: Any) -> Any:
     return re.sub(r"\{\w+\}", "*", test) if isinstance(test, str) else test
 
 
-def _flatten(table: Table, prefix: str = "") -> dict[str, Node]:
+def _flatten(table: MappingNode, prefix: str = "") -> dict[str, Node]:
     """Returns nested names joined by dots: redis-rate-limiter.replenishRate, whether dotted or nested."""
     flattened: dict[str, Node] = {}
     for name, (_, node) in table.entries.items():
         path = prefix + fold_name(name)
-        flattened.update(_flatten(node, f"{path}.") if isinstance(node, Table) else {path: node})
+        flattened.update(_flatten(node, f"{path}.") if isinstance(node, MappingNode) else {path: node})
     return flattened
 
 

@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from headgate.rules.imports.yaml_tree import fold_name
-from headgate.rules.parsing.document_tree import Items, Scalar, Table
+from headgate.rules.parsing.document_tree import ListNode, MappingNode, ScalarNode
 
 Tests = dict[str, Any]
 TranslatedPredicate = tuple[Tests, str | None, bool]  # the tests, a note, whether they are wider
@@ -24,7 +24,7 @@ _ATTRIBUTE_PREFIXES = {"Header": "header.", "Query": "argument.", "Cookie": "coo
 _ANY_VALUE_EXPRESSIONS = (".+", ".*", "")
 
 
-def translate_predicate(name: str, arguments: Table | list[Scalar]) -> TranslatedPredicate:
+def translate_predicate(name: str, arguments: MappingNode | list[ScalarNode]) -> TranslatedPredicate:
     """Returns the tests for a predicate, a note if they differ from it, and whether they are wider."""
     texts = [argument.text for argument in arguments] if isinstance(arguments, list) else _texts(arguments)
     if name == "Method" and texts:
@@ -139,15 +139,15 @@ def _network(text: str) -> str:
     return text.strip()
 
 
-def _texts(arguments: Table) -> list[str]:
+def _texts(arguments: MappingNode) -> list[str]:
     """Returns the values of a long form, listed or single, a name before its regular expression."""
     order = ("name", "header", "param", "patterns", "methods", "sources", "regexp", "regex")
     by_name = {fold_name(name): node for name, (_, node) in arguments.entries.items()}
     ordered = [by_name[name] for name in order if name in by_name] or list(by_name.values())
     values = []
     for node in ordered:
-        nodes = node.nodes if isinstance(node, Items) else [node]
-        texts = [item.text for item in nodes if isinstance(item, Scalar)]
+        nodes = node.nodes if isinstance(node, ListNode) else [node]
+        texts = [item.text for item in nodes if isinstance(item, ScalarNode)]
         values += [part.strip() for text in texts for part in (text.split(",") if len(ordered) == 1 else [text])]
     return values
 

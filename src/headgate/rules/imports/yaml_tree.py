@@ -6,23 +6,31 @@ import re
 
 from headgate.errors import InvalidRule
 from headgate.rules.parsing import read_yaml
-from headgate.rules.parsing.document_tree import Fault, Items, Node, Scalar, Table, decode, describe_node
+from headgate.rules.parsing.document_tree import (
+    Fault,
+    ListNode,
+    MappingNode,
+    Node,
+    ScalarNode,
+    decode,
+    describe_node,
+)
 
 _document_separator = re.compile(r"^---(?=\s|$)[^\n]*", re.M)
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
-def read(text: str) -> Table:
+def read(text: str) -> MappingNode:
     """Parses a YAML document whose root is a mapping."""
     try:
         root = read_yaml.read(decode(text))
     except Fault as fault:
-        where = "" if fault.place.line is None else f"line {fault.place.line}: "
+        where = "" if fault.position.line is None else f"line {fault.position.line}: "
         raise InvalidRule(f"{where}{fault.sentence} {fault.hint}".strip()) from None
     return mapping(root, "The document")
 
 
-def documents(text: str) -> list[Table]:
+def documents(text: str) -> list[MappingNode]:
     """Parses all documents of a text, with their lines in it."""
     starts = [0, *(separator.end() for separator in _document_separator.finditer(text))]
     stops = [*(separator.start() for separator in _document_separator.finditer(text)), len(text)]
@@ -31,27 +39,27 @@ def documents(text: str) -> list[Table]:
     return [read("\n" * text.count("\n", 0, start) + part) for start, part in nonempty or [(0, text)]]
 
 
-def mapping(node: Node, what: str) -> Table:
+def mapping(node: Node, what: str) -> MappingNode:
     """Returns the node if it is a mapping."""
-    if isinstance(node, Table):
+    if isinstance(node, MappingNode):
         return node
     raise InvalidRule(f"line {line_of(node)}: {what} is a mapping of names and values, not {describe_node(node)}.")
 
 
 def items(node: Node | None, what: str) -> list[Node]:
     """Returns the entries of a list; none if there is no node."""
-    if node is None or (isinstance(node, Scalar) and node.empty):
+    if node is None or (isinstance(node, ScalarNode) and node.empty):
         return []
-    if isinstance(node, Items):
+    if isinstance(node, ListNode):
         return node.nodes
     raise InvalidRule(f"line {line_of(node)}: {what} is a list, not {describe_node(node)}.")
 
 
 def optional_text(node: Node | None, what: str) -> str | None:
     """Returns a text; None if there is no node."""
-    if node is None or (isinstance(node, Scalar) and node.empty):
+    if node is None or (isinstance(node, ScalarNode) and node.empty):
         return None
-    if isinstance(node, Scalar):
+    if isinstance(node, ScalarNode):
         return node.text
     raise InvalidRule(f"line {line_of(node)}: {what} is a text, not {describe_node(node)}.")
 
@@ -74,17 +82,17 @@ def optional_number(node: Node | None, what: str) -> int | None:
 
 def line_of(node: Node | None) -> int | None:
     """Returns the line of a node; None if there is no node."""
-    return None if node is None else node.place.line
+    return None if node is None else node.position.line
 
 
-def find_path(table: Table, path: str) -> Node | None:
+def find_path(table: MappingNode, path: str) -> Node | None:
     """Finds the node under a path such as spring.cloud.gateway, however it is nested, dotted or spelled."""
     folded_path = fold_name(path)
     for name, (_, node) in table.entries.items():
         folded_name = fold_name(name)
         if folded_name == folded_path:
             return node
-        if isinstance(node, Table) and folded_path.startswith(f"{folded_name}."):
+        if isinstance(node, MappingNode) and folded_path.startswith(f"{folded_name}."):
             node_below = find_path(node, folded_path.removeprefix(f"{folded_name}."))
             if node_below is not None:
                 return node_below

@@ -36,12 +36,12 @@ class Match(NamedTuple):
     cost: int
     shadow: bool = False
     candidate: Limits | None = None
-    denied: str | None = None  # why the rule refuses without asking the engine
+    denial_reason: str | None = None  # why the rule refuses without asking the engine
 
     @property
     def enforced(self) -> bool:
         """Returns whether the rule is charged and may refuse; only then does it replace others."""
-        return not self.shadow and self.denied is None
+        return not self.shadow and self.denial_reason is None
 
 
 RuleMatcher = Callable[[AttributeMap, int], Match | None]
@@ -148,7 +148,7 @@ def parse_cost(text: str | None) -> int | None:
 
 def compile_choice(choice: Choice[T]) -> Callable[[AttributeMap], T]:
     """Returns a function that chooses a value by the attributes."""
-    return choice.of if choice.cases else lambda values: choice.otherwise
+    return choice.choose if choice.cases else lambda values: choice.otherwise
 
 
 def describe_missing_key(rule: Rule, values: AttributeMap) -> str:
@@ -160,7 +160,7 @@ def describe_missing_key(rule: Rule, values: AttributeMap) -> str:
 def describe_invalid_cost(rule: Rule, values: AttributeMap) -> str:
     """Returns a text that tells what is wrong with the cost attribute."""
     assert rule.cost is not None
-    name = str(rule.cost.of(values))
+    name = str(rule.cost.choose(values))
     text = values.get(name)
     large = text and text.isascii() and text.isdecimal()
     return f"{name}, the cost, is {'more than 2^53' if large else 'no whole number' if text else 'missing'}"

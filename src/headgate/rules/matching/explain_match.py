@@ -48,7 +48,7 @@ def explain_rules(
 ) -> list[RuleExplanation]:
     """Explains every rule of the book, in its order."""
     explanations = [_explain_rule(rule, values, cost) for rule in book.rules]
-    replaced = replacements.taken_out(
+    replaced = replacements.find_replaced(
         rule.name for rule, match, _ in explanations if match is not None and match.enforced
     )
     return [
@@ -98,8 +98,8 @@ def _describe_match(match: Match) -> str:
         details.append(f"candidate {'; '.join(map(str, match.candidate)) or 'unlimited'}")
     if match.shadow:
         details.append("as a shadow")
-    if match.denied is not None:
-        details.append(f"denied: {match.denied}")
+    if match.denial_reason is not None:
+        details.append(f"denied: {match.denial_reason}")
     return ", ".join(details)
 
 
@@ -107,7 +107,7 @@ def describe_failure(condition: Condition, values: AttributeMap) -> str:
     """Tells why a condition does not hold."""
     if isinstance(condition, Test):
         value = values.get(condition.attribute)
-        expected = condition.wanted
+        expected = condition.expected
         if isinstance(expected, bool):
             return f"{condition.attribute} is {display_value(value)}, not {'present' if expected else 'absent'}"
         return f"{condition.attribute} is {display_value(value)}, not {' or '.join(expected)}"

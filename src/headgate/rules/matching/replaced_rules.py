@@ -38,7 +38,7 @@ class Replacements:
     def __bool__(self) -> bool:
         return bool(self._replacers)
 
-    def taken_out(self, enforced: Iterable[str]) -> dict[str, str]:
+    def find_replaced(self, enforced: Iterable[str]) -> dict[str, str]:
         """Returns the replaced rules, each with the rule that replaces it, if these rules are enforced."""
         present = set(enforced)
         replaced: dict[str, str] = {}

@@ -35,19 +35,21 @@ def check_rule(rule_fields: Fields, supplied: Collection[str] | None) -> Iterato
     when = rule_fields["when"].value if "when" in rule_fields else None
     yield from _unknown_attributes(rule_fields, supplied, when.captures if when else frozenset())
     if "except" in rule_fields and excludes_all(when, rule_fields["except"].value):
-        yield Fault(rule_fields["except"].place, "The rule never applies: what is excepted is all that it is for.")
+        yield Fault(
+            rule_fields["except"].position, "The rule never applies: what is excepted is all that it is for."
+        )
     yield from _missing(rule_fields, always_captured(when))
     where = rule_fields["where"].value if "where" in rule_fields else "cluster"
     if "nodes" in rule_fields and where != "split" and rule_fields["nodes"].explicit:
         yield Fault(
-            rule_fields["nodes"].place,
+            rule_fields["nodes"].position,
             "nodes says into how many parts a limit is split.",
             "Write where: split as well.",
         )
     yield from _prefetch(rule_fields, where)
     if where != "cluster" and _is_set(rule_fields, "overrides"):
         yield Fault(
-            rule_fields["overrides"].place,
+            rule_fields["overrides"].position,
             f"overrides have no use with where: {where}: they are stored on the server, which is not asked.",
             "Write overrides: false.",
         )
@@ -71,14 +73,14 @@ def _missing(rule_fields: Fields, captured: Collection[str]) -> Iterator[Fault]:
     if "missing" in rule_fields:
         return
     required = (
-        [(dimension.name, rule_fields["key"].place) for dimension in rule_fields["key"].value]
+        [(dimension.name, rule_fields["key"].position) for dimension in rule_fields["key"].value]
         if "key" in rule_fields
         else []
     )
     if "cost" in rule_fields:
         cost = rule_fields["cost"].value
         costs = (cost.otherwise, *(value for _, value in cost.cases))
-        required += [(value, rule_fields["cost"].place) for value in costs if isinstance(value, str)]
+        required += [(value, rule_fields["cost"].position) for value in costs if isinstance(value, str)]
     for name, position in required:
         if name not in _ALWAYS_PRESENT and name not in captured:
             yield Fault(
@@ -92,7 +94,7 @@ def _missing(rule_fields: Fields, captured: Collection[str]) -> Iterator[Fault]:
 def _prefetch(rule_fields: Fields, where: str) -> Iterator[Fault]:
     if not _is_set(rule_fields, "prefetch"):
         return
-    position = rule_fields["prefetch"].place
+    position = rule_fields["prefetch"].position
     if where != "cluster":
         yield Fault(
             position,
@@ -119,14 +121,14 @@ def _slots(rule_fields: Fields) -> Iterator[Fault]:
     if _holds_slots(limit):
         if any(len(limits) > 1 or (limits and not isinstance(limits[0], Slots)) for limits in _values(limit)):
             yield Fault(
-                limit.place, "Slots cannot be combined with a limit of another kind.", "Make it two rules."
+                limit.position, "Slots cannot be combined with a limit of another kind.", "Make it two rules."
             )
         for name in _NOT_FOR_SLOTS:
             if _is_set(rule_fields, name):
-                position, hint = rule_fields[name].place, _REMOVAL_HINTS[name]
+                position, hint = rule_fields[name].position, _REMOVAL_HINTS[name]
                 yield Fault(position, f"Slots are held, not charged: {name} has no meaning for them.", hint)
     if "candidate" in rule_fields and _holds_slots(rule_fields["candidate"]):
-        position = rule_fields["candidate"].place
+        position = rule_fields["candidate"].position
         yield Fault(position, "Slots cannot be a candidate: nothing would be held.", "Make it a rule in shadow.")
 
 

@@ -39,10 +39,10 @@ START = Position(1)
 
 
 @dataclass(slots=True)
-class Scalar:
+class ScalarNode:
     """A text, number or other plain value, as it was written."""
 
-    place: Position
+    position: Position
     text: str
     quoted: bool
 
@@ -52,32 +52,34 @@ class Scalar:
 
 
 @dataclass(slots=True)
-class Items:
+class ListNode:
     """A list."""
 
-    place: Position
+    position: Position
     nodes: list[Node]
 
 
 @dataclass(slots=True)
-class Table:
+class MappingNode:
     """A mapping."""
 
-    place: Position
-    entries: dict[str, tuple[Scalar, Node]]
+    position: Position
+    entries: dict[str, tuple[ScalarNode, Node]]
 
     def get(self, name: str) -> Node | None:
         entry = self.entries.get(name)
         return entry[1] if entry else None
 
-    def add(self, key: Scalar, node: Node) -> None:
+    def add(self, key: ScalarNode, node: Node) -> None:
         if existing := self.entries.get(key.text):
-            where = f" in line {first_line}" if (first_line := existing[0].place.line) else ""
-            raise Fault(key.place, f"{quote(key.text)} appears twice in one mapping.", f"The first one is{where}.")
+            where = f" in line {first_line}" if (first_line := existing[0].position.line) else ""
+            raise Fault(
+                key.position, f"{quote(key.text)} appears twice in one mapping.", f"The first one is{where}."
+            )
         self.entries[key.text] = (key, node)
 
 
-Node = Scalar | Items | Table
+Node = ScalarNode | ListNode | MappingNode
 
 
 class Fault(Exception):
@@ -85,7 +87,7 @@ class Fault(Exception):
 
     def __init__(self, place: Position, sentence: str, hint: str = "") -> None:
         super().__init__(sentence)
-        self.place = place
+        self.position = place
         self.sentence: str = escape_unprintable(sentence)
         self.hint: str = escape_unprintable(hint)
 
@@ -95,7 +97,7 @@ class Faults(Fault):
 
     def __init__(self, faults: list[Fault]) -> None:
         first = faults[0]
-        super().__init__(first.place, first.sentence, first.hint)
+        super().__init__(first.position, first.sentence, first.hint)
         self.faults = faults
 
 
@@ -166,8 +168,8 @@ def quote(text: str) -> str:
 
 def describe_node(node: Node) -> str:
     """Describes a node for a message."""
-    if isinstance(node, Items):
+    if isinstance(node, ListNode):
         return "a list"
-    if isinstance(node, Table):
+    if isinstance(node, MappingNode):
         return "a mapping"
     return "nothing" if node.empty else quote(node.text)

@@ -12,7 +12,16 @@ from typing import TypeVar
 
 from headgate import limit_syntax
 from headgate.algorithms.limit import EXACT, HORIZON_US
-from headgate.rules.parsing.document_tree import Fault, Faults, Items, Node, Scalar, Table, describe_node, quote
+from headgate.rules.parsing.document_tree import (
+    Fault,
+    Faults,
+    ListNode,
+    MappingNode,
+    Node,
+    ScalarNode,
+    describe_node,
+    quote,
+)
 from headgate.rules.parsing.problems import at_node, read_all
 
 W = TypeVar("W", bound=str)
@@ -25,19 +34,21 @@ _percentage_pattern = re.compile(r"([0-9]{1,3})(?:\.([0-9]{1,2}))?")
 _TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 
 
-def table(node: Node, what: str, allowed: Collection[str], required: Collection[str] = ()) -> Table:
+def table(node: Node, what: str, allowed: Collection[str], required: Collection[str] = ()) -> MappingNode:
     """Returns a mapping that has only known names, and all required ones."""
-    if not isinstance(node, Table):
+    if not isinstance(node, MappingNode):
         raise Fault(
-            node.place, f"{what} is a mapping, not {describe_node(node)}.", f"It may hold: {', '.join(allowed)}."
+            node.position,
+            f"{what} is a mapping, not {describe_node(node)}.",
+            f"It may hold: {', '.join(allowed)}.",
         )
     faults = [
-        Fault(key.place, f"{what} has no field {quote(key.text)}.", did_you_mean(key.text, allowed))
+        Fault(key.position, f"{what} has no field {quote(key.text)}.", did_you_mean(key.text, allowed))
         for key, _ in node.entries.values()
         if key.text not in allowed
     ]
     faults += [
-        Fault(node.place, f"{what} lacks the field {name}.") for name in required if name not in node.entries
+        Fault(node.position, f"{what} lacks the field {name}.") for name in required if name not in node.entries
     ]
     if faults:
         raise Faults(faults)
@@ -52,29 +63,29 @@ def did_you_mean(word: str, allowed: Collection[str]) -> str:
 
 def text(node: Node, what: str, most: int = MAX_TEXT_LENGTH) -> str:
     """Returns a text as it is written."""
-    if not isinstance(node, Scalar):
-        raise Fault(node.place, f"{what} is a text, not {describe_node(node)}.")
+    if not isinstance(node, ScalarNode):
+        raise Fault(node.position, f"{what} is a text, not {describe_node(node)}.")
     if node.empty:
         hint = f'Leave it out, or write "{node.text}" in quotes if that text is meant.' if node.text else ""
-        raise Fault(node.place, f"{what} has no value.", hint or "Write one, or leave it out.")
+        raise Fault(node.position, f"{what} has no value.", hint or "Write one, or leave it out.")
     if plain_flag(node) is not None:
         raise Fault(
-            node.place,
+            node.position,
             f"{what} is a text, not {node.text}.",
             f'Write "{node.text}" in quotes if that text is meant.',
         )
     if len(node.text) > most:
-        raise Fault(node.place, f"{what} is longer than {most:,} characters.")
+        raise Fault(node.position, f"{what} is longer than {most:,} characters.")
     return node.text
 
 
-def texts(node: Node, what: str) -> list[Scalar]:
+def texts(node: Node, what: str) -> list[ScalarNode]:
     """Returns one text, or the texts of a list, as scalars."""
-    if isinstance(node, Table):
-        raise Fault(node.place, f"{what} is a text or a list of texts, not a mapping.")
-    nodes = node.nodes if isinstance(node, Items) else [node]
+    if isinstance(node, MappingNode):
+        raise Fault(node.position, f"{what} is a text or a list of texts, not a mapping.")
+    nodes = node.nodes if isinstance(node, ListNode) else [node]
     read_all(lambda item: text(item, what), nodes)
-    return [item for item in nodes if isinstance(item, Scalar)]
+    return [item for item in nodes if isinstance(item, ScalarNode)]
 
 
 def name(node: Node, what: str) -> str:
@@ -82,7 +93,7 @@ def name(node: Node, what: str) -> str:
     value = text(node, what)
     if not _name_pattern.fullmatch(value):
         raise Fault(
-            node.place,
+            node.position,
             f"{quote(value)} cannot be {what}.",
             "Write letters, digits, _ . and -, at most 64, the first a letter or digit"
             + (f", such as {repaired}." if (repaired := _repair_name(value)) else "."),
@@ -100,7 +111,7 @@ def word(node: Node, what: str, allowed: Collection[W]) -> W:
     for candidate in allowed:
         if candidate == value:
             return candidate
-    raise Fault(node.place, f"{what} cannot be {quote(value)}.", did_you_mean(value, allowed))
+    raise Fault(node.position, f"{what} cannot be {quote(value)}.", did_you_mean(value, allowed))
 
 
 def flag(node: Node, what: str) -> bool:
@@ -108,7 +119,7 @@ def flag(node: Node, what: str) -> bool:
     value = plain_flag(node)
     if value is None:
         raise Fault(
-            node.place,
+            node.position,
             f"{what} is true or false, not {describe_node(node)}.",
             "Write true or false, without quotes.",
         )
@@ -117,14 +128,14 @@ def flag(node: Node, what: str) -> bool:
 
 def plain_flag(node: Node) -> bool | None:
     """Returns the value of a plain true or false; None for anything else."""
-    if isinstance(node, Scalar) and not node.quoted:
+    if isinstance(node, ScalarNode) and not node.quoted:
         return True if node.text in _TRUE else False if node.text in _FALSE else None
     return None
 
 
 def number(node: Node) -> int | None:
     """Returns a plain whole number; None for anything else."""
-    if isinstance(node, Scalar) and not node.quoted and _number_pattern.fullmatch(node.text):
+    if isinstance(node, ScalarNode) and not node.quoted and _number_pattern.fullmatch(node.text):
         return int(node.text.replace("_", ""))
     return None
 
@@ -134,20 +145,20 @@ def whole_number(node: Node, what: str, least: int = 1, most: int = EXACT) -> in
     value = number(node)
     if value is None or not least <= value <= most:
         upper = "2^53" if most == EXACT else f"{most:,}"
-        hint = "Write it without quotes." if isinstance(node, Scalar) and node.quoted else ""
+        hint = "Write it without quotes." if isinstance(node, ScalarNode) and node.quoted else ""
         raise Fault(
-            node.place, f"{what} is a whole number from {least} to {upper}, not {describe_node(node)}.", hint
+            node.position, f"{what} is a whole number from {least} to {upper}, not {describe_node(node)}.", hint
         )
     return value
 
 
 def percentage(node: Node, what: str) -> int:
     """Returns a percentage in hundredths of a percent."""
-    match = _percentage_pattern.fullmatch(node.text) if isinstance(node, Scalar) and not node.quoted else None
+    match = _percentage_pattern.fullmatch(node.text) if isinstance(node, ScalarNode) and not node.quoted else None
     hundredths = int(match[1]) * 100 + int((match[2] or "").ljust(2, "0")) if match else 10_001
     if hundredths > 10_000:
         raise Fault(
-            node.place,
+            node.position,
             f"{what} is a percentage, not {describe_node(node)}.",
             "Write a number from 0 to 100 with at most two decimals, such as 10 or 0.25.",
         )
@@ -158,5 +169,5 @@ def span(node: Node, what: str) -> int:
     """Returns a length of time in microseconds."""
     us = at_node(node, limit_syntax.parse_span, text(node, what))
     if us > HORIZON_US:
-        raise Fault(node.place, f"{what} is longer than 366 days.")
+        raise Fault(node.position, f"{what} is longer than 366 days.")
     return us

@@ -65,8 +65,8 @@ def _flatten(condition: Condition) -> Iterator[Condition]:
 
 
 def _exclude_each_other(tests: list[Test]) -> bool:
-    if any(test.wanted is False for test in tests):
-        return any(test.wanted is not False for test in tests)
+    if any(test.expected is False for test in tests):
+        return any(test.expected is not False for test in tests)
     sets = [exact for test in tests if (exact := _exact_texts(test)) is not None]
     if not sets:
         return False
@@ -94,9 +94,9 @@ def _passes(test: Test, text: str) -> bool:
 def covering_case(case: Test, earlier: list[Test]) -> str | None:
     """Returns the text of an earlier case that holds wherever this one does; None if none is found."""
     for other in earlier:
-        covers = other.wanted == case.wanted or (
+        covers = other.expected == case.expected or (
             case.exact is not None and all(_passes(other, text) for text in case.exact)
         )
-        if covers or (other.wanted == ("*",) and case.attribute not in ("path", "address")):
-            return str(other.wanted[0]) if isinstance(other.wanted, tuple) else None
+        if covers or (other.expected == ("*",) and case.attribute not in ("path", "address")):
+            return str(other.expected[0]) if isinstance(other.expected, tuple) else None
     return None

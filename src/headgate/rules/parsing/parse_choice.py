@@ -15,7 +15,16 @@ from headgate.limit_syntax import parse_all
 from headgate.rules.attributes import parse_attribute_name
 from headgate.rules.condition import Test
 from headgate.rules.parsing import fields
-from headgate.rules.parsing.document_tree import Fault, Items, Node, Position, Scalar, Table, describe_node, quote
+from headgate.rules.parsing.document_tree import (
+    Fault,
+    ListNode,
+    MappingNode,
+    Node,
+    Position,
+    ScalarNode,
+    describe_node,
+    quote,
+)
 from headgate.rules.parsing.impossible_conditions import covering_case
 from headgate.rules.parsing.problems import at_node, read_all
 from headgate.rules.rule import Choice, Limits
@@ -37,13 +46,13 @@ def cost(node: Node, uses: Uses) -> Choice[int | str]:
     choice = _choice(node, "A cost", lambda value: _cost(value, uses), uses)
     if not any((choice.otherwise, *(value for _, value in choice.cases))):
         raise Fault(
-            node.place, "A cost of 0 charges nothing: the rule would never apply.", "Write mode: off instead."
+            node.position, "A cost of 0 charges nothing: the rule would never apply.", "Write mode: off instead."
         )
     return choice
 
 
 def _choice(node: Node, what: str, read: Callable[[Node], T], uses: Uses) -> Choice[T]:
-    if not isinstance(node, Table):
+    if not isinstance(node, MappingNode):
         return Choice(read(node))
     fields.table(node, f"{what} by choice", _CHOICE)
     for name, meaning in (
@@ -53,16 +62,16 @@ def _choice(node: Node, what: str, read: Callable[[Node], T], uses: Uses) -> Cho
     ):
         if name not in node.entries:
             raise Fault(
-                node.place,
+                node.position,
                 f"{what} by choice lacks {name}: {meaning}.",
                 "Write {by: plan, cases: {...}, otherwise: ...}.",
             )
     attribute_node, cases, otherwise = (node.entries[name][1] for name in _CHOICE)
     attribute = at_node(attribute_node, parse_attribute_name, fields.text(attribute_node, "by"))
-    uses.append((attribute, attribute_node.place))
-    if not isinstance(cases, Table) or not cases.entries:
-        description = describe_node(cases) if not isinstance(cases, Table) else "an empty one"
-        raise Fault(cases.place, f"cases is a mapping of texts to values, not {description}.")
+    uses.append((attribute, attribute_node.position))
+    if not isinstance(cases, MappingNode) or not cases.entries:
+        description = describe_node(cases) if not isinstance(cases, MappingNode) else "an empty one"
+        raise Fault(cases.position, f"cases is a mapping of texts to values, not {description}.")
     tests: list[Test] = []
 
     def read_case(name: str | None) -> T:
@@ -76,21 +85,23 @@ def _choice(node: Node, what: str, read: Callable[[Node], T], uses: Uses) -> Cho
     return Choice(last, tuple(zip(tests, values, strict=True)))
 
 
-def _case(key: Scalar, attribute: str, earlier_cases: list[Test]) -> Test:
-    text = fields.text(Scalar(key.place, key.text, quoted=True), "The name of a case")
+def _case(key: ScalarNode, attribute: str, earlier_cases: list[Test]) -> Test:
+    text = fields.text(ScalarNode(key.position, key.text, quoted=True), "The name of a case")
     test = at_node(key, Test, attribute, (text,))
     if test.captures:
-        raise Fault(key.place, f"The case {quote(key.text)} captures nothing.", "Write * for the segment.")
+        raise Fault(key.position, f"The case {quote(key.text)} captures nothing.", "Write * for the segment.")
     if covering := covering_case(test, earlier_cases):
-        raise Fault(key.place, f"The case {quote(key.text)} is never reached: {quote(covering)} comes before it.")
+        raise Fault(
+            key.position, f"The case {quote(key.text)} is never reached: {quote(covering)} comes before it."
+        )
     return test
 
 
 def _limits(node: Node) -> Limits:
     """Returns a new tuple each time, also for the same text: its identity keeps the cases' counters apart."""
-    if isinstance(node, Items) and not node.nodes:
-        raise Fault(node.place, "An empty list is not a limit.", f"Write {UNLIMITED} if none is meant.")
-    if isinstance(node, Scalar) and node.text == UNLIMITED:
+    if isinstance(node, ListNode) and not node.nodes:
+        raise Fault(node.position, "An empty list is not a limit.", f"Write {UNLIMITED} if none is meant.")
+    if isinstance(node, ScalarNode) and node.text == UNLIMITED:
         return ()
     parsed = read_all(
         lambda item: at_node(item, parse_all, " ".join(item.text.split())), fields.texts(node, "A limit")
@@ -102,12 +113,12 @@ def _cost(node: Node, uses: Uses) -> int | str:
     number = fields.number(node)
     if number is not None:
         return fields.whole_number(node, "A cost", least=0)
-    if isinstance(node, Scalar) and not node.empty and not node.text[:1].isalpha():
+    if isinstance(node, ScalarNode) and not node.empty and not node.text[:1].isalpha():
         raise Fault(
-            node.place,
+            node.position,
             f"{quote(node.text)} is not a cost.",
             "Write a whole number from 0 to 2^53, or an attribute.",
         )
     attribute = at_node(node, parse_attribute_name, fields.text(node, "A cost"))
-    uses.append((attribute, node.place))
+    uses.append((attribute, node.position))
     return attribute

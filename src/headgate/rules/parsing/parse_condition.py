@@ -20,11 +20,11 @@ from headgate.rules.condition import All, AnyOf, Condition, Not, Test
 from headgate.rules.parsing import fields
 from headgate.rules.parsing.document_tree import (
     Fault,
-    Items,
+    ListNode,
+    MappingNode,
     Node,
     Position,
-    Scalar,
-    Table,
+    ScalarNode,
     TooLarge,
     describe_node,
     quote,
@@ -57,8 +57,8 @@ class Conditions:
         if node is None:
             return
         with problems.under(""):
-            if not isinstance(node, Table):
-                raise Fault(node.place, f"Conditions are a mapping of names, not {describe_node(node)}.")
+            if not isinstance(node, MappingNode):
+                raise Fault(node.position, f"Conditions are a mapping of names, not {describe_node(node)}.")
             for key, inner in node.entries.values():
                 with problems.under("conditions"):
                     fields.name(key, "the name of a condition")
@@ -74,12 +74,12 @@ class Conditions:
 
     def resolve(self, name: str, user: Node) -> ParsedCondition:
         if name not in self.nodes:
-            raise Fault(user.place, f"No condition is called {quote(name)}.", _suggest_name(name, self.nodes))
+            raise Fault(user.position, f"No condition is called {quote(name)}.", _suggest_name(name, self.nodes))
         if name in self.in_progress:
             cycle = [*self.in_progress[self.in_progress.index(name) :], name]
-            raise Fault(user.place, f"Conditions refer to each other in a circle: {' -> '.join(cycle)}.")
+            raise Fault(user.position, f"Conditions refer to each other in a circle: {' -> '.join(cycle)}.")
         if len(self.in_progress) >= _MAX_NESTED_NAMES:
-            raise Fault(user.place, f"More than {_MAX_NESTED_NAMES} conditions refer to each other in a row.")
+            raise Fault(user.position, f"More than {_MAX_NESTED_NAMES} conditions refer to each other in a row.")
         if name not in self.parsed:
             self.parsed[name] = None
             self.in_progress.append(name)
@@ -88,42 +88,44 @@ class Conditions:
             self.in_progress.pop()
         parsed = self.parsed[name]
         if parsed is None:
-            raise AlreadyReported(user.place, "")
+            raise AlreadyReported(user.position, "")
         return parsed
 
     def _condition(self, node: Node, uses: list[tuple[str, Position]]) -> Condition:
-        if isinstance(node, Scalar):
+        if isinstance(node, ScalarNode):
             parsed = self.resolve(fields.text(node, "A condition"), node)
             uses.extend(parsed.uses)
             condition = parsed.condition
-        elif isinstance(node, Items):
+        elif isinstance(node, ListNode):
             condition = _join(AnyOf, self._read_parts(node, "any", uses))
         else:
             condition = self._mapping(node, uses)
         if len(uses) > MAX_TESTS:
-            raise TooLarge(node.place, f"A condition has more than {MAX_TESTS:,} tests, with names written out.")
+            raise TooLarge(
+                node.position, f"A condition has more than {MAX_TESTS:,} tests, with names written out."
+            )
         return condition
 
     def _read_parts(self, node: Node, word: str, uses: list[tuple[str, Position]]) -> list[Condition]:
-        if not isinstance(node, Items):
-            raise Fault(node.place, f"{word} is a list of conditions, not {describe_node(node)}.")
+        if not isinstance(node, ListNode):
+            raise Fault(node.position, f"{word} is a list of conditions, not {describe_node(node)}.")
         if not node.nodes:
             holds = (
                 "An empty list of conditions can never hold." if word == "any" else "all of nothing always holds."
             )
-            raise Fault(node.place, holds, "Leave it out.")
+            raise Fault(node.position, holds, "Leave it out.")
         return read_all(lambda inner: self._condition(inner, uses), node.nodes)
 
-    def _mapping(self, node: Table, uses: list[tuple[str, Position]]) -> Condition:
+    def _mapping(self, node: MappingNode, uses: list[tuple[str, Position]]) -> Condition:
         if not node.entries:
-            raise Fault(node.place, "An empty condition always holds.", "Leave it out.")
+            raise Fault(node.position, "An empty condition always holds.", "Leave it out.")
         entry_parts = read_all(lambda entry: self._entry(*entry, uses), node.entries.values())
-        return _check_possible(_join(All, [part for parts in entry_parts for part in parts]), node.place)
+        return _check_possible(_join(All, [part for parts in entry_parts for part in parts]), node.position)
 
-    def _entry(self, key: Scalar, node: Node, uses: list[tuple[str, Position]]) -> Sequence[Condition]:
+    def _entry(self, key: ScalarNode, node: Node, uses: list[tuple[str, Position]]) -> Sequence[Condition]:
         match key.text:
             case "all":
-                return [_check_possible(_join(All, self._read_parts(node, "all", uses)), node.place)]
+                return [_check_possible(_join(All, self._read_parts(node, "all", uses)), node.position)]
             case "any":
                 return [_join(AnyOf, self._read_parts(node, "any", uses))]
             case "not":
@@ -135,53 +137,55 @@ class Conditions:
         return _tests(key, node, uses)
 
 
-def _tests(key: Scalar, node: Node, uses: list[tuple[str, Position]]) -> list[Test]:
-    if key.text in _PREFIXED and isinstance(node, Table):
+def _tests(key: ScalarNode, node: Node, uses: list[tuple[str, Position]]) -> list[Test]:
+    if key.text in _PREFIXED and isinstance(node, MappingNode):
         if not node.entries:
-            raise Fault(node.place, f"{key.text} names nothing to test.", f"Write {key.text}: {{name: text}}.")
+            raise Fault(node.position, f"{key.text} names nothing to test.", f"Write {key.text}: {{name: text}}.")
 
-        def read_test(entry: tuple[Scalar, Node]) -> Test:
+        def read_test(entry: tuple[ScalarNode, Node]) -> Test:
             name, inner = entry
-            return _test(Scalar(name.place, f"{key.text}.{name.text}", name.quoted), inner, uses)
+            return _test(ScalarNode(name.position, f"{key.text}.{name.text}", name.quoted), inner, uses)
 
         return read_all(read_test, node.entries.values())
     return [_test(key, node, uses)]
 
 
-def _test(key: Scalar, node: Node, uses: list[tuple[str, Position]]) -> Test:
+def _test(key: ScalarNode, node: Node, uses: list[tuple[str, Position]]) -> Test:
     attribute = at_node(key, parse_attribute_name, fields.text(key, "An attribute"))
     if attribute in _PREFIXED:
         raise Fault(
-            key.place, f"{attribute} has many names.", f"Write {attribute}.NAME, or {attribute}: {{NAME: text}}."
+            key.position,
+            f"{attribute} has many names.",
+            f"Write {attribute}.NAME, or {attribute}: {{NAME: text}}.",
         )
     expected: tuple[str, ...] | bool | None = fields.plain_flag(node)
-    if isinstance(node, Table) or (
-        isinstance(node, Items) and any(not isinstance(item, Scalar) for item in node.nodes)
+    if isinstance(node, MappingNode) or (
+        isinstance(node, ListNode) and any(not isinstance(item, ScalarNode) for item in node.nodes)
     ):
         operator = _OPERATOR_HINTS.get(attribute)
         hint = f"Did you mean {operator}?" if operator else "Conditions are joined by all, any, not and is."
         raise Fault(
-            node.place,
+            node.position,
             f"{attribute} is compared with a text or a list of texts, not with {_describe_value(node)}.",
             hint,
         )
     if expected is None:
         expected = tuple(item.text for item in fields.texts(node, attribute))
-    uses.append((attribute, key.place))
+    uses.append((attribute, key.position))
     return at_node(node, Test, attribute, expected)
 
 
 def _describe_value(node: Node) -> str:
     return (
-        describe_node(next(item for item in node.nodes if not isinstance(item, Scalar)))
-        if isinstance(node, Items)
+        describe_node(next(item for item in node.nodes if not isinstance(item, ScalarNode)))
+        if isinstance(node, ListNode)
         else describe_node(node)
     )
 
 
-def _not_empty(names: list[Scalar], node: Node) -> list[Scalar]:
+def _not_empty(names: list[ScalarNode], node: Node) -> list[ScalarNode]:
     if not names:
-        raise Fault(node.place, "is names no condition.", "Leave it out.")
+        raise Fault(node.position, "is names no condition.", "Leave it out.")
     return names
 
 

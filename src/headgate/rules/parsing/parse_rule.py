@@ -10,7 +10,7 @@ from headgate.algorithms.limit import SECOND
 from headgate.algorithms.lockout import Lockout
 from headgate.rules.keys import Dimension
 from headgate.rules.parsing import fields, parse_choice
-from headgate.rules.parsing.document_tree import Fault, Node, Position, Scalar, Table, quote
+from headgate.rules.parsing.document_tree import Fault, MappingNode, Node, Position, ScalarNode, quote
 from headgate.rules.parsing.parse_condition import Conditions, ParsedCondition
 from headgate.rules.parsing.problems import Problems, at_node, read_all, read_entries
 from headgate.rules.rule import FALLBACKS, MISSING, MODES, WHERE, Modes, Prefetch, Refusal
@@ -40,17 +40,17 @@ _media_type = re.compile(r"[!-~]+/[!-~]+(?:;? *[ -~]+)?")
 class RuleField:
     """The value of a field, its position, and the attributes that it uses."""
 
-    __slots__ = ("explicit", "place", "uses", "value")
+    __slots__ = ("explicit", "position", "uses", "value")
 
     def __init__(self, value: Any, place: Position, uses: parse_choice.Uses) -> None:
         self.value: Any = value
-        self.place: Position = place
+        self.position: Position = place
         self.uses: parse_choice.Uses = uses
         self.explicit: bool = True  # not from the defaults
 
 
 def read(
-    node: Table, names: tuple[str, ...], subject: str, conditions: Conditions, problems: Problems
+    node: MappingNode, names: tuple[str, ...], subject: str, conditions: Conditions, problems: Problems
 ) -> dict[str, RuleField]:
     """Returns every field that can be read; adds the faults of the others to the problems."""
     read_fields: dict[str, RuleField] = {}
@@ -60,24 +60,24 @@ def read(
                 raise _unknown_field(key, names)
             uses: parse_choice.Uses = []
             value = _READERS[key.text](inner, uses, conditions)
-            read_fields[key.text] = RuleField(value, inner.place, uses)
+            read_fields[key.text] = RuleField(value, inner.position, uses)
     return read_fields
 
 
-def _unknown_field(key: Scalar, names: tuple[str, ...]) -> Fault:
+def _unknown_field(key: ScalarNode, names: tuple[str, ...]) -> Fault:
     if key.text in WITHOUT_DEFAULT:
         return Fault(
-            key.place, f"{key.text} is each rule's own.", f"Defaults may be given for {', '.join(names)}."
+            key.position, f"{key.text} is each rule's own.", f"Defaults may be given for {', '.join(names)}."
         )
     what = "A rule has" if names is FIELDS else "Defaults have"
     hint = _RENAMED_FIELD_HINTS.get(key.text) or fields.did_you_mean(key.text, names)
-    return Fault(key.place, f"{what} no field {quote(key.text)}.", hint)
+    return Fault(key.position, f"{what} no field {quote(key.text)}.", hint)
 
 
 def _label(node: Node) -> str:
     label = fields.text(node, "label")
     if not label:
-        raise Fault(node.place, "label is empty.", "Leave it out to tell the name.")
+        raise Fault(node.position, "label is empty.", "Leave it out to tell the name.")
     return label
 
 
@@ -90,33 +90,37 @@ def _condition(node: Node, uses: parse_choice.Uses, conditions: Conditions) -> A
 def _key(node: Node, uses: parse_choice.Uses) -> tuple[Dimension, ...]:
     dimensions: dict[str, Dimension] = {}
 
-    def read_dimension(item: Scalar) -> None:
+    def read_dimension(item: ScalarNode) -> None:
         dimension = at_node(item, Dimension.parse, item.text)
         if dimension.name in dimensions:
-            raise Fault(item.place, f"The key has {dimension.name} twice.", "Once is enough.")
+            raise Fault(item.position, f"The key has {dimension.name} twice.", "Once is enough.")
         dimensions[dimension.name] = dimension
-        uses.append((dimension.name, item.place))
+        uses.append((dimension.name, item.position))
 
     read_all(read_dimension, fields.texts(node, "A key"))
     return tuple(dimensions.values())
 
 
 def _mode(node: Node) -> Modes:
-    if not isinstance(node, Table):
+    if not isinstance(node, MappingNode):
         word = fields.word(node, "mode", MODES)
         return Modes(10_000 if word == "enforce" else 0, 10_000 if word == "shadow" else 0)
     fields.table(node, "mode", ("enforce", "shadow"))
     if not node.entries:
-        raise Fault(node.place, "mode has no value.", "Write enforce, shadow, off, or {enforce: 10, shadow: 50}.")
+        raise Fault(
+            node.position, "mode has no value.", "Write enforce, shadow, off, or {enforce: 10, shadow: 50}."
+        )
     percentages = read_entries(node, dict.fromkeys(("enforce", "shadow"), fields.percentage))
     enforce, shadow = percentages.get("enforce", 0), percentages.get("shadow", 0)
     if enforce + shadow > 10_000:
-        raise Fault(node.place, "enforce and shadow are more than 100 % together.", "What is left of 100 is off.")
+        raise Fault(
+            node.position, "enforce and shadow are more than 100 % together.", "What is left of 100 is off."
+        )
     return Modes(enforce, shadow)
 
 
 def _lockout(node: Node) -> Lockout | None:
-    if isinstance(node, Scalar) and node.text == "off":
+    if isinstance(node, ScalarNode) and node.text == "off":
         return None
     table = fields.table(node, "lockout", ("after", "within", "for"), required=("after", "for"))
     values = read_entries(table, {"after": fields.whole_number, "within": fields.span, "for": fields.span})
@@ -124,7 +128,7 @@ def _lockout(node: Node) -> Lockout | None:
 
 
 def _prefetch(node: Node) -> Prefetch | None:
-    if not isinstance(node, Table):
+    if not isinstance(node, MappingNode):
         return None if fields.text(node, "prefetch") == "exact" else Prefetch(fields.span(node, "prefetch"))
     fields.table(node, "prefetch", ("for", "units"), required=("for",))
     values = read_entries(node, {"for": fields.span, "units": fields.whole_number})
@@ -135,9 +139,11 @@ def _refuse(node: Node) -> Refusal:
     table = fields.table(node, "refuse", ("status", "body", "type", "redirect"))
     body, kind, redirect = (table.get(name) for name in ("body", "type", "redirect"))
     if redirect and (body or kind):
-        raise Fault(node.place, "refuse has a redirect and a body.", "It is one or the other.")
+        raise Fault(node.position, "refuse has a redirect and a body.", "It is one or the other.")
     if kind and not body:
-        raise Fault(node.place, "refuse has a type, but no body that is of it.", "Write body, or leave type out.")
+        raise Fault(
+            node.position, "refuse has a type, but no body that is of it.", "Write body, or leave type out."
+        )
     least, most, status = (300, 399, 302) if redirect else (200, 599, 429)
     values = read_entries(
         table,
@@ -155,7 +161,7 @@ def _content_type(node: Node, name: str) -> str:
     value = fields.text(node, name)
     if not _media_type.fullmatch(value):
         raise Fault(
-            node.place,
+            node.position,
             f"{quote(value)} is not a content type.",
             "Write one such as text/plain or application/json.",
         )
@@ -166,7 +172,7 @@ def _redirect(node: Node, name: str) -> str:
     value = fields.text(node, name)
     if not _redirect_target.fullmatch(value):
         raise Fault(
-            node.place,
+            node.position,
             f"{quote(value)} is no address to redirect to.",
             "Write https://host/path or /path, without blanks; other characters as %XX.",
         )
@@ -175,7 +181,7 @@ def _redirect(node: Node, name: str) -> str:
 
 def _replaces(node: Node) -> tuple[tuple[str, Position], ...]:
     names = fields.texts(node, "replaces")
-    return tuple(read_all(lambda item: (fields.name(item, "the name of a rule"), item.place), names))
+    return tuple(read_all(lambda item: (fields.name(item, "the name of a rule"), item.position), names))
 
 
 _READERS: dict[str, Callable[[Node, parse_choice.Uses, Conditions], Any]] = {

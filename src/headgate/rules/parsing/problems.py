@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from headgate.errors import InvalidRule, InvalidRulebook
-from headgate.rules.parsing.document_tree import Fault, Faults, Node, Position, Table, TooLarge
+from headgate.rules.parsing.document_tree import Fault, Faults, MappingNode, Node, Position, TooLarge
 
 T = TypeVar("T")
 N = TypeVar("N")
@@ -34,7 +34,7 @@ class Problems:
 
     def add(self, fault: Fault, subject: str = "") -> None:
         message = f"{subject}: {fault.sentence}" if subject else fault.sentence
-        self.messages.append((fault.place, f"{message}\n  {fault.hint}" if fault.hint else message))
+        self.messages.append((fault.position, f"{message}\n  {fault.hint}" if fault.hint else message))
 
     def raise_any(self, source: str | None) -> None:
         if self.messages:
@@ -70,7 +70,7 @@ def read_all(read: Callable[[N], T], nodes: Iterable[N]) -> list[T]:
     return values
 
 
-def read_entries(table: Table, readers: dict[str, Callable[[Node, str], Any]]) -> dict[str, Any]:
+def read_entries(table: MappingNode, readers: dict[str, Callable[[Node, str], Any]]) -> dict[str, Any]:
     """Reads all entries of a mapping, each with the reader of its name; raises the faults of all together."""
     values = read_all(lambda name: readers[name](table.entries[name][1], name), table.entries)
     return dict(zip(table.entries, values, strict=True))
@@ -88,7 +88,7 @@ def at_node(node: Node, make: Callable[..., T], *args: object) -> T:
     try:
         return make(*args)
     except InvalidRule as error:
-        raise Fault(node.place, *_split_hint(str(error))) from None
+        raise Fault(node.position, *_split_hint(str(error))) from None
 
 
 def _split_hint(message: str) -> tuple[str, str]:

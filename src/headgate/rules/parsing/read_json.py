@@ -10,7 +10,16 @@ import json
 import re
 from bisect import bisect_right
 
-from headgate.rules.parsing.document_tree import Budget, Fault, Items, Node, Position, Scalar, Table, quote
+from headgate.rules.parsing.document_tree import (
+    Budget,
+    Fault,
+    ListNode,
+    MappingNode,
+    Node,
+    Position,
+    ScalarNode,
+    quote,
+)
 
 _nonblank = re.compile(r"[^ \t\r\n]")
 _string = re.compile(r'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+"')
@@ -54,14 +63,14 @@ class _JsonReader:
         for word in ("true", "false", "null"):
             if self.text.startswith(word, self.offset):
                 self.offset += len(word)
-                return Scalar(position, word, quoted=False)
+                return ScalarNode(position, word, quoted=False)
         if number := _number.match(self.text, self.offset):
             self.offset = number.end()
-            return Scalar(position, number[0], quoted=False)
+            return ScalarNode(position, number[0], quoted=False)
         raise self.unexpected("a value")
 
-    def table(self, position: Position, depth: int) -> Table:
-        table = Table(position, {})
+    def table(self, position: Position, depth: int) -> MappingNode:
+        table = MappingNode(position, {})
         while self.has_next("}", bool(table.entries)):
             if self.peek() != '"':
                 raise self.unexpected("a name in double quotes")
@@ -72,8 +81,8 @@ class _JsonReader:
             table.add(key, self.value(depth + 1))
         return table
 
-    def items(self, position: Position, depth: int) -> Items:
-        items = Items(position, [])
+    def items(self, position: Position, depth: int) -> ListNode:
+        items = ListNode(position, [])
         while self.has_next("]", bool(items.nodes)):
             items.nodes.append(self.value(depth + 1))
         return items
@@ -89,7 +98,7 @@ class _JsonReader:
             self.offset += 1
         return True
 
-    def string(self) -> Scalar:
+    def string(self) -> ScalarNode:
         position = self.position()
         literal = _string.match(self.text, self.offset)
         if not literal:
@@ -100,7 +109,7 @@ class _JsonReader:
         text = json.loads(literal[0])
         if _surrogate.search(text):
             raise Fault(position, f"{quote(text)} holds half a character (a lone surrogate).")
-        return Scalar(position, text, quoted=True)
+        return ScalarNode(position, text, quoted=True)
 
     def peek(self) -> str:
         """Returns the next character that is not blank; an empty text at the end."""

@@ -7,7 +7,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headgate.algorithms.limit import Limit
-from headgate.rules.parsing.document_tree import Budget, Fault, Items, Node, Position, Scalar, Table, quote
+from headgate.rules.parsing.document_tree import (
+    Budget,
+    Fault,
+    ListNode,
+    MappingNode,
+    Node,
+    Position,
+    ScalarNode,
+    quote,
+)
 
 Path = tuple[str | int, ...]
 Locate = Callable[[Path], Position]
@@ -50,36 +59,36 @@ class _PythonReader:
         position = self.locate(path)
         self.budget.spend(position, len(path) + 1)
         if isinstance(value, Mapping):
-            table = Table(position, {})
+            table = MappingNode(position, {})
             for name, inner in value.items():
                 key = self.key(name, path)
                 table.add(key, self.node(inner, (*path, key.text)))
             return table
         if isinstance(value, list | tuple):
-            return Items(position, [self.node(inner, (*path, i)) for i, inner in enumerate(value)])
+            return ListNode(position, [self.node(inner, (*path, i)) for i, inner in enumerate(value)])
         return scalar(value, position)
 
-    def key(self, name: object, path: Path) -> Scalar:
+    def key(self, name: object, path: Path) -> ScalarNode:
         position = self.locate((*path, name if isinstance(name, str) else str(type(name).__name__)))
         if isinstance(name, str | int):
             return scalar(name, position)
         raise Fault(position, f"A name in a mapping is a text, not of the type {type(name).__name__}.")
 
 
-def scalar(value: object, position: Position) -> Scalar:
+def scalar(value: object, position: Position) -> ScalarNode:
     """Returns a plain value as a scalar."""
     if isinstance(value, str):
         if _surrogate.search(value):
             raise Fault(position, f"{quote(value)} holds half a character (a lone surrogate).")
-        return Scalar(position, str(value), quoted=not isinstance(value, NumberText))
+        return ScalarNode(position, str(value), quoted=not isinstance(value, NumberText))
     if value is None or isinstance(value, bool):
-        return Scalar(position, {None: "null", True: "true", False: "false"}[value], quoted=False)
+        return ScalarNode(position, {None: "null", True: "true", False: "false"}[value], quoted=False)
     if isinstance(value, int) and abs(value) >= _NUMBER_BOUND:
         raise Fault(position, "This number is 2^64 or more; nothing in a rulebook is as big.")
     if isinstance(value, int | float):
-        return Scalar(position, f"{value}", quoted=False)
+        return ScalarNode(position, f"{value}", quoted=False)
     if isinstance(value, Limit):
-        return Scalar(position, value.text, quoted=True)
+        return ScalarNode(position, value.text, quoted=True)
     raise Fault(
         position,
         f"A value of the type {type(value).__name__} is not allowed in a rulebook.",

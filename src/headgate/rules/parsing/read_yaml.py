@@ -15,11 +15,11 @@ from headgate.extras import require
 from headgate.rules.parsing.document_tree import (
     Budget,
     Fault,
-    Items,
+    ListNode,
+    MappingNode,
     Node,
     Position,
-    Scalar,
-    Table,
+    ScalarNode,
     describe_node,
     empty_rulebook,
     quote,
@@ -80,10 +80,10 @@ def _pyyaml() -> tuple[Any, Any]:
 class _OpenNode:
     """A list or mapping whose end has not been reached."""
 
-    node: Items | Table
+    node: ListNode | MappingNode
     anchor: str | None
     budget_before: int  # the remaining budget when it began
-    key: Scalar | None = None
+    key: ScalarNode | None = None
     height: int = 1
 
 
@@ -113,12 +113,12 @@ class _TreeBuilder:
         elif event_type == "ScalarEvent":
             self.start_node(event, position)
             # A plain scalar has no style.
-            scalar = Scalar(position, event.value, quoted=bool(event.style))
+            scalar = ScalarNode(position, event.value, quoted=bool(event.style))
             self.set_anchor(event.anchor, scalar, 1, 1)
             self.attach(scalar, 1)
         elif event_type in ("SequenceStartEvent", "MappingStartEvent"):
             self.start_node(event, position)
-            node = Items(position, []) if event_type == "SequenceStartEvent" else Table(position, {})
+            node = ListNode(position, []) if event_type == "SequenceStartEvent" else MappingNode(position, {})
             if event.anchor:
                 self.anchors[event.anchor] = None
             self.open_nodes.append(_OpenNode(node, event.anchor, self.budget.remaining))
@@ -158,13 +158,15 @@ class _TreeBuilder:
         if not self.open_nodes:
             if self.root is not None:
                 raise Fault(
-                    node.place, "A second document begins here.", "A rulebook is one: leave out the --- before it."
+                    node.position,
+                    "A second document begins here.",
+                    "A rulebook is one: leave out the --- before it.",
                 )
             self.root = node
             return
         top = self.open_nodes[-1]
         top.height = max(top.height, height + 1)
-        if isinstance(top.node, Items):
+        if isinstance(top.node, ListNode):
             top.node.nodes.append(node)
         elif top.key is None:
             top.key = _check_key(node)
@@ -173,11 +175,11 @@ class _TreeBuilder:
             top.key = None
 
 
-def _check_key(node: Node) -> Scalar:
-    if not isinstance(node, Scalar) or node.empty:
-        raise Fault(node.place, f"A name in a mapping is a text, not {describe_node(node)}.")
+def _check_key(node: Node) -> ScalarNode:
+    if not isinstance(node, ScalarNode) or node.empty:
+        raise Fault(node.position, f"A name in a mapping is a text, not {describe_node(node)}.")
     if node.text == "<<" and not node.quoted:
-        raise Fault(node.place, "<< is not read here.", "Write what rules have in common once, under defaults.")
+        raise Fault(node.position, "<< is not read here.", "Write what rules have in common once, under defaults.")
     return node
 
 

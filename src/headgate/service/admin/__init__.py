@@ -2,7 +2,7 @@
 
 app                 authentication, rate limit, size limit; statuses
 routes              maps path and method to a handler; openapi is made from it
-handlers            rule_handlers: rulebooks and versions; counter_handlers: keys and overrides; engine_clients
+handlers            rule_handlers: rulebooks and versions; counter_handlers: keys and overrides; unlayered_engines
 schema              the JSON of requests and responses
 audit_log           one log line for every change: who, what, from where
 """

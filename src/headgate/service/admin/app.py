@@ -43,7 +43,7 @@ from headgate.service.admin import audit_log, schema
 from headgate.service.admin.handlers import AdminHandlers
 from headgate.service.admin.openapi import description
 from headgate.service.admin.request import AdminRequest, Conflict, KeyScanBusy, NotFound, UnpublishableRulebook
-from headgate.service.admin.routes import QUERY_PARAMETERS, ROUTES, RULEBOOK_FORMATS, RULEBOOK_TEXT, Route
+from headgate.service.admin.routes import QUERY_PARAMETERS, ROUTES, RULEBOOK_FORMATS, RULEBOOK_TEXT, AdminRoute
 from headgate.service.asgi import Handler, HttpError, Request, Response, encode_headers
 from headgate.service.check_schema import MAX_NAME_CHARS, MAX_VALUE_CHARS
 from headgate.service.json_decoding import JsonDecoder
@@ -101,7 +101,7 @@ class Admin:
         return max_bytes, partial(self._respond, route, handler, admin_request)
 
     async def _respond(
-        self, route: Route, handler: Any, admin_request: AdminRequest, request: Request
+        self, route: AdminRoute, handler: Any, admin_request: AdminRequest, request: Request
     ) -> Response:
         decode = self._decoders.get(route.request_type)
         admin_request = admin_request._replace(body=request.body if decode is None else decode(request.body))
@@ -113,8 +113,8 @@ class Admin:
                     route.handler, admin_request.author, admin_request.remote, admin_request.path
                 )
             raise
-        version = getattr(answer, "edition", None)
-        if isinstance(version, schema.Edition):
+        version = getattr(answer, "version", None)
+        if isinstance(version, schema.VersionInfo):
             return 200, [*_JSON, *encode_headers([("etag", f'"{version.version}"')])], self._encode(answer)
         return 200, _JSON, self._encode(answer)
 
@@ -124,7 +124,7 @@ class Admin:
             case HttpError():
                 return self._problem(error.status, error.detail, error.fields)
             case UnpublishableRulebook():
-                problems = [schema.Problem(each.line, each.problem) for each in error.problems]
+                problems = [schema.RulebookProblemBody(each.line, each.problem) for each in error.problems]
                 return self._problem(400, str(error), problems=problems)
             case HeadgateError():
                 status = next(status for kind, status in _STATUSES if isinstance(error, kind))
@@ -149,7 +149,7 @@ class Admin:
                 401, "Show the admin token: Authorization: Bearer TOKEN.", [("www-authenticate", "Bearer")]
             )
 
-    def _match_route(self, request: Request) -> tuple[Route, Any, dict[str, str]]:
+    def _match_route(self, request: Request) -> tuple[AdminRoute, Any, dict[str, str]]:
         methods: list[str] = []
         for pattern, route, handler in self._routes:
             match = pattern.fullmatch(request.path)
@@ -167,16 +167,16 @@ class Admin:
         status: int,
         detail: str,
         fields: Fields | None = None,
-        problems: list[schema.Problem] | None = None,
+        problems: list[schema.RulebookProblemBody] | None = None,
     ) -> Response:
-        document = schema.Trouble("about:blank", REASONS[status], status, detail)
+        document = schema.AdminErrorBody("about:blank", REASONS[status], status, detail)
         if problems:
             document.problems = problems
         headers = encode_headers([_NO_STORE, ("content-type", PROBLEM), *(fields or [])])
         return status, headers, self._encode(document)
 
 
-def _parse_request(request: Request, route: Route, path: dict[str, str]) -> AdminRequest:
+def _parse_request(request: Request, route: AdminRoute, path: dict[str, str]) -> AdminRequest:
     """Parses a request, except its body."""
     for name, value in path.items():
         if len(value) > _MAX_PATH_CHARS.get(name, MAX_VALUE_CHARS):
@@ -188,7 +188,7 @@ def _parse_request(request: Request, route: Route, path: dict[str, str]) -> Admi
     return AdminRequest(path, query, None, rulebook_format, expected, author, request.client or UNIX)
 
 
-def _query(text: str, route: Route) -> dict[str, str]:
+def _query(text: str, route: AdminRoute) -> dict[str, str]:
     try:
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=20, errors="strict")
     except ValueError:

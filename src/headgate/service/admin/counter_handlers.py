@@ -18,7 +18,7 @@ from headgate.engines.overrides import join_limits, validate_override
 from headgate.errors import InvalidCharge
 from headgate.flow import arun
 from headgate.operations import manual_calls
-from headgate.operations.counter_lookup import (
+from headgate.operations.find_counters import (
     CounterRef,
     all_counters_of_key,
     check_counted_on_server,
@@ -31,8 +31,8 @@ from headgate.rules.match import Matcher
 from headgate.rules.rule import Rule
 from headgate.service.admin import schema
 from headgate.service.admin.audit_log import log_change
-from headgate.service.admin.engine_clients import EngineClients
 from headgate.service.admin.request import AdminRequest, Conflict, KeyScanBusy, NotFound
+from headgate.service.admin.unlayered_engines import UnlayeredEngines
 
 DEFAULT_KEYS = 20  # rows of /keys, unless `top` is given
 DEFAULT_OVERRIDES = 1000  # rows of overrides, unless `top` is given
@@ -44,26 +44,26 @@ Target = tuple[Rule, str, list[CounterRef]]
 class CounterHandlers:
     """The handlers of keys, counters and overrides."""
 
-    def __init__(self, limiter: AsyncRuleLimiter, clients: EngineClients) -> None:
+    def __init__(self, limiter: AsyncRuleLimiter, clients: UnlayeredEngines) -> None:
         self._limiter, self._clients = limiter, clients
         self._scan_lock = asyncio.Lock()
         self._scan: KeyScan | None = None
         self._matcher: Matcher | None = None
 
-    async def overrides(self, request: AdminRequest) -> schema.AllOwnLimits:
+    async def overrides(self, request: AdminRequest) -> schema.RuleOverrideList:
         rule, top = self._rule(request.path["rule"]), request.top(DEFAULT_OVERRIDES)
         overrides = [each async for each in self._limiter.overrides(rule.name).list(top + 1)]
-        rows = [schema.OwnLimits(rule.name, key, text) for key, text in sorted(overrides[:top])]
-        return schema.AllOwnLimits(rule.name, len(overrides) <= top, rows)
+        rows = [schema.KeyOverride(rule.name, key, text) for key, text in sorted(overrides[:top])]
+        return schema.RuleOverrideList(rule.name, len(overrides) <= top, rows)
 
-    async def override(self, request: AdminRequest) -> schema.OwnLimits:
+    async def override(self, request: AdminRequest) -> schema.KeyOverride:
         rule, key = self._rule(request.path["rule"]), request.path["key"]
         text = await self._limiter.overrides(rule.name).get(key)
         if text is None:
             raise NotFound(f"{key} has no limit of its own.")
-        return schema.OwnLimits(rule.name, key, text)
+        return schema.KeyOverride(rule.name, key, text)
 
-    async def set_override(self, request: AdminRequest) -> schema.OwnLimits:
+    async def set_override(self, request: AdminRequest) -> schema.KeyOverride:
         rule, body = self._rule(request.path["rule"]), request.body
         key, limits, _ = validate_override(request.path["key"], body.limits, body.ttl)
         overrides = self._limiter.overrides(rule.name)
@@ -73,18 +73,18 @@ class CounterHandlers:
         text = join_limits(limits)
         details = {"rule": rule.name, "key": key, "before": before, "after": text, "ttl": body.ttl}
         log_change("override set", request.author, request.remote, **details)
-        return schema.OwnLimits(rule.name, key, text)
+        return schema.KeyOverride(rule.name, key, text)
 
-    async def unset_override(self, request: AdminRequest) -> schema.Unset:
+    async def unset_override(self, request: AdminRequest) -> schema.RemovedOverride:
         rule, key = self._rule(request.path["rule"]), request.path["key"]
         overrides = self._limiter.overrides(rule.name)
         before = await overrides.get(key)
         if not await overrides.unset(key):
             raise NotFound(f"{key} has no limit of its own.")
         log_change("override unset", request.author, request.remote, rule=rule.name, key=key, before=before)
-        return schema.Unset(rule.name, key, before)
+        return schema.RemovedOverride(rule.name, key, before)
 
-    async def keys(self, request: AdminRequest) -> schema.Keys:
+    async def keys(self, request: AdminRequest) -> schema.KeyUsageReport:
         rule, top = request.query.get("rule") or None, request.top(DEFAULT_KEYS)
         if self._scan_lock.locked():
             raise KeyScanBusy("Another scan of the keys is running: one at a time.")
@@ -94,7 +94,7 @@ class CounterHandlers:
                 document = await asyncio.to_thread(self._scan_keys, rule, top)
             finally:
                 timeout.cancel()
-        return msgspec.convert(document, schema.Keys)
+        return msgspec.convert(document, schema.KeyUsageReport)
 
     def _scan_keys(self, rule: str | None, top: int) -> dict[str, Any]:
         with self._clients.sync_engine() as engine:
@@ -109,7 +109,7 @@ class CounterHandlers:
         if self._scan is not None:
             self._scan.stopped = True
 
-    async def peek(self, request: AdminRequest) -> schema.Peeked:
+    async def peek(self, request: AdminRequest) -> schema.PeekResult:
         body = request.body
         if body.rule is None:
             by_rules = await self._limiter.peek(_attributes(body), body.cost)
@@ -117,15 +117,15 @@ class CounterHandlers:
                 _verdict(verdict.rule or "", verdict)
                 for verdict in (*by_rules.verdicts, *by_rules.shadow_verdicts)
             ]
-            return schema.Peeked(by_rules.allowed, by_rules.degraded, limits)
+            return schema.PeekResult(by_rules.allowed, by_rules.degraded, limits)
         rule, key, counts = self._target(body)
         cost = 1 if body.cost is None else body.cost
         decision = await arun(manual_calls.peek(self._clients.engine, key, counts, cost))
-        return schema.Peeked(
+        return schema.PeekResult(
             decision.allowed, False, [_verdict(rule.name, verdict) for verdict in decision.verdicts]
         )
 
-    async def reset(self, request: AdminRequest) -> schema.WasReset:
+    async def reset(self, request: AdminRequest) -> schema.ResetResult:
         targets, left_out = self._targets(request.body, all_limits=True)
         forgotten = []
         for rule, key, counts in targets:
@@ -135,10 +135,10 @@ class CounterHandlers:
             )
             if self._clients.is_remote:  # cached denials and prefetched units of this worker
                 await arun(manual_calls.reset(self._limiter.engine, key, counts))
-            forgotten.append(schema.Forgotten(rule.name, key, names))
-        return schema.WasReset(forgotten, left_out)
+            forgotten.append(schema.DeletedCounters(rule.name, key, names))
+        return schema.ResetResult(forgotten, left_out)
 
-    async def refund(self, request: AdminRequest) -> schema.WasRefunded:
+    async def refund(self, request: AdminRequest) -> schema.RefundResult:
         units = request.body.cost
         targets, left_out = self._targets(request.body, all_limits=False)
         rooms = []
@@ -146,12 +146,12 @@ class CounterHandlers:
             refunds = await arun(manual_calls.refund(self._clients.engine, key, counts, units))
             log_change("units refunded", request.author, request.remote, rule=rule.name, key=key, units=units)
             rooms += [
-                schema.Room(
+                schema.RemainingUnits(
                     rule.name, key, name, after.limit.text, before.remaining, after.remaining, after.reset_after
                 )
                 for name, before, after in refunds
             ]
-        return schema.WasRefunded(rooms, left_out)
+        return schema.RefundResult(rooms, left_out)
 
     def _targets(self, body: Any, *, all_limits: bool) -> tuple[list[Target], list[str]]:
         """Returns rules, keys and counters; and the rules that apply, but are not counted in the engine."""
@@ -161,7 +161,7 @@ class CounterHandlers:
         left_out: list[str] = []
         for match in self._match(_attributes(body)):
             rule, key, limits = match.rule, match.key, match.limits
-            if match.denied is not None or not limits:
+            if match.denial_reason is not None or not limits:
                 continue
             if self._counts_elsewhere(rule):
                 left_out.append(rule.name)
@@ -198,8 +198,8 @@ class CounterHandlers:
         return find_rule(self._limiter.rulebook, name)
 
 
-def _verdict(rule: str, verdict: Any) -> schema.Verdict:
-    return schema.Verdict(
+def _verdict(rule: str, verdict: Any) -> schema.AdminVerdict:
+    return schema.AdminVerdict(
         rule,
         verdict.key,
         None if verdict.limit is UNLIMITED else verdict.limit.text,

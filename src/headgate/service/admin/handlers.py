@@ -13,9 +13,9 @@ import headgate
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.service.admin import schema
 from headgate.service.admin.counter_handlers import CounterHandlers
-from headgate.service.admin.engine_clients import EngineClients
 from headgate.service.admin.request import AdminRequest
 from headgate.service.admin.rule_handlers import SAMPLE, RuleHandlers
+from headgate.service.admin.unlayered_engines import UnlayeredEngines
 from headgate.service.settings import Settings
 
 Handler = Callable[[AdminRequest], Awaitable[msgspec.Struct]]
@@ -26,7 +26,7 @@ class AdminHandlers:
 
     def __init__(self, limiter: AsyncRuleLimiter, settings: Settings) -> None:
         self._limiter, self._settings = limiter, settings
-        self._clients = EngineClients(limiter, settings)
+        self._clients = UnlayeredEngines(limiter, settings)
         self._counter_handlers = CounterHandlers(limiter, self._clients)
         self._handlers = RuleHandlers(limiter, settings, self._clients), self._counter_handlers, self
         self._started_at = time.monotonic()
@@ -36,24 +36,24 @@ class AdminHandlers:
         handler: Handler = next(getattr(owner, name) for owner in self._handlers if hasattr(owner, name))
         return handler
 
-    async def status(self, request: AdminRequest) -> schema.Status:
+    async def status(self, request: AdminRequest) -> schema.WorkerStatus:
         limiter, engine = self._limiter, self._limiter.engine
-        watcher = limiter.watch
+        watcher = limiter.watcher
         version = None if watcher is None else watcher.current_text
         shards = [(name, engine.state(name).value) for name in tuple(getattr(engine, "shards", ()))]
-        return schema.Status(
+        return schema.WorkerStatus(
             version=headgate.__version__,
             pid=os.getpid(),
             uptime=time.monotonic() - self._started_at,
             engine=re.sub(r"(password=)[^&]*", r"\1", self._settings.engine_without_password),
             rules=len(limiter.rulebook),
             source=SAMPLE if watcher is None else watcher.source.name,
-            edition=None if version is None else version.version,
-            source_away=watcher is not None and watcher.away,
+            rulebook_version=None if version is None else version.version,
+            source_away=watcher is not None and watcher.source_unavailable,
             refused_changes=limiter.refused_changes,
             refused_why=None if watcher is None else watcher.error,
-            degraded=[schema.Degraded(str(name), state) for name, state in shards if state != "closed"],
-            degraded_decisions=getattr(engine, "degraded", 0),
+            degraded=[schema.DegradedShard(str(name), state) for name, state in shards if state != "closed"],
+            degraded_decisions=getattr(engine, "degraded_count", 0),
         )
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 import headgate
 from headgate.service.admin import schema
-from headgate.service.admin.routes import QUERY_PARAMETERS, ROUTES, RULEBOOK_TEXT, Route
+from headgate.service.admin.routes import QUERY_PARAMETERS, ROUTES, RULEBOOK_TEXT, AdminRoute
 
 _ERRORS = {
     400: "This cannot be done: the sentence says why.",
@@ -30,7 +30,7 @@ _PATH_TYPES = {"version": "integer"}
 @cache
 def description() -> bytes:
     """Returns the description as JSON."""
-    structs = {route.response_type for route in ROUTES} | {schema.Trouble}
+    structs = {route.response_type for route in ROUTES} | {schema.AdminErrorBody}
     structs |= {route.request_type for route in ROUTES if isinstance(route.request_type, type)}
     _, components = msgspec.json.schema_components(
         sorted(structs, key=lambda struct: struct.__name__), ref_template="#/components/schemas/{name}"
@@ -56,7 +56,7 @@ def description() -> bytes:
     return msgspec.json.encode(document)
 
 
-def _operation(route: Route) -> dict[str, Any]:
+def _operation(route: AdminRoute) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": route.handler,
         "summary": route.summary,
@@ -65,7 +65,7 @@ def _operation(route: Route) -> dict[str, Any]:
             **{
                 str(status): {
                     "description": _ERRORS[status],
-                    "content": {"application/problem+json": {"schema": _reference(schema.Trouble)}},
+                    "content": {"application/problem+json": {"schema": _reference(schema.AdminErrorBody)}},
                 }
                 for status in sorted({*_COMMON_ERRORS, *route.errors})
             },
@@ -82,7 +82,7 @@ def _operation(route: Route) -> dict[str, Any]:
     return operation
 
 
-def _parameters(route: Route) -> list[dict[str, Any]]:
+def _parameters(route: AdminRoute) -> list[dict[str, Any]]:
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": _PATH_TYPES.get(name, "string")}}
         for name in re.findall(r"{(\w+)}", route.path)

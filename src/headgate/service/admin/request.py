@@ -6,7 +6,7 @@ import re
 from typing import Any, NamedTuple
 
 from headgate.errors import HeadgateError, InvalidRule
-from headgate.operations.publish_rulebook import Problem
+from headgate.operations.publish_rulebook import RulebookProblem
 
 MAX_ROWS = 10_000  # in one response
 
@@ -47,7 +47,7 @@ class KeyScanBusy(HeadgateError):
 class UnpublishableRulebook(HeadgateError):
     """A rulebook that cannot be published; `problems` lists all that is wrong."""
 
-    def __init__(self, problems: list[Problem]) -> None:
+    def __init__(self, problems: list[RulebookProblem]) -> None:
         more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
-        super().__init__(f"{problems[0].told}{more}")
+        super().__init__(f"{problems[0].message}{more}")
         self.problems = problems

@@ -35,7 +35,7 @@ QUERY_PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-class Route(NamedTuple):
+class AdminRoute(NamedTuple):
     """A method and a path, the name of its handler, and its OpenAPI description."""
 
     method: str
@@ -57,127 +57,127 @@ class Route(NamedTuple):
 _OVERRIDES_PATH = "/rules/{rule}/overrides"
 _VERSION_ERRORS = (409, 503)
 
-ROUTES: tuple[Route, ...] = (
-    Route("GET", "/rules", "rules", "The rulebook in force.", schema.Book, errors=(503,)),
-    Route(
+ROUTES: tuple[AdminRoute, ...] = (
+    AdminRoute("GET", "/rules", "rules", "The rulebook in force.", schema.RulebookInfo, errors=(503,)),
+    AdminRoute(
         "PUT",
         "/rules",
         "publish",
         "Publish a rulebook: every worker follows it within a second.",
-        schema.Published,
+        schema.PublicationResult,
         RULEBOOK_TEXT,
         ("expected", "note"),
         is_change=True,
         errors=(*_VERSION_ERRORS, 412, 413, 415),
     ),
-    Route(
+    AdminRoute(
         "POST",
         "/rules/validate",
         "validate",
         "Whether a rulebook could be published, and what it would change.",
-        schema.Judged,
+        schema.ValidationResult,
         RULEBOOK_TEXT,
         errors=(413, 415, 503),
     ),
-    Route(
+    AdminRoute(
         "GET",
         "/rules/history",
         "history",
         "The published rulebooks that are kept, newest first.",
-        schema.History,
+        schema.VersionHistory,
         errors=_VERSION_ERRORS,
     ),
-    Route(
+    AdminRoute(
         "GET",
         "/rules/history/{version}",
-        "edition",
+        "version",
         "One of them, as it was written.",
-        schema.KeptEdition,
+        schema.StoredVersion,
         errors=(404, *_VERSION_ERRORS),
     ),
-    Route(
+    AdminRoute(
         "POST",
         "/rules/rollback",
         "rollback",
         "Publish an earlier rulebook anew, under a number of its own.",
-        schema.Published,
-        schema.Rollback,
+        schema.PublicationResult,
+        schema.RollbackRequest,
         is_change=True,
         errors=(*_VERSION_ERRORS, 412, 413),
     ),
-    Route(
+    AdminRoute(
         "GET",
         _OVERRIDES_PATH,
         "overrides",
         "The keys of a rule that have overrides.",
-        schema.AllOwnLimits,
+        schema.RuleOverrideList,
         queries=("top",),
         errors=(404, 503),
     ),
-    Route(
+    AdminRoute(
         "GET",
         f"{_OVERRIDES_PATH}/{{key}}",
         "override",
         "The override of a key.",
-        schema.OwnLimits,
+        schema.KeyOverride,
         errors=(404, 503),
     ),
-    Route(
+    AdminRoute(
         "PUT",
         f"{_OVERRIDES_PATH}/{{key}}",
         "set_override",
         "Set the override of a key: it holds from the next call on.",
-        schema.OwnLimits,
-        schema.Override,
+        schema.KeyOverride,
+        schema.OverrideRequest,
         is_change=True,
         errors=(404, 409, 413, 503),
     ),
-    Route(
+    AdminRoute(
         "DELETE",
         f"{_OVERRIDES_PATH}/{{key}}",
         "unset_override",
         "Let the rule decide for a key again.",
-        schema.Unset,
+        schema.RemovedOverride,
         is_change=True,
         errors=(404, 503),
     ),
-    Route(
+    AdminRoute(
         "GET",
         "/keys",
         "keys",
         "The counters, the busiest first.",
-        schema.Keys,
+        schema.KeyUsageReport,
         queries=("rule", "top"),
         errors=(404, 503),
     ),
-    Route(
+    AdminRoute(
         "POST",
         "/peek",
         "peek",
         "Would a call pass? Charges nothing.",
-        schema.Peeked,
-        schema.Peek,
+        schema.PeekResult,
+        schema.AdminPeekRequest,
         errors=(404, 413, 503),
     ),
-    Route(
+    AdminRoute(
         "POST",
         "/reset",
         "reset",
         "Delete counters.",
-        schema.WasReset,
-        schema.Reset,
+        schema.ResetResult,
+        schema.ResetRequest,
         is_change=True,
         errors=(404, 413, 503),
     ),
-    Route(
+    AdminRoute(
         "POST",
         "/refund",
         "refund",
         "Give units back: the newest first, and at most what is counted now.",
-        schema.WasRefunded,
-        schema.Refund,
+        schema.RefundResult,
+        schema.AdminRefundRequest,
         is_change=True,
         errors=(404, 413, 503),
     ),
-    Route("GET", "/status", "status", "The state of this worker.", schema.Status),
+    AdminRoute("GET", "/status", "status", "The state of this worker.", schema.WorkerStatus),
 )

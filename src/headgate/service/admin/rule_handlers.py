@@ -22,8 +22,8 @@ from headgate.rules.distribution.versions import AsyncRulebookVersions
 from headgate.rules.rule import Rulebook
 from headgate.service.admin import schema
 from headgate.service.admin.audit_log import log_change
-from headgate.service.admin.engine_clients import EngineClients
 from headgate.service.admin.request import AdminRequest, Conflict, NotFound, UnpublishableRulebook
+from headgate.service.admin.unlayered_engines import UnlayeredEngines
 from headgate.service.settings import Settings
 
 SAMPLE = "the sample"
@@ -32,7 +32,7 @@ SAMPLE = "the sample"
 class RuleHandlers:
     """The handlers of rulebooks and their versions."""
 
-    def __init__(self, limiter: AsyncRuleLimiter, settings: Settings, clients: EngineClients) -> None:
+    def __init__(self, limiter: AsyncRuleLimiter, settings: Settings, clients: UnlayeredEngines) -> None:
         self._limiter, self._clients = limiter, clients
         self._rules_source = settings.rules or SAMPLE
         # The URL of the server whose versions are followed; None: rules come from a file or are the sample.
@@ -40,19 +40,19 @@ class RuleHandlers:
             settings.engine if settings.rules == PUSHED else settings.rules if "://" in settings.rules else None
         )
 
-    async def rules(self, request: AdminRequest) -> schema.Book:
-        book, watcher = self._limiter.rulebook, self._limiter.watch
+    async def rules(self, request: AdminRequest) -> schema.RulebookInfo:
+        book, watcher = self._limiter.rulebook, self._limiter.watcher
         followed = None if watcher is None else watcher.current_text
         if self._versions_url is None:
             text, kind = _as_json(book) if followed is None else (followed.text, followed.format or "yaml")
-            return schema.Book(text, kind, len(book), self._rules_source, None, None)
+            return schema.RulebookInfo(text, kind, len(book), self._rules_source, None, None)
         versions = self._versions()
         version = await versions.current()
         if version is None:
             raise Conflict(
                 "The server has no rulebook any more; this service still follows the last one. Publish one."
             )
-        return schema.Book(
+        return schema.RulebookInfo(
             version.text,
             version.format,
             len(await asyncio.to_thread(book_of, version)),
@@ -61,15 +61,15 @@ class RuleHandlers:
             None if followed is None else followed.version,
         )
 
-    async def validate(self, request: AdminRequest) -> schema.Judged:
+    async def validate(self, request: AdminRequest) -> schema.ValidationResult:
         book = await _parse_rulebook(request)
         current = self._limiter.rulebook
         if self._versions_url is not None:
             current = await asyncio.to_thread(book_of, await self._versions().current())
         changes = _changes_document(await asyncio.to_thread(compare_rulebooks.compare, current, book))
-        return schema.Judged(len(book), changes, list(book.located_warnings))
+        return schema.ValidationResult(len(book), changes, list(book.located_warnings))
 
-    async def publish(self, request: AdminRequest) -> schema.Published:
+    async def publish(self, request: AdminRequest) -> schema.PublicationResult:
         versions = self._versions()
         published = await arun(
             push(
@@ -85,14 +85,16 @@ class RuleHandlers:
         )
         return await self._publication("rules published", request, published)
 
-    async def rollback(self, request: AdminRequest) -> schema.Published:
+    async def rollback(self, request: AdminRequest) -> schema.PublicationResult:
         body, versions = request.body, self._versions()
         flow = roll_back(
             self._server(), versions, body.to, author=request.author, note=body.note, work=asyncio.to_thread
         )
         return await self._publication("rules rolled back", request, await arun(flow))
 
-    async def _publication(self, event: str, request: AdminRequest, published: PublishResult) -> schema.Published:
+    async def _publication(
+        self, event: str, request: AdminRequest, published: PublishResult
+    ) -> schema.PublicationResult:
         version, new, before, changes, warnings = published
         if new:
             details = {
@@ -102,24 +104,24 @@ class RuleHandlers:
                 "note": version.note,
             }
             log_change(event, request.author, request.remote, **details)
-            if self._limiter.watch is not None:
-                await asyncio.to_thread(self._limiter.watch.poll)
-        return schema.Published(
+            if self._limiter.watcher is not None:
+                await asyncio.to_thread(self._limiter.watcher.poll)
+        return schema.PublicationResult(
             new, before or None, _version_document(version), _changes_document(changes), list(warnings)
         )
 
-    async def history(self, request: AdminRequest) -> schema.History:
+    async def history(self, request: AdminRequest) -> schema.VersionHistory:
         versions = self._versions()
         stored, in_force = await versions.history(), await versions.version()
-        return schema.History(in_force or None, [_version_document(version) for version in stored])
+        return schema.VersionHistory(in_force or None, [_version_document(version) for version in stored])
 
-    async def edition(self, request: AdminRequest) -> schema.KeptEdition:
+    async def version(self, request: AdminRequest) -> schema.StoredVersion:
         versions, number = self._versions(), int(request.path["version"])
         version = await versions.get(number)
         if version is None:
             raise NotFound(f"Version {number} is not kept. See /rules/history for those that are.")
         in_force = await versions.version() == number
-        return schema.KeptEdition(_version_document(version), in_force, version.format, version.text)
+        return schema.StoredVersion(_version_document(version), in_force, version.format, version.text)
 
     def _server(self) -> object:
         return self._clients.client(self._require_versions_url())
@@ -151,9 +153,9 @@ def _as_json(book: Rulebook) -> tuple[str, str]:
     return msgspec.json.format(msgspec.json.encode(serialization.document(book)), indent=2).decode(), "json"
 
 
-def _version_document(version: RulebookVersion) -> schema.Edition:
-    return schema.Edition(**publish_rulebook.version_document(version))
+def _version_document(version: RulebookVersion) -> schema.VersionInfo:
+    return schema.VersionInfo(**publish_rulebook.version_document(version))
 
 
-def _changes_document(comparison: compare_rulebooks.Comparison) -> schema.Changes:
-    return msgspec.convert(compare_rulebooks.document(comparison), schema.Changes)
+def _changes_document(comparison: compare_rulebooks.Comparison) -> schema.RulebookChanges:
+    return msgspec.convert(compare_rulebooks.document(comparison), schema.RulebookChanges)

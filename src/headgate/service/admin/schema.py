@@ -16,7 +16,7 @@ RuleName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS)]
 Note = Annotated[str, Meta(max_length=500, description="Why, in a line.")]
 
 
-class Edition(Struct):
+class VersionInfo(Struct):
     """One published version of the rulebook."""
 
     version: int
@@ -26,37 +26,37 @@ class Edition(Struct):
     rolled_back_to: Annotated[int | None, Meta(description="Where this text was published first, if not here.")]
 
 
-class Book(Struct):
+class RulebookInfo(Struct):
     """The rulebook in force."""
 
     text: Annotated[str, Meta(description="As it was published; JSON, if it comes from a program.")]
     format: str
     rules: int
     source: Annotated[str, Meta(description="Where it comes from.")]
-    edition: Annotated[Edition | None, Meta(description="Null unless it was pushed.")]
+    version: Annotated[VersionInfo | None, Meta(description="Null unless it was pushed.")]
     followed: Annotated[
         int | None,
         Meta(description="The version that this worker follows: for a moment it may be the one before."),
     ]
 
 
-class KeptEdition(Struct):
+class StoredVersion(Struct):
     """One published version, with its text."""
 
-    edition: Edition
+    version: VersionInfo
     in_force: bool
     format: str
     text: str
 
 
-class History(Struct):
+class VersionHistory(Struct):
     """The published versions that are kept, newest first."""
 
     in_force: int | None
-    editions: list[Edition]
+    versions: list[VersionInfo]
 
 
-class Field(Struct):
+class FieldChange(Struct):
     """A field that differs; null where it is not set."""
 
     name: str
@@ -64,42 +64,42 @@ class Field(Struct):
     new: str | None
 
 
-class Change(Struct):
+class RuleChange(Struct):
     """The change of one rule."""
 
     rule: str
     change: Annotated[str, Meta(description="added, removed, renamed or changed")]
     counts_start_anew: Annotated[str | None, Meta(description="Why they do; null if they go on.")]
-    fields: list[Field]
+    fields: list[FieldChange]
 
 
-class Changes(Struct):
+class RulebookChanges(Struct):
     """The differences between two rulebooks, by meaning."""
 
     same: bool
-    book: list[Field]
-    rules: list[Change]
+    book: list[FieldChange]
+    rules: list[RuleChange]
 
 
-class Judged(Struct):
+class ValidationResult(Struct):
     """A rulebook that can be published, and what it would change."""
 
     rules: int
-    changes: Changes
+    changes: RulebookChanges
     warnings: Annotated[list[str], Meta(description="Such as of attributes that look misspelled.")]
 
 
-class Published(Struct):
+class PublicationResult(Struct):
     """The result of publishing."""
 
     published: Annotated[bool, Meta(description="False if this was in force already.")]
     before: Annotated[int | None, Meta(description="The version that was in force.")]
-    edition: Edition
-    changes: Changes
+    version: VersionInfo
+    changes: RulebookChanges
     warnings: list[str]
 
 
-class Rollback(Struct, forbid_unknown_fields=True):
+class RollbackRequest(Struct, forbid_unknown_fields=True):
     """A rollback: publishes an earlier version anew."""
 
     to: Annotated[
@@ -109,7 +109,7 @@ class Rollback(Struct, forbid_unknown_fields=True):
     note: Note = ""
 
 
-class Override(Struct, forbid_unknown_fields=True):
+class OverrideRequest(Struct, forbid_unknown_fields=True):
     """An override: limits for one key."""
 
     limits: Annotated[str, Meta(min_length=1, max_length=1000, description='Such as "20/s; 500/hour".')]
@@ -119,7 +119,7 @@ class Override(Struct, forbid_unknown_fields=True):
     absent: Annotated[bool, Meta(description="Only if the key has no override yet.")] = False
 
 
-class OwnLimits(Struct):
+class KeyOverride(Struct):
     """The override of a key."""
 
     rule: str
@@ -127,15 +127,15 @@ class OwnLimits(Struct):
     limits: str
 
 
-class AllOwnLimits(Struct):
+class RuleOverrideList(Struct):
     """The overrides of a rule."""
 
     rule: str
     complete: Annotated[bool, Meta(description="Whether these are all.")]
-    overrides: list[OwnLimits]
+    overrides: list[KeyOverride]
 
 
-class Unset(Struct):
+class RemovedOverride(Struct):
     """A key whose override was removed, and the limits it had."""
 
     rule: str
@@ -143,7 +143,7 @@ class Unset(Struct):
     had: str | None
 
 
-class Tally(Struct):
+class CounterTotals(Struct):
     """The number of counters of one name."""
 
     name: str
@@ -151,7 +151,7 @@ class Tally(Struct):
     bytes: int
 
 
-class Standing(Struct):
+class CounterUsage(Struct):
     """One counter and its use of the limit; null where that is not known."""
 
     name: str
@@ -166,16 +166,16 @@ class Standing(Struct):
     bytes: int | None
 
 
-class Keys(Struct):
+class KeyUsageReport(Struct):
     """The counters, the busiest first."""
 
     counts: int
     complete: Annotated[bool, Meta(description="False if there are more counts than were looked at.")]
-    rules: list[Tally]
-    keys: list[Standing]
+    rules: list[CounterTotals]
+    keys: list[CounterUsage]
 
 
-class Reset(Struct, forbid_unknown_fields=True):
+class ResetRequest(Struct, forbid_unknown_fields=True):
     """Selects counters: those of a call, or those of one key of a rule."""
 
     attributes: Annotated[
@@ -186,7 +186,7 @@ class Reset(Struct, forbid_unknown_fields=True):
     key: Key | None = None
 
 
-class Peek(Reset, forbid_unknown_fields=True):
+class AdminPeekRequest(ResetRequest, forbid_unknown_fields=True):
     """Selects counters, and the cost of a call."""
 
     cost: Annotated[
@@ -194,13 +194,13 @@ class Peek(Reset, forbid_unknown_fields=True):
     ] = None
 
 
-class Refund(Reset, forbid_unknown_fields=True):
+class AdminRefundRequest(ResetRequest, forbid_unknown_fields=True):
     """Selects counters, and the units to give back."""
 
     cost: Annotated[int, Meta(ge=1, le=10_000, description="Units.")] = 1
 
 
-class Verdict(Struct):
+class AdminVerdict(Struct):
     """The verdict of one limit."""
 
     rule: str
@@ -211,18 +211,18 @@ class Verdict(Struct):
     retry_after: float | None
     reset_after: float
     delay: float
-    aside: Annotated[str | None, Meta(description="shadow or candidate, if it cannot refuse.")]
+    shadow_kind: Annotated[str | None, Meta(description="shadow or candidate, if it cannot refuse.")]
 
 
-class Peeked(Struct):
+class PeekResult(Struct):
     """Whether a call would pass."""
 
     allowed: bool
     degraded: Annotated[bool, Meta(description="Decided by a fallback, because the engine gave no answer.")]
-    limits: list[Verdict]
+    limits: list[AdminVerdict]
 
 
-class Forgotten(Struct):
+class DeletedCounters(Struct):
     """A key whose counters were deleted."""
 
     rule: str
@@ -230,14 +230,14 @@ class Forgotten(Struct):
     counts: Annotated[list[str], Meta(description="The names that it was counted under.")]
 
 
-class WasReset(Struct):
+class ResetResult(Struct):
     """The result of a reset."""
 
-    forgotten: list[Forgotten]
+    forgotten: list[DeletedCounters]
     left_out: Annotated[list[str], Meta(description="Rules that apply, but are counted in each process.")]
 
 
-class Room(Struct):
+class RemainingUnits(Struct):
     """The units that are left of one limit."""
 
     rule: str
@@ -249,21 +249,21 @@ class Room(Struct):
     reset_after: float
 
 
-class WasRefunded(Struct):
+class RefundResult(Struct):
     """The result of a refund."""
 
-    limits: list[Room]
+    limits: list[RemainingUnits]
     left_out: Annotated[list[str], Meta(description="Rules that apply, but got nothing back.")]
 
 
-class Degraded(Struct):
+class DegradedShard(Struct):
     """A shard of the engine that does not answer, or has just begun to again."""
 
     shard: str
     state: str
 
 
-class Status(Struct):
+class WorkerStatus(Struct):
     """The state of this worker."""
 
     version: str
@@ -272,28 +272,30 @@ class Status(Struct):
     engine: str
     rules: int
     source: str
-    edition: int | None
+    rulebook_version: int | None
     source_away: Annotated[bool, Meta(description="Whether the source of the rulebook cannot be read.")]
     refused_changes: Annotated[int, Meta(description="New rulebooks that could not be followed.")]
     refused_why: Annotated[
         str | None, Meta(description="Why the latest of them could not be followed; null once another was.")
     ]
-    degraded: list[Degraded]
+    degraded: list[DegradedShard]
     degraded_decisions: int
 
 
-class Problem(Struct):
+class RulebookProblemBody(Struct):
     """A problem in a rulebook."""
 
     line: int | None
     problem: str
 
 
-class Trouble(Struct):
+class AdminErrorBody(Struct):
     """An error (RFC 9457)."""
 
     type: str
     title: Annotated[str, Meta(description="The reason phrase of the status.")]
     status: int
     detail: Annotated[str, Meta(description="What is wrong, and what to do about it.")]
-    problems: Annotated[list[Problem] | UnsetType, Meta(description="All that is wrong in a rulebook.")] = UNSET
+    problems: Annotated[
+        list[RulebookProblemBody] | UnsetType, Meta(description="All that is wrong in a rulebook.")
+    ] = UNSET

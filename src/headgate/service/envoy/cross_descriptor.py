@@ -40,7 +40,7 @@ class CrossDescriptor:
         matches_of_checks: list[Sequence[Match]] = [
             () if check.override else self._matcher.match(check.ask.attributes) for check in checks
         ]
-        replaced = self._replaced_rules.taken_out(
+        replaced = self._replaced_rules.find_replaced(
             match.rule.name for matches in matches_of_checks for match in matches if match.enforced
         )
         kinds = [_kind(matches, replaced) for matches in matches_of_checks]
@@ -56,7 +56,7 @@ def _kind(matches: Sequence[Match], replaced: dict[str, str]) -> int:
         return LIMITED
     if all(match.rule.name in replaced for match in matches):
         return REPLACED
-    if all(not match.limits and match.denied is None for match in matches):
+    if all(not match.limits and match.denial_reason is None for match in matches):
         return UNLIMITED
     return QUOTA if all(match.rule.quota_mode for match in matches) else LIMITED
 

@@ -90,13 +90,13 @@ def encode_passes(
         return None
     rows: list[Row] = []
     for check, decision in zip(checks, decisions, strict=True):
-        if decision is None or decision.denied:
+        if decision is None or decision.denied_matches:
             return None
-        # Not decision.parts: making those costs as much as all of this.
-        row = _template_row(check, decision.heads, decision.charges, response_format)
+        # Not decision.counter_decisions: making those costs as much as all of this.
+        row = _template_row(check, decision.labels, decision.charges, response_format)
         if row is None:
             return None
-        rows.append((row[0], decision.answers[0] if row[0] else _NO_OUTCOME))
+        rows.append((row[0], decision.outcomes[0] if row[0] else _NO_OUTCOME))
     return _encode_rows(rows)
 
 
@@ -108,11 +108,11 @@ class CachedRequest:
     ) -> None:
         self.response_format: ResponseFormat = response_format
         self.checks: Sequence[DescriptorCheck] = checks
-        self.together: CallBatch = together
+        self.batch: CallBatch = together
         self._rows: list[tuple[_LimitTemplate | None, int]] | None = []
-        for check, (plan, indexes) in zip(checks, together.asked, strict=True):
-            row = _template_row(check, plan.heads, plan.charges, response_format)
-            if row is None or together.meeting or not _is_default_format(response_format):
+        for check, (plan, indexes) in zip(checks, together.plans, strict=True):
+            row = _template_row(check, plan.labels, plan.charges, response_format)
+            if row is None or together.shares_counters or not _is_default_format(response_format):
                 self._rows = None
                 return
             self._rows.append((row[0], indexes[0] if row[0] else -1))
@@ -132,16 +132,16 @@ def _is_default_format(response_format: ResponseFormat) -> bool:
 
 def _template_row(
     check: DescriptorCheck,
-    heads: Sequence[ChargeLabel],
+    labels: Sequence[ChargeLabel],
     charges: Sequence[Charged],
     response_format: ResponseFormat,
 ) -> tuple[_LimitTemplate | None] | None:
     """Returns the template of the one limit that a descriptor matches; None if there is more to report."""
-    if check.override or check.is_refund or len(heads) > 1:
+    if check.override or check.is_refund or len(labels) > 1:
         return None
-    if not heads:
+    if not labels:
         return (None,)
-    (rule, shadow), source = heads[0], charges[0][0]
+    (rule, shadow), source = labels[0], charges[0][0]
     if shadow is not None or source.limit is UNLIMITED:
         return None
     rule_name = response_format.rule_name(rule) or ""

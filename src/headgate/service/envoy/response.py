@@ -43,7 +43,7 @@ from headgate.algorithms.decision import (
     RETRY_AFTER_US,
     Decision,
     DegradedOutcome,
-    Limited,
+    HasLimit,
     Outcome,
 )
 from headgate.algorithms.fixed_window import FixedWindow
@@ -91,7 +91,9 @@ def response_format(
 ) -> ResponseFormat:
     """Returns the format for a rulebook: with or without header fields, with or without names."""
     labels = {rule.name: rule.label for rule in rulebook.book.rules if rule.label is not None}
-    return ResponseFormat(rulebook.book.headers if with_headers else None, with_names, labels, rulebook.closed)
+    return ResponseFormat(
+        rulebook.book.headers if with_headers else None, with_names, labels, rulebook.never_allowed
+    )
 
 
 def make_response(
@@ -106,14 +108,14 @@ def make_response(
     add = response.statuses.add
     decisive: list[tuple[RuleDecision, Decision]] = []  # of each descriptor that has one
     for index, decision in enumerate(decisions):
-        if decision is None or not (parts := decision.parts or decision.beside):
+        if decision is None or not (parts := decision.counter_decisions or decision.shadow_decisions):
             add(code=OK).limit_remaining = MAX_UINT32 if unlimited and unlimited[index] else 0
             continue
         part = parts[0] if len(parts) == 1 else _decisive_part(decision, parts)
         check = checks[index]
         status = add(code=OK)
         _fill_status(status, check, part, response_format)
-        if not (part.facts[ALLOWED] or part.shadow_kind or check.is_refund):
+        if not (part.outcome[ALLOWED] or part.shadow_kind or check.is_refund):
             status.code = OVER_LIMIT
             if index in spared:
                 continue
@@ -124,7 +126,7 @@ def make_response(
         if response_format.header_format is not None and part.rule not in response_format.closed_rules:
             for name, value in headers(decision, response_format.header_format, response_format.rule_name):
                 response.response_headers_to_add.add(key=name, value=value)
-        if not (part.facts[ALLOWED] or part.shadow_kind):
+        if not (part.outcome[ALLOWED] or part.shadow_kind):
             _add_refusal(response, decision, decisive)
         _add_metadata(response, part, decisive, response_format)
     return response
@@ -137,7 +139,7 @@ class LimitDescription:
 
     def __init__(self, part: Decision) -> None:
         limit = part.source.limit
-        self.source: Limited = part.source
+        self.source: HasLimit = part.source
         self.rate: tuple[int, int] = rate(limit)
         self.quota: int = quota(limit)
         self.policy: str = headers(part, "draft-11")[0][1] if part.shadow_kind is None else ""
@@ -167,7 +169,7 @@ def _decisive_part(decision: RuleDecision, parts: Sequence[Decision]) -> Decisio
 
 
 def _fill_status(status: Any, check: DescriptorCheck, part: Decision, response_format: ResponseFormat) -> None:
-    outcome = part.facts
+    outcome = part.outcome
     if part.source.limit is UNLIMITED:  # refused without a limit: a dimension was missing
         return
     current_limit, remaining = status.current_limit, outcome[REMAINING]
@@ -199,7 +201,9 @@ def _add_refusal(response: Any, decision: RuleDecision, decisive: DecisiveParts)
         response.raw_body = refusal.body.encode()
         if refusal.type is not None:
             response.response_headers_to_add.add(key="Content-Type", value=refusal.type)
-    refusing_rules = dict.fromkeys(part.rule for other, _ in decisive for part in other.parts if not part.allowed)
+    refusing_rules = dict.fromkeys(
+        part.rule for other, _ in decisive for part in other.counter_decisions if not part.allowed
+    )
     response.dynamic_metadata.update({"refused_by": list(refusing_rules)})
     fields = response.dynamic_metadata.fields
     if decision.retry_after is not None:
@@ -215,21 +219,21 @@ def _add_metadata(
     if deciding.shadow_kind is None:
         fields["rule"].string_value = deciding.rule or ""
         fields["remaining"].number_value = (
-            0 if deciding.rule in response_format.closed_rules else deciding.facts[REMAINING]
+            0 if deciding.rule in response_format.closed_rules else deciding.outcome[REMAINING]
         )
     delay_us = 0
     shadows: dict[str, None] = {}
     for decision, _ in decisive:
-        for part in decision.parts:
-            outcome = part.facts
+        for part in decision.counter_decisions:
+            outcome = part.outcome
             if outcome[DELAY_US] > delay_us:
                 delay_us = outcome[DELAY_US]
             if type(outcome) is DegradedOutcome:
                 fields["degraded"].bool_value = True
-        for part in decision.beside:
-            if not part.facts[ALLOWED]:
+        for part in decision.shadow_decisions:
+            if not part.outcome[ALLOWED]:
                 shadows[part.rule or ""] = None
-    if delay_us and deciding.facts[ALLOWED]:
+    if delay_us and deciding.outcome[ALLOWED]:
         fields["delay"].number_value = delay_us / SECOND
     if shadows:
         response.dynamic_metadata.update({"shadow": list(shadows)})
@@ -238,7 +242,7 @@ def _add_metadata(
 def _restrictiveness(decisive: tuple[RuleDecision, Decision]) -> tuple[int, float]:
     """Returns a sort key: the longest refusal first, then the smallest share left; shadow verdicts last."""
     _, part = decisive
-    outcome = part.facts
+    outcome = part.outcome
     if part.shadow_kind is not None:
         return 2, 0
     if not outcome[ALLOWED]:

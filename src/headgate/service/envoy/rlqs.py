@@ -129,7 +129,7 @@ class QuotaService:
         ledger = self._ledgers.get((limit, name))
         if ledger is None:
             try:
-                ledger = self.limiter.engine.assignments(limit, name, self.ttl_us, self.grace_us)
+                ledger = self.limiter.engine.quota_ledger(limit, name, self.ttl_us, self.grace_us)
             except InvalidRule as error:
                 if rule not in self._logged_rules:
                     self._logged_rules.add(rule)
@@ -247,7 +247,7 @@ class QuotaStream:
         service = self._service
         action.assignment_time_to_live.FromMicroseconds(service.ttl_us)
         strategy = action.rate_limit_strategy
-        counts, denied = service.limiter.counts(state.attributes)
+        counts, denied = service.limiter.counters_of(state.attributes)
         if denied or not counts:
             strategy.blanket_rule = _DENY_ALL if denied else _ALLOW_ALL
             state.had_grant = True
@@ -261,7 +261,7 @@ class QuotaStream:
                     state.had_grant = True  # it never waits for one
                     return False
                 state.ledgers.add((ledger, key))
-                grant = await ledger.assign(key, state.holder, used, state.report_interval_us)
+                grant = await ledger.grant(key, state.holder, used, state.report_interval_us)
                 if grant is None or not (grant.units and grant.burst):
                     all_granted = False
                     grant = self._initial_grant(rule, meter.limit, state)

@@ -58,7 +58,7 @@ class ResponseInputs(NamedTuple):
     checks: Sequence[DescriptorCheck]
     decisions: envoy_response.OptionalDecisions
     unlimited: Sequence[bool] = ()
-    spared: Collection[int] = ()
+    spared_quotas: Collection[int] = ()
 
 
 class Context(Protocol):
@@ -74,7 +74,7 @@ class RateLimits:
         self.limiter = limiter
         self._with_headers, self._with_names = with_headers, with_names
         self._request_cache: RequestCache[CachedRequest] = RequestCache()
-        self._follow(limiter.ruling)
+        self._follow(limiter.compiled_rulebook)
 
     def _follow(self, rulebook: CompiledRulebook) -> None:
         """Sets what follows from the rulebook alone."""
@@ -85,13 +85,13 @@ class RateLimits:
     async def should_rate_limit(self, data: bytes, context: Context) -> bytes:
         """Handles the service's method: decodes a RateLimitRequest, returns an encoded RateLimitResponse."""
         limiter = self.limiter
-        cached = self._request_cache.get(data, limiter.ruling)
+        cached = self._request_cache.get(data, limiter.compiled_rulebook)
         try:
             if cached is not None:
-                outcomes = await limiter.answered(cached.together)
+                outcomes = await limiter.request_outcomes(cached.batch)
                 if encoded := cached.encode(outcomes):
                     return encoded
-                inputs = ResponseInputs(cached.response_format, cached.checks, cached.together.decisions(outcomes))
+                inputs = ResponseInputs(cached.response_format, cached.checks, cached.batch.decisions(outcomes))
             else:
                 inputs = await self._decide_request(_decode_request(data), data)
         except InvalidCharge as error:
@@ -127,8 +127,8 @@ class RateLimits:
     async def _decide_request(self, request: Any, data: bytes = b"") -> ResponseInputs:
         """Decides a request. `data`: its bytes, as its key in the cache."""
         checks = parse_descriptors(request)
-        if self.limiter.ruling is not self._rulebook:
-            self._follow(self.limiter.ruling)
+        if self.limiter.compiled_rulebook is not self._rulebook:
+            self._follow(self.limiter.compiled_rulebook)
         response_format, cross = self._response_format, self._cross_descriptor
         if not cross.needed:
             return ResponseInputs(response_format, checks, await self._decide(checks, data))
@@ -184,13 +184,15 @@ class RateLimits:
             and commit
         ):
             return (await limiter.check(checks[0].ask.attributes, checks[0].hits),)  # the same, but faster
-        together = limiter.together(asks)
-        is_current = together.call.compiled_rulebook is self._rulebook  # another thread may replace the rulebook
-        if is_repeat and is_current and len(asks) == len(checks) and together.call.straight:
+        together = limiter.plan_batch(asks)
+        is_current = (
+            together.joint_plan.compiled_rulebook is self._rulebook
+        )  # another thread may replace the rulebook
+        if is_repeat and is_current and len(asks) == len(checks) and together.joint_plan.is_single_request:
             self._request_cache.store(
-                data, together.call.compiled_rulebook, CachedRequest(self._response_format, checks, together)
+                data, together.joint_plan.compiled_rulebook, CachedRequest(self._response_format, checks, together)
             )
-        decide = limiter.decided_together if commit else limiter.peeked_together
+        decide = limiter.decide_batch if commit else limiter.peek_batch
         decisions = iter(await decide(together) if asks else ())
         return [
             await limiter.give_back(check.ask, check.hits) if check.is_refund else next(decisions)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.service.envoy import rlqs, rls
 from headgate.service.grpc_health import Health
-from headgate.service.grpc_server import GrpcServer
+from headgate.service.hardened_grpc import GrpcServer
 from headgate.service.idle_connections import ActiveRequests
 from headgate.service.settings import Address, Settings
 

@@ -57,7 +57,7 @@ def test_what_is_said(gate: Gate, text: str) -> None:
     assert here.get("retry") == RETRY.get(type(there))
     if isinstance(there, Redirected):
         found = (here["is_ask"], here["slot"], here["host"], here["port"])
-        assert found == (there.for_now, there.slot, there.host, there.port)
+        assert found == (there.is_temporary, there.slot, there.host, there.port)
 
 
 @pytest.mark.parametrize("instead", [None, "redis://h:1", "redis+cluster://h:1"])

@@ -21,7 +21,7 @@ def python_address(address: ServerAddress) -> dict[str, Any]:
     login = address.login
     said: dict[str, Any] = {"db": address.db, "text": address.text, "tls": address.tls is not None}
     said["user"], said["password"] = (login[0] if len(login) == 2 else None), login[-1] if login else None
-    said["greeting"] = b"".join(address.greeting).decode() or None
+    said["greeting"] = b"".join(address.handshake_commands).decode() or None
     return said
 
 
@@ -32,7 +32,7 @@ def lua_address(address: dict[str, Any]) -> dict[str, Any]:
 
 def python(url: str) -> Any:
     plain, chosen = url_options.split_rulebook_url(url)
-    around = (chosen.deadline, chosen.fallback, chosen.nodes, chosen.patience, chosen.denial_cache)
+    around = (chosen.deadline, chosen.fallback, chosen.nodes, chosen.effective_deadline, chosen.denial_cache)
     match topology(plain):
         case SingleServer() as one:
             only = one.node(b"")

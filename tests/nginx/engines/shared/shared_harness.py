@@ -63,7 +63,7 @@ class Hand(NamedTuple):
             limit["calendar"] = {"unit": self.limit.unit, "zone": self.limit.zone}
         lockout = {} if self.terms.lockout is None else {"lockout": list(self.terms.lockout)}
         _terms[id(self.terms)] = self.terms
-        terms = {"id": str(id(self.terms)), "rule": self.terms.rule, "aside": self.terms.aside, **lockout}
+        terms = {"id": str(id(self.terms)), "rule": self.terms.rule, "aside": self.terms.is_shadow, **lockout}
         return {"id": f"{self.name} {limit} {id(self.terms)}", "name": self.name, "limit": limit, "terms": terms}
 
 

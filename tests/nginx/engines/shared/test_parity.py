@@ -36,11 +36,11 @@ PLAIN = ChargeOptions("plain")
 RULES = [
     (PLAIN, "4/s burst 3"),
     (ChargeOptions("silent"), "5/s log; 7/3s"),
-    (ChargeOptions("shadow", aside=True), "3/s; 4/2s fixed"),
+    (ChargeOptions("shadow", is_shadow=True), "3/s; 4/2s fixed"),
     (ChargeOptions("login", lockout=QUICK), "2/s"),
     (ChargeOptions("both", lockout=SLOW), "3/s; 5/2s sliding"),
     (ChargeOptions("tenant"), "6/s queue 2; 7/day fixed in Asia/Shanghai; 9/s smooth"),
-    (ChargeOptions("beside", aside=True, lockout=QUICK), "2/s fixed; 3/s log"),
+    (ChargeOptions("beside", is_shadow=True, lockout=QUICK), "2/s fixed; 3/s log"),
 ]
 
 
@@ -54,7 +54,7 @@ class GatewayWalker(Walker):
         if after is not before:
             self._keep(after)
         if facts[ALLOWED] and cost:
-            self.receipts.append(Receipt.of(facts, cost, 0))
+            self.receipts.append(Receipt.from_outcome(facts, cost, 0))
         return self._step("decide", cost, facts=facts)
 
     def _refund(self) -> Step:

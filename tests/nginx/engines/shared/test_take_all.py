@@ -43,8 +43,8 @@ def test_what_is_only_told_leaves_no_trace(place: Place) -> None:
 def test_an_aside_keeps_its_own_verdict(place: Place) -> None:
     """A shadow that refuses is in nobody's way; one that passes is charged though the live rule refuses."""
     live = Hand(parse("2/minute"), "live")
-    tight = Hand(parse("1/minute"), "tight", ChargeOptions("tight", aside=True))
-    wide = Hand(parse("9/minute"), "wide aside", ChargeOptions("wide", aside=True))
+    tight = Hand(parse("1/minute"), "tight", ChargeOptions("tight", is_shadow=True))
+    wide = Hand(parse("9/minute"), "wide aside", ChargeOptions("wide", is_shadow=True))
     asked = [(live, "a", 1), (tight, "a", 1), (wide, "a", 1)]
     assert [[one.allowed for one in place.decide(asked)] for _ in range(3)] == [[1, 1, 1], [1, 0, 1], [0, 0, 1]]
     assert place.take(wide, "a", 0).remaining == 6

@@ -75,7 +75,7 @@ class _DenialCache:
         """How many requests the cache answered."""
         return self.denials.hits
 
-    def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
+    def guarantees(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
         yield (
             "denial cache",
             "a refusal is repeated here for at most min(retry_after, 1 s): never more is admitted, and what "
@@ -96,13 +96,13 @@ class _CachingMeter:
     def __init__(self, cache: _DenialCache, limit: Limit, name: str, options: ChargeOptions | None) -> None:
         self.limit = limit
         self.name = name
-        self.terms = options
+        self.options = options
         self._now_us = cache.clock.now_us
         self._denials = cache.denials
         self._has_lockout = options is not None and options.lockout is not None
         self._index = cache.denials.index_for(limit, name, self._has_lockout)
         self._invalidating = cache.denials.invalidating
-        self._is_shadow = options is not None and options.aside
+        self._is_shadow = options is not None and options.is_shadow
         self.always_requests: bool = self._has_lockout or self._is_shadow  # also together with others
 
     def _store(self, key: str, cost: int, outcome: Outcome, requested_us: int, generation: object) -> None:
@@ -131,8 +131,8 @@ class DenialCacheEngine(_DenialCache):
     def overrides(self, rule: str) -> DenialCacheOverrides:
         return DenialCacheOverrides(self.inner.overrides(rule), self.denials)
 
-    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Ledger:
-        return self.inner.assignments(limit, name, ttl_us, grace_us)
+    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Ledger:
+        return self.inner.quota_ledger(limit, name, ttl_us, grace_us)
 
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
@@ -197,8 +197,8 @@ class AsyncDenialCacheEngine(_DenialCache):
     def overrides(self, rule: str) -> AsyncDenialCacheOverrides:
         return AsyncDenialCacheOverrides(self.inner.overrides(rule), self.denials)
 
-    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> AsyncLedger:
-        return self.inner.assignments(limit, name, ttl_us, grace_us)
+    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> AsyncLedger:
+        return self.inner.quota_ledger(limit, name, ttl_us, grace_us)
 
     async def decide_all(
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True

@@ -3,7 +3,7 @@
 engines             the layer, sync and async: a fast path, and flows for the rest
 flows               what happens instead, step by step, and the laws
 degraded_answers    the answer to each charge without the engine, by the fallback of its rule
-degraded_slots      the same for slots
+slots_in_outage     the same for slots
 breaker             when to stop calling the engine, and when to try again
 limit_share         a limit, divided among processes that cannot reach each other
 description         states in words how processes share a limit

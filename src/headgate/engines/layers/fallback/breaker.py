@@ -33,7 +33,7 @@ MAX_PAUSE_US = 500_000
 PROBE_TIMEOUT_US = 5_000_000
 
 
-class Phase(Enum):
+class BreakerState(Enum):
     """The phase of a breaker."""
 
     CLOSED = "closed"
@@ -42,7 +42,7 @@ class Phase(Enum):
     SETTLING = "settling"
 
 
-class Route(Enum):
+class BreakerRoute(Enum):
     """The route of a call: the engine, the fallback, or a probe of the engine."""
 
     ASK = "ask"
@@ -51,20 +51,20 @@ class Route(Enum):
 
 
 # Members of an enum are slow to look up, and these are needed often.
-CLOSED, OPEN, PROBING, SETTLING = Phase
-ASK, PROBE, FALL_BACK = Route
+CLOSED, OPEN, PROBING, SETTLING = BreakerState
+ASK, PROBE, FALL_BACK = BreakerRoute
 
 
 class Breaker(NamedTuple):
     """The breaker of one part of an engine."""
 
-    phase: Phase = CLOSED
+    phase: BreakerState = CLOSED
     failures: int = 0  # in a row
     pause_us: int = 0  # of the last pause
     since_us: int = 0  # when the phase began
     until_us: int = 0  # when it should end
 
-    def choose_route(self, now_us: int) -> tuple[Route, Breaker]:
+    def choose_route(self, now_us: int) -> tuple[BreakerRoute, Breaker]:
         """Returns what a call that comes now should do, and the breaker after it."""
         if self.phase is CLOSED:
             return ASK, self
@@ -75,7 +75,7 @@ class Breaker(NamedTuple):
             return FALL_BACK, self
         return PROBE, Breaker(PROBING, self.failures, self.pause_us, now_us, now_us + PROBE_TIMEOUT_US)
 
-    def on_success(self, route: Route, now_us: int, settle_us: int) -> Breaker:
+    def on_success(self, route: BreakerRoute, now_us: int, settle_us: int) -> Breaker:
         """Returns the breaker after the engine answered a call of this route."""
         if route is PROBE and self.phase is PROBING:
             return Breaker(SETTLING, 0, 0, now_us, now_us + settle_us) if settle_us else Breaker()
@@ -83,7 +83,7 @@ class Breaker(NamedTuple):
             return self._replace(failures=0)
         return self
 
-    def on_failure(self, route: Route, now_us: int) -> Breaker:
+    def on_failure(self, route: BreakerRoute, now_us: int) -> Breaker:
         """Returns the breaker after the engine did not answer a call of this route."""
         if self.phase is PROBING and route is PROBE:
             return self._open(self._longer_pause_us, now_us)
@@ -93,7 +93,7 @@ class Breaker(NamedTuple):
             return self._open(FIRST_PAUSE_US, now_us)
         return self._replace(failures=self.failures + 1)
 
-    def on_withdrawal(self, route: Route, now_us: int) -> Breaker:
+    def on_withdrawal(self, route: BreakerRoute, now_us: int) -> Breaker:
         """Returns the breaker after a call never reached the engine; if it was the probe, the next call may
         probe."""
         if self.phase is PROBING and route is PROBE:

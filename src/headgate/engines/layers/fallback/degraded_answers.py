@@ -60,7 +60,7 @@ class DegradedAnswers(Settlement):
 
     def fallback_for(self, options: ChargeOptions | None) -> FallbackMode | None:
         """Returns the fallback of charges with these options. The first local one joins the membership."""
-        if options is not None and options.aside:
+        if options is not None and options.is_shadow:
             return "allow"
         mode = self.fallback if options is None or options.fallback is None else options.fallback
         self._modes.add(mode)
@@ -86,15 +86,17 @@ class DegradedAnswers(Settlement):
     def on_use(self) -> None:
         """Starts what runs only while the engine is used, such as heartbeats."""
 
-    def place(self) -> MemberPosition:
+    def member_position(self) -> MemberPosition:
         """Returns how many processes share the limits, as far as it is known, and the rank among them."""
         self.on_use()
         place: MemberPosition = self.members.position
         return place
 
-    def laws(self, limit: Limit, nodes: int, options: ChargeOptions | None = None) -> Iterator[tuple[str, str]]:
+    def guarantees(
+        self, limit: Limit, nodes: int, options: ChargeOptions | None = None
+    ) -> Iterator[tuple[str, str]]:
         mode = self.fallback if options is None or options.fallback is None else options.fallback
-        if mode is None or (options is not None and options.aside):
+        if mode is None or (options is not None and options.is_shadow):
             return
         text = {
             "allow": "every call passes while the engine gives no answer",

@@ -21,7 +21,6 @@ from headgate.algorithms.slots import Slots
 from headgate.clock import Clock
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.fork_reset import on_fork
-from headgate.engines.layers.fallback.degraded_slots import FallbackSlots
 from headgate.engines.layers.fallback.flows import (
     DEADLINE_S,
     MAX_RECENT,
@@ -33,6 +32,7 @@ from headgate.engines.layers.fallback.flows import (
 from headgate.engines.layers.fallback.membership import AsyncMembership, Membership
 from headgate.engines.layers.fallback.settlement import MeterCharge
 from headgate.engines.layers.fallback.shard import Shard, Tag
+from headgate.engines.layers.fallback.slots_in_outage import FallbackSlots
 from headgate.engines.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, Slot, SlotMeter
 from headgate.engines.url_options import FallbackMode
 from headgate.errors import EngineUnavailable, InvalidCharge
@@ -202,7 +202,7 @@ class _FallbackMeterBase:
         self.meter = meter
         self.limit: Limit = meter.limit
         self.name: str = meter.name
-        self.terms = options
+        self.options = options
         self.fallback = engine.fallback_for(options)
         self.uses_share: bool = self.fallback == "local"
         self._number = engine.number(self.limit, self.name)

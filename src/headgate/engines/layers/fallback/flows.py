@@ -42,8 +42,8 @@ from headgate.engines.layers.fallback.breaker import (
     PROBE,
     PROBING,
     SETTLING,
-    Phase,
-    Route,
+    BreakerRoute,
+    BreakerState,
 )
 from headgate.engines.layers.fallback.degraded_answers import (
     FALLBACK_MARK,
@@ -89,12 +89,12 @@ class Fallback(DegradedAnswers):
         self.last_fence = 0
 
     @property
-    def degraded(self) -> int:
+    def degraded_count(self) -> int:
         """How many decisions the fallback made."""
         return self._total("degraded")
 
     @property
-    def opened(self) -> int:
+    def opened_count(self) -> int:
         """How often a breaker opened."""
         return self._total("opened")
 
@@ -111,7 +111,7 @@ class Fallback(DegradedAnswers):
     def _total(self, name: str) -> int:
         return sum(shard.tallies[name] for shard in tuple(self.shards.values()))
 
-    def state(self, shard: Hashable = 0) -> Phase:
+    def state(self, shard: Hashable = 0) -> BreakerState:
         """Returns the phase of a part of the engine."""
         part = self.shards.get(shard)
         return CLOSED if part is None else part.phase(self.clock.now_us())
@@ -119,8 +119,8 @@ class Fallback(DegradedAnswers):
     def overrides(self, rule: str) -> Any:
         return self.inner.overrides(rule)
 
-    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Any:
-        return self.inner.assignments(limit, name, ttl_us, grace_us)
+    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Any:
+        return self.inner.quota_ledger(limit, name, ttl_us, grace_us)
 
     def set_deadline(self, seconds: float) -> None:
         self.settle_wait_us: int = round(seconds * SECOND) // 4
@@ -130,11 +130,11 @@ class Fallback(DegradedAnswers):
         """Returns one number for all meters that share their counts."""
         return self._count_numbers.setdefault((limit.algorithm, name), next(self._next_numbers))
 
-    def note_failure(self, shard: Shard, route: Route, error: BaseException) -> None:
+    def note_failure(self, shard: Shard, route: BreakerRoute, error: BaseException) -> None:
         """Reports a failed request to the breaker of a part."""
         shard.on_failure(route, self.clock.now_us(), error, self.describe_mode())
 
-    def note_success(self, shard: Shard, route: Route) -> None:
+    def note_success(self, shard: Shard, route: BreakerRoute) -> None:
         """Reports an answered request to the breaker of a part, and settles in the background."""
         shard.on_success(route, self.clock.now_us())
         if shard.unsettled:
@@ -261,10 +261,10 @@ class Fallback(DegradedAnswers):
             if not live or shard in live or shard.phase(now_us) not in (OPEN, PROBING)
         ]
 
-    def _routes(self, charges: Sequence[MeterCharge]) -> dict[Shard, Route] | None:
+    def _routes(self, charges: Sequence[MeterCharge]) -> dict[Shard, BreakerRoute] | None:
         """Returns the route of each part; None if one of them falls back."""
         now_us = self.clock.now_us()
-        routes: dict[Shard, Route] = {}
+        routes: dict[Shard, BreakerRoute] = {}
         for shard in dict.fromkeys(self.shard_of(key) for _, key, _ in charges):
             routes[shard] = shard.choose_route(now_us)
             if routes[shard] is FALL_BACK:
@@ -273,7 +273,7 @@ class Fallback(DegradedAnswers):
                 return None
         return routes
 
-    def _on_interruption(self, routes: dict[Shard, Route], error: BaseException) -> None:
+    def _on_interruption(self, routes: dict[Shard, BreakerRoute], error: BaseException) -> None:
         """Reports that there was neither an answer nor a failure of the engine. A cancelled probe counts as
         failed: a caller with less patience than the engine needs would otherwise hold up all others by probing
         again and again."""
@@ -283,10 +283,10 @@ class Fallback(DegradedAnswers):
             elif route is PROBE:
                 self.note_failure(shard, route, error)
 
-    def _must_pass_both(self, routes: dict[Shard, Route]) -> bool:
+    def _must_pass_both(self, routes: dict[Shard, BreakerRoute]) -> bool:
         return any(route is PROBE or shard.breaker.phase is SETTLING for shard, route in routes.items())
 
-    def _probe(self, charges: Sequence[MeterCharge], routes: dict[Shard, Route]) -> Flow[None]:
+    def _probe(self, charges: Sequence[MeterCharge], routes: dict[Shard, BreakerRoute]) -> Flow[None]:
         """Probes the engine with a peek, because the share refused the charge that was to be the probe."""
         for shard, route in routes.items():
             if route is PROBE:
@@ -397,4 +397,4 @@ def _live_allowed(charges: Sequence[MeterCharge], answers: Sequence[Outcome]) ->
 
 
 def _is_shadow(meter: Any) -> bool:
-    return meter.terms is not None and meter.terms.aside
+    return meter.options is not None and meter.options.is_shadow

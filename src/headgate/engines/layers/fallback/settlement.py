@@ -20,7 +20,7 @@ from typing import Any
 from headgate.algorithms.decision import ALLOWED, REMAINING, RESET_AFTER_US, RETRY_AFTER_US, Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.clock import Clock
-from headgate.engines.layers.fallback.breaker import ASK, Route
+from headgate.engines.layers.fallback.breaker import ASK, BreakerRoute
 from headgate.engines.layers.fallback.limit_share import full_capacity, share, units_for_rank
 from headgate.engines.layers.fallback.membership import MembershipState
 from headgate.engines.layers.fallback.shard import LocalCount, RecentEntries, Shard, Tag
@@ -57,7 +57,7 @@ class Settlement:
         name = self.inner.shard(key)
         return self.shards.get(name) or self.shards.setdefault(name, Shard(name, self.settle_us))
 
-    def note_failure(self, shard: Shard, route: Route, error: BaseException) -> None:
+    def note_failure(self, shard: Shard, route: BreakerRoute, error: BaseException) -> None:
         raise NotImplementedError
 
     def remember(self, charges: Sequence[MeterCharge], answers: Sequence[Outcome]) -> None:
@@ -179,7 +179,7 @@ class Settlement:
         for (meter, key, cost), outcome in zip(charges, outcomes, strict=False):
             count = self.shard_of(key).counts.get(meter.tag(key))
             if count is not None and cost and outcome[ALLOWED]:
-                count.meter.refund(key, cost, Receipt.of(outcome, cost))
+                count.meter.refund(key, cost, Receipt.from_outcome(outcome, cost))
 
     def settle_count(
         self, shard: Shard, tag: Tag, *, max_wait_us: int | None = None, engine_answers: bool = False
@@ -196,7 +196,7 @@ class Settlement:
         if count is None:
             return True
         decide_inner, key, started_us = count.engine_meter.meter.decide, count.key, self.clock.now_us()
-        counts_refusals = count.engine_meter.terms is not None and count.engine_meter.terms.lockout is not None
+        counts_refusals = count.engine_meter.options is not None and count.engine_meter.options.lockout is not None
         outcome: Outcome | None = (
             None if engine_answers and not counts_refusals else (yield partial(decide_inner, key, 0))
         )

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 
 from headgate.algorithms.decision import AT_US, RESET_AFTER_US, Outcome
 from headgate.algorithms.limit import SECOND
-from headgate.engines.layers.fallback.breaker import CLOSED, OPEN, SETTLING, Breaker, Phase, Route
+from headgate.engines.layers.fallback.breaker import CLOSED, OPEN, SETTLING, Breaker, BreakerRoute, BreakerState
 from headgate.engines.layers.fallback.limit_share import units_in_use
 from headgate.engines.memory.engine import MemoryMeter
 
@@ -118,7 +118,7 @@ class Shard:
         with self.lock:
             self.tallies[name] += 1
 
-    def choose_route(self, now_us: int) -> Route:
+    def choose_route(self, now_us: int) -> BreakerRoute:
         """Returns what a call that comes now should do."""
         with self.lock:
             route, after = self.breaker.choose_route(now_us)
@@ -126,17 +126,17 @@ class Shard:
             self._update_health()
             return route
 
-    def on_success(self, route: Route, now_us: int) -> None:
+    def on_success(self, route: BreakerRoute, now_us: int) -> None:
         with self.lock:
             self._transition(self.breaker.on_success(route, now_us, self.settle_us), now_us)
 
-    def on_failure(self, route: Route, now_us: int, error: BaseException, consequence: str) -> None:
+    def on_failure(self, route: BreakerRoute, now_us: int, error: BaseException, consequence: str) -> None:
         with self.lock:
             if not self.breaker.failures:
                 self._degraded_before = self.tallies["degraded"]
             self._transition(self.breaker.on_failure(route, now_us), now_us, f"{error} {consequence}")
 
-    def on_withdrawal(self, route: Route, now_us: int) -> None:
+    def on_withdrawal(self, route: BreakerRoute, now_us: int) -> None:
         with self.lock:
             self._transition(self.breaker.on_withdrawal(route, now_us), now_us)
 
@@ -144,7 +144,7 @@ class Shard:
         with self.lock:
             self._transition(self.breaker.on_contact(now_us), now_us)
 
-    def phase(self, now_us: int) -> Phase:
+    def phase(self, now_us: int) -> BreakerState:
         """Returns the current phase, without changing it."""
         breaker = self.breaker
         if breaker.phase is SETTLING and not breaker.since_us <= now_us < breaker.until_us:

@@ -36,6 +36,8 @@ A thread gives back what was not used. Without one nothing is fetched ahead, and
 A rule's ChargeOptions may choose `hold` and U; options without prefetch are exact. So are rules with a lockout,
 because each of their refusals must be counted, and with overrides, because only the engine knows them. An exact
 meter calls the inner meter itself: nothing is counted here, and no time is lost.
+
+The file is long for one reason: it states and proves the law, and spells the engine out twice, sync and async.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.deadlines import set_deadline
 from headgate.engines.fork_reset import on_fork
-from headgate.engines.layers.prefetch.hot_keys import Hold, HotKeys, PrefetchFlows
+from headgate.engines.layers.prefetch.hot_keys import HotKeys, PrefetchFlows, PrefetchHold
 from headgate.engines.layers.prefetch.prefetched_units import PrefetchedUnits, PrefetchTable, max_prefetch
 from headgate.engines.layers.prefetch.return_thread import MIN_WAKE_US, ReturnThread
 from headgate.engines.memory.engine import Decide
@@ -92,23 +94,26 @@ class _PrefetchBase:
 
     def __init__(self, hold_us: int | None, units: int | None, clock: Clock | None) -> None:
         self.clock: Clock = clock or SystemClock()
-        self._hold = None if hold_us is None else Hold.validated(hold_us, units)
+        self._hold = None if hold_us is None else PrefetchHold.create(hold_us, units)
         self._hot_keys = HotKeys()
 
-    def _hold_for(self, limit: Limit, options: ChargeOptions | None) -> Hold | None:
+    def _hold_for(self, limit: Limit, options: ChargeOptions | None) -> PrefetchHold | None:
         """Returns how units of this limit are held; None if they are not."""
-        return self._chosen_hold(options) if max_prefetch(limit) and (options is None or options.plain) else None
+        exact = not max_prefetch(limit) or (options is not None and not options.without_rule_state)
+        return None if exact else self._chosen_hold(options)
 
-    def _chosen_hold(self, options: ChargeOptions | None) -> Hold | None:
+    def _chosen_hold(self, options: ChargeOptions | None) -> PrefetchHold | None:
         if options is None:
             return self._hold
-        return None if options.prefetch is None else Hold.validated(*options.prefetch)
+        return None if options.prefetch is None else PrefetchHold.create(*options.prefetch)
 
-    def laws(self, limit: Limit, nodes: int, options: ChargeOptions | None = None) -> Iterator[tuple[str, str]]:
+    def guarantees(
+        self, limit: Limit, nodes: int, options: ChargeOptions | None = None
+    ) -> Iterator[tuple[str, str]]:
         hold = self._chosen_hold(options)
         if hold is None:
             return
-        if options is not None and not options.plain:
+        if options is not None and not options.without_rule_state:
             yield "prefetch", f"{limit} is never prefetched, because its rule has a lockout or overrides."
         else:
             yield "prefetch", guarantee(limit, hold_us=hold.us, units=hold.units, nodes=nodes)
@@ -129,8 +134,8 @@ class _PrefetchBase:
     def overrides(self, rule: str) -> Any:
         return self.inner.overrides(rule)
 
-    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Any:
-        return self.inner.assignments(limit, name, ttl_us, grace_us)
+    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Any:
+        return self.inner.quota_ledger(limit, name, ttl_us, grace_us)
 
     def set_deadline(self, seconds: float) -> None:
         set_deadline(self.inner, seconds)
@@ -142,7 +147,7 @@ class ExactMeter:
     def __init__(self, meter: Any, options: ChargeOptions | None) -> None:
         self.limit: Limit = meter.limit
         self.name: str = meter.name
-        self.terms = options
+        self.options = options
         self.meter: Any = meter
         self.decide: Any = meter.decide
         self.refund: Any = meter.refund
@@ -175,13 +180,13 @@ class PrefetchEngine(_PrefetchBase):
             return ExactMeter(self.inner.meter(limit, name, options), options)
         with self._hot_keys.lock:
             latest = self._meters.get((limit.algorithm, name))
-            if latest is None or latest.limit.text != limit.text or latest.terms is not options:
+            if latest is None or latest.limit.text != limit.text or latest.options is not options:
                 table = latest.table if latest else self._hot_keys.new_table()
                 latest = PrefetchMeter(self, self.inner.meter(limit, name, options), options, table, hold)
                 self._meters[limit.algorithm, name] = latest
         return latest
 
-    def flows(self, meter: Meter, table: PrefetchTable, hold: Hold) -> PrefetchFlows:
+    def flows(self, meter: Meter, table: PrefetchTable, hold: PrefetchHold) -> PrefetchFlows:
         return PrefetchFlows(self._hot_keys, table, meter, hold, self.clock, self._ready, self._watch, run)
 
     def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> SlotMeter:
@@ -247,11 +252,16 @@ class PrefetchMeter:
     """A limit bound to the prefetch engine."""
 
     def __init__(
-        self, engine: PrefetchEngine, meter: Meter, options: ChargeOptions | None, table: PrefetchTable, hold: Hold
+        self,
+        engine: PrefetchEngine,
+        meter: Meter,
+        options: ChargeOptions | None,
+        table: PrefetchTable,
+        hold: PrefetchHold,
     ) -> None:
         self.limit: Limit = meter.limit
         self.name: str = meter.name
-        self.terms = options
+        self.options = options
         self.meter = meter
         self.table = table
         self._flows = engine.flows(meter, table, hold)
@@ -297,13 +307,13 @@ class AsyncPrefetchEngine(_PrefetchBase):
             return ExactMeter(self.inner.meter(limit, name, options), options)
         with self._hot_keys.lock:
             latest = self._meters.get((limit.algorithm, name))
-            if latest is None or latest.limit.text != limit.text or latest.terms is not options:
+            if latest is None or latest.limit.text != limit.text or latest.options is not options:
                 table = latest.table if latest else self._hot_keys.new_table()
                 latest = AsyncPrefetchMeter(self, self.inner.meter(limit, name, options), options, table, hold)
                 self._meters[limit.algorithm, name] = latest
         return latest
 
-    def flows(self, meter: AsyncMeter, table: PrefetchTable, hold: Hold) -> PrefetchFlows:
+    def flows(self, meter: AsyncMeter, table: PrefetchTable, hold: PrefetchHold) -> PrefetchFlows:
         return PrefetchFlows(
             self._hot_keys, table, meter, hold, self.clock, lambda: True, self._watch, self._shield
         )
@@ -362,11 +372,11 @@ class AsyncPrefetchMeter:
         meter: AsyncMeter,
         options: ChargeOptions | None,
         table: PrefetchTable,
-        hold: Hold,
+        hold: PrefetchHold,
     ) -> None:
         self.limit: Limit = meter.limit
         self.name: str = meter.name
-        self.terms = options
+        self.options = options
         self.meter = meter
         self.table = table
         self._flows = engine.flows(meter, table, hold)

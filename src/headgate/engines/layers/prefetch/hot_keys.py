@@ -126,14 +126,14 @@ class HotKeys:
             return self._handed_out + sum(max(0, batch.extra - batch.units_held) for batch in held)
 
 
-class Hold(NamedTuple):
+class PrefetchHold(NamedTuple):
     """How long units may be held, and how many at most; by default a tenth of what the limit holds at once."""
 
     us: int
     units: int | None
 
     @classmethod
-    def validated(cls, us: int, units: int | None) -> Hold:
+    def create(cls, us: int, units: int | None) -> PrefetchHold:
         """Returns a Hold, or raises InvalidRule."""
         check_whole("The time that prefetched units are held, in microseconds,", us)
         return cls(us, None if units is None else check_whole("The number of prefetched units", units))
@@ -152,7 +152,7 @@ class PrefetchFlows:
         hot_keys: HotKeys,
         table: PrefetchTable,
         meter: Any,
-        hold: Hold,
+        hold: PrefetchHold,
         clock: Clock,
         ready: Callable[[], bool],
         watch: Callable[[PrefetchedUnits], Any],
@@ -273,7 +273,7 @@ class PrefetchFlows:
             batch = self.table.batches.get(key)
             if batch is not None and not cancel and self._usable(batch, self._now()):
                 batch.take_back_ready()
-                units_left = batch.unready + max(0, min(units, receipt.cost - receipt.returned))
+                units_left = batch.unready + max(0, min(units, receipt.cost - receipt.refunded_units))
                 same_fetch = receipt.at_us == batch.at_us and receipt.mark == batch.mark
                 if same_fetch and units_left <= min(batch.receipt.cost, self._max_units):
                     batch.unready = units_left

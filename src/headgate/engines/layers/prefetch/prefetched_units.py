@@ -125,7 +125,7 @@ class PrefetchedUnits:
         self.extra = self.unready = extra  # unready: those in `ready` are not counted
         self.ready: list[Outcome] = []
         self.calls: int = 0
-        self.receipt: Receipt = Receipt.of(outcome, cost + extra)
+        self.receipt: Receipt = Receipt.from_outcome(outcome, cost + extra)
         self.base_remaining, self.at_us = outcome[REMAINING], outcome[AT_US]
         self.base_reset_us, self.mark = outcome[RESET_AFTER_US], outcome[MARK]
         self.drain_us, self.drain_units = 0, 1

@@ -70,7 +70,7 @@ local function load_lockout(group, now_us)
   local rule_lockout = group.lockout
   if not rule_lockout then return end
   group.before = rule_lockout.binding.load(rule_lockout.store, group.name, rule_lockout.binding)
-  group.after = lockout.settled(rule_lockout.limit, group.before, now_us)
+  group.after = lockout.current_state(rule_lockout.limit, group.before, now_us)
   group.locked_us = lockout.left_us(group.after, now_us)
 end
 
@@ -150,7 +150,7 @@ local function save_lockout(group, now_us)
   local rule_lockout = group.lockout
   local binding = rule_lockout.binding
   if group.refused then
-    group.after = lockout.refused(rule_lockout.limit, group.after, now_us)
+    group.after = lockout.count_refusal(rule_lockout.limit, group.after, now_us)
     group.locked_us = lockout.left_us(group.after, now_us)
   end
   if not group.after or group.after == group.before then return end

@@ -62,9 +62,11 @@ class FallbackSlots:
         slot: Slot | None = yield from engine.try_engine(key, partial(self.meter.acquire, key, ticket, wait))
         if slot is None:
             return self._acquire_locally(key, ticket, wait)
-        if slot.facts[ALLOWED]:
-            expires_us = renewed_us(self.limit, slot.facts[AT_US])
-            engine.leases.put((key, self._number, slot.facts[MARK]), (requested_us, expires_us, slot.facts[MARK]))
+        if slot.outcome[ALLOWED]:
+            expires_us = renewed_us(self.limit, slot.outcome[AT_US])
+            engine.leases.put(
+                (key, self._number, slot.outcome[MARK]), (requested_us, expires_us, slot.outcome[MARK])
+            )
         return slot
 
     def renew_flow(self, key: str, fence: int) -> Flow[int | None]:
@@ -93,10 +95,10 @@ class FallbackSlots:
         if engine.shard_of(key).phase(now_us) is CLOSED:
             slot: Slot | None = yield from engine.try_engine(key, partial(self.meter.acquire, key))
             if slot is not None:
-                if not slot.facts[ALLOWED]:
+                if not slot.outcome[ALLOWED]:
                     return None, None
                 local_meter.release(key, fence)
-                return (renewed_us(self.limit, slot.facts[AT_US]),), slot.facts[MARK]
+                return (renewed_us(self.limit, slot.outcome[AT_US]),), slot.outcome[MARK]
         return (local_meter.renew(key, fence),), None
 
     def release_flow(self, key: str, fence: int) -> Flow[bool]:

@@ -147,10 +147,10 @@ class GrpcServer:
         self._idle_closer = asyncio.ensure_future(
             close_idle_connections(self._port, max_connections(), self._active)
         )
-        self.ended: Any = asyncio.ensure_future(self._server.wait_for_termination())
+        self.completion: Any = asyncio.ensure_future(self._server.wait_for_termination())
         return self
 
     async def stop(self) -> None:
         self._idle_closer.cancel()
         await self._server.stop(self._drain)
-        await self.ended
+        await self.completion

@@ -14,7 +14,7 @@ from threading import Event
 from typing import Any
 
 
-class BackgroundThread:
+class SignalSafeThread:
     """A daemon thread. `start` raises RuntimeError if the process can have no more threads."""
 
     def __init__(self, work: Callable[..., object], *args: Any) -> None:

@@ -26,7 +26,7 @@ class CounterRef(NamedTuple):
 
     name: str
     limit: Limit
-    terms: ChargeOptions | None
+    options: ChargeOptions | None
 
 
 def check_counted_on_server(rule: Rule) -> Rule:
@@ -48,7 +48,7 @@ def counters_of_key(
         raise InvalidRule(
             f'Rule "{rule.name}" has several limits, by {name}: say which with {describe_option(name)}.'
         )
-    counters = counters_of_limits(rule, rule.limit.of(attributes))
+    counters = counters_of_limits(rule, rule.limit.choose(attributes))
     if not counters:
         raise InvalidRule(f'Rule "{rule.name}" is unlimited for this key: there is nothing to count.')
     return counters

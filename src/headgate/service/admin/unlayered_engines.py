@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DEADLINE_S = 5.0  # for one request to a server
 
 
-class EngineClients:
+class UnlayeredEngines:
     """The service's engines without layers, opened on first use."""
 
     def __init__(self, limiter: AsyncRuleLimiter, settings: Settings) -> None:
