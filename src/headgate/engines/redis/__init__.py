@@ -3,6 +3,8 @@
     script_assembly      the Lua script of each command, assembled once
     keys                 the Redis keys of counts
     protocol             requests and replies as bytes, pure
+    take_all             those of several charges
+    take_together        the same, faster, for charges of one algorithm
     server_address       one server: its host and port, TLS, login
     topology             which server owns a key: the only one, a master that sentinels name, a cluster's node
     errors               what can fail, and how to tell users
