@@ -100,9 +100,9 @@ def _parse_charge(reply: list[Any], builder: RequestBuilder, key: str) -> Outcom
         return LockedOutcome(parse_outcome(reply))
     if len(reply) == 7:
         return parse_outcome(reply)
-    *verdict, text = reply
+    *verdict, line = reply
     try:
-        return overrides.overridden_outcome(parse_outcome(verdict), builder.limit, text.decode())
+        return overrides.overridden_outcome(parse_outcome(verdict), builder.limit, overrides.unpack(line.decode()))
     except (InvalidRule, UnicodeDecodeError) as error:
         override = keys.build_key(builder.override_head, key).decode()
         raise CorruptState(
