@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from textwrap import fill
-from typing import Protocol, runtime_checkable
 
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.leaky_bucket import LeakyBucket
@@ -15,6 +14,7 @@ from headgate.algorithms.sliding_window import SlidingWindow
 from headgate.algorithms.slots import Slots
 from headgate.algorithms.smooth import Smooth
 from headgate.algorithms.token_bucket import TokenBucket
+from headgate.engines.port import StackedEngine
 from headgate.errors import InvalidRule
 
 Description = Iterator[tuple[str, str]]
@@ -26,14 +26,9 @@ _WINDOW = "to the unit; reservations go into the following windows"
 _LABEL_WIDTH = 13
 
 
-@runtime_checkable
-class GuaranteeSource(Protocol):
-    """An engine that describes what it guarantees for a limit, with so many processes using it."""
-
-    def guarantees(self, limit: Limit, nodes: int) -> Description: ...
-
-
-def explain_limits(limits: Sequence[Limit], engine: object = None, nodes: int = 1, width: int = 100) -> str:
+def explain_limits(
+    limits: Sequence[Limit], engine: StackedEngine | None = None, nodes: int = 1, width: int = 100
+) -> str:
     """Returns a text that explains limits, and what the engine guarantees for each."""
     if type(nodes) is not int or nodes < 1:
         raise InvalidRule(f"nodes is a whole number, at least 1; not {nodes!r}.")
@@ -49,12 +44,10 @@ def explain_limits(limits: Sequence[Limit], engine: object = None, nodes: int = 
     return "\n".join(lines)
 
 
-def guarantees(engine: object, limit: Limit, nodes: int) -> Description:
+def guarantees(engine: StackedEngine | None, limit: Limit, nodes: int) -> Description:
     """Yields what an engine and the layers around it guarantee, from the inside out."""
-    inner = getattr(engine, "inner", getattr(engine, "engine", None))
-    if inner is not None:  # not its truth: an in-memory engine that has counted nothing is empty, and false
-        yield from guarantees(inner, limit, nodes)
-    if isinstance(engine, GuaranteeSource):
+    if engine is not None:
+        yield from guarantees(engine.inner, limit, nodes)
         yield from engine.guarantees(limit, nodes)
 
 

@@ -39,7 +39,6 @@ from headgate.enforcement.override_checks import AsyncRuleOverrides, RuleOverrid
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.stored_decision import ChargeReceipt, charge_receipts, decision_from_receipts
 from headgate.engines import url_options
-from headgate.engines.deadlines import set_deadline
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import AsyncEngine, Engine
@@ -97,7 +96,7 @@ class _RuleLimiterBase:
             )
         compiled = CompiledRulebook(rulebook, self.engine, self._local, self._options)
         if self._opened_engine:
-            set_deadline(self.engine, compiled.deadline)
+            self.engine.set_deadline(compiled.deadline)
         self._compiled = compiled
         for warning in rulebook.located_warnings:
             _log.warning(RULEBOOK_WARNING, warning)

@@ -18,6 +18,7 @@ from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
+from headgate.algorithms.token_bucket import TokenBucket
 from headgate.calendar import resolve
 from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions
@@ -29,6 +30,7 @@ from headgate.engines.overrides import Limits, MemoryOverrides, StoredOverride, 
 from headgate.engines.pending_cancellations import PendingCancellations, QueuePlace
 from headgate.engines.port import Meter, Slot
 from headgate.engines.quota_ledger import MemoryLedger
+from headgate.engines.stack import InnermostEngine
 from headgate.errors import InvalidCharge
 
 
@@ -54,10 +56,10 @@ Family = dict[int, StateTable[Any]]
 def pace_of(limit: Limit) -> int:
     """Returns what separates states of one name that have different meanings; 0 where a state is complete by
     itself."""
-    return getattr(limit, "pace", 0)
+    return limit.pace if isinstance(limit, TokenBucket) else 0
 
 
-class MemoryEngine:
+class MemoryEngine(InnermostEngine):
     """Decides in this process. Safe from any number of threads and event loops."""
 
     def __init__(self, clock: Clock | None = None) -> None:

@@ -37,6 +37,7 @@ from headgate.engines.redis.quota_ledger import AsyncRedisLedger
 from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.sync_engine import DEADLINE, GUARANTEE
 from headgate.engines.redis.topology import Topology, topology
+from headgate.engines.stack import InnermostEngine
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
 from headgate.flow import arun
 
@@ -44,7 +45,7 @@ _PING = RedisRequest(protocol.command("PING"), None)
 _inherited_hooks: list[object] = []  # in a forked child: collecting them would wake the parent's loop
 
 
-class AsyncRedisEngine:
+class AsyncRedisEngine(InnermostEngine):
     """Decides inside Redis or Valkey; calls that come together share a round trip."""
 
     def __init__(

@@ -34,6 +34,7 @@ from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.sync_late_replies import SyncLateReplies
 from headgate.engines.redis.sync_pool import ConnectionPool
 from headgate.engines.redis.topology import Topology, topology
+from headgate.engines.stack import InnermostEngine
 from headgate.engines.url_options import DEFAULT_DEADLINE_S
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
 from headgate.flow import run
@@ -43,7 +44,7 @@ DEADLINE = DEFAULT_DEADLINE_S  # the default seconds that a request may take
 GUARANTEE = "decided there, by one script and the server's clock, the same for every process"
 
 
-class RedisEngine:
+class RedisEngine(InnermostEngine):
     """Decides inside Redis or Valkey, by one EVALSHA for each request."""
 
     def __init__(

@@ -45,9 +45,6 @@ from headgate.algorithms.smooth import Smooth
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.errors import InvalidRule
 
-# How many members share the limits, and the rank among them, if it is known.
-MemberPosition = tuple[int, int | None]
-
 
 def share(limit: Limit, count: int, rank: int | None) -> Limit | None:
     """Returns the share of the member of this rank, counted from 0, among `count`; None if there is none for it. A
