@@ -68,7 +68,7 @@ class SyncLateReplies:
             while requests := self._locked(self._pending.pop_last, count, 1):
                 reply = None
                 with suppress(CorruptState, EngineUnavailable):
-                    reply = self._ask(requests[0]._replace(place=None))  # noted below instead
+                    reply = self._ask(requests[0]._replace(queue_place=None))  # noted below instead
                 if reply is None or not self._locked(was_given_back, self._pending, requests[0], reply):
                     break
 
