@@ -13,7 +13,7 @@ from headgate.algorithms.decision import Charge
 from headgate.cli import main
 from headgate.engines.redis.protocol import RequestBuilder
 from headgate.engines.redis.sync_engine import RedisEngine
-from headgate.engines.url import open_engine, open_version_store
+from headgate.engines.url import open_engine, open_version_store, parse_engine_url
 from headgate.errors import EngineUnavailable
 from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
@@ -242,7 +242,7 @@ def test_the_documented_rights_suffice_for(
 
 def test_a_follower_and_a_publisher_need_what_is_documented(guarded_server: RedisServer) -> None:
     def push_and_follow(rights: str) -> None:
-        archive, close = open_version_store(login(guarded_server, f"{LEAST} {rights}"))
+        archive, close = open_version_store(parse_engine_url(login(guarded_server, f"{LEAST} {rights}")))
         versions = RulebookVersions(archive)
         for _ in range(21):
             versions.push("rules: []", '{"rules": []}', format="yaml", author="ann")
