@@ -94,7 +94,7 @@ def test_every_script_that_the_redis_engine_would_call_is_there(book: Rulebook) 
             charges = [(questions, "key", 1) for questions in chosen]
             assert words(joint_request(charges, 0, NOW_US))[1] == scripts[" ".join(["take_all", *models])]
             assert words(joint_request(charges, None, NOW_US))[1] in known
-    assert words(membership_request("hg", "beat", "me"))[1] in known
+    assert words(membership_request("hg", "heartbeat", "me"))[1] in known
 
 
 @given(BOOKS)
@@ -153,7 +153,7 @@ def test_what_a_rule_says_to_an_engine() -> None:
           - {name: c, limit: 100/s, prefetch: 20ms}
           - {name: d, limit: 3 slots}
     """)
-    assert found["terms"] == {
+    assert found["charge_options"] == {
         "a": {
             "names": ["free", "pro*"],
             "candidate_names": [""],  # the key decides it

@@ -106,7 +106,7 @@ NASTY = "redis://:p{a\"b\\c'd$e;]]--\n@10.0.0.7/0"
         {},
         {"engine": None, "bundle": "/etc/nginx/rules.bundle.json"},
         {"engine": "rediss://cache:6379/0?fallback=local&deadline=50ms", "prefix": "shop", "workers": 3},
-        {"engine": NASTY, "bundle": '/tmp/a "b" {c}.json', "said": "headgate\nnginx conf {"},
+        {"engine": NASTY, "bundle": '/tmp/a "b" {c}.json', "command_line": "headgate\nnginx conf {"},
         {"backend": "https://backend.example:8443/base", "listen": 65535},
     ],
     ids=["redis", "shared", "named", "nasty", "backend"],

@@ -42,7 +42,7 @@ class LedgerBase:
     def __init__(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> None:
         if ttl_us <= 0 or grace_us < 0 or ttl_us + grace_us > _MAX_LIFE_US:
             raise InvalidRule(
-                "An assignment lives for at least a microsecond, and with its grace for at most a day; "
+                "A grant lives for at least a microsecond, and with its grace for at most a day; "
                 f"not for {format_duration(ttl_us)} and {format_duration(grace_us)}."
             )
         self.limit = limit
@@ -64,7 +64,7 @@ def validate_holder(key: object, holder: object) -> None:
     """Validates the key and the holder of a grant."""
     for field, name in (("key", key), ("holder", holder)):
         if not isinstance(name, str) or not name:
-            raise InvalidCharge(f"The {field} of an assignment is a text and not empty, not {name!r}.")
+            raise InvalidCharge(f"The {field} of a grant is a text and not empty, not {name!r}.")
 
 
 class GrantExpiries:

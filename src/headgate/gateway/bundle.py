@@ -5,7 +5,8 @@ It is the rulebook's own document, and in addition:
     limits     each limit text in the rules: its algorithm, its numbers as the scripts read them, its header
                values, and how many units pass at once
     zones      the time zones of calendar windows, each as the instants at which its offset from UTC changes
-    terms      each rule's charge options, in microseconds, and the names that its cases are counted under
+    charge_options
+               each rule's charge options, in microseconds, and the names that its cases are counted under
     scripts    the SHA1 of every script that the rulebook can need; their texts are stored separately
     warnings   what looks wrong in the rulebook, as sentences with its file and line: gateways log them
 
@@ -66,7 +67,7 @@ def compile_bundle(book: Rulebook, now_us: int) -> Bundle:
         "headers": book.headers,
         "limits": {text: dict(_limit_entry(limit)) for text, limit in limits.items()},
         "zones": {zone: [list(entry) for entry in _offsets(zone, year)] for zone in sorted(zones)},
-        "terms": {rule.name: dict(_charge_options(rule)) for rule in book.rules},
+        "charge_options": {rule.name: dict(_charge_options(rule)) for rule in book.rules},
         "scripts": {name: _script(name).sha for name in _script_names(algorithms, locks)},
         "warnings": list(book.located_warnings),
     }

@@ -41,41 +41,41 @@ def eventually(happens: Callable[[], object]) -> None:
 
 
 def test_everybody_is_counted_and_ranked_by_id(driven_server: RedisServer) -> None:
-    assert ask(driven_server, "beat", 500) == [1, 0]
-    assert ask(driven_server, "beat", 7) == [2, 0]
-    assert ask(driven_server, "beat", 2**48) == [3, 2]
-    assert ask(driven_server, "beat", 500) == [3, 1]
+    assert ask(driven_server, "heartbeat", 500) == [1, 0]
+    assert ask(driven_server, "heartbeat", 7) == [2, 0]
+    assert ask(driven_server, "heartbeat", 2**48) == [3, 2]
+    assert ask(driven_server, "heartbeat", 500) == [3, 1]
     assert ask(driven_server, "leave", 7) == 1
     assert ask(driven_server, "leave", 7) == 0
-    assert ask(driven_server, "beat", 500) == [2, 0]
+    assert ask(driven_server, "heartbeat", 500) == [2, 0]
 
 
 def test_the_silent_are_dead_after_the_ttl(driven_server: RedisServer) -> None:
-    ask(driven_server, "beat", 1)
+    ask(driven_server, "heartbeat", 1)
     driven_server.clock.advance_us(MEMBER_TTL_US - 1)
-    assert ask(driven_server, "beat", 2) == [2, 1]
+    assert ask(driven_server, "heartbeat", 2) == [2, 1]
     driven_server.clock.advance_us(1)
-    assert ask(driven_server, "beat", 2) == [1, 0]
+    assert ask(driven_server, "heartbeat", 2) == [1, 0]
     assert driven_server.call("ZCARD", "hg2:members") == 2  # the dead are gone, not just uncounted
     assert 0 < int(str(driven_server.call("PTTL", "hg2:members"))) <= MEMBER_TTL_US // 1000
 
 
 def test_a_clock_that_steps_back_does_not_keep_the_dead(driven_server: RedisServer) -> None:
-    ask(driven_server, "beat", 1)
-    ask(driven_server, "beat", 2)
+    ask(driven_server, "heartbeat", 1)
+    ask(driven_server, "heartbeat", 2)
     driven_server.clock.advance_us(-3_600_000_000)
-    assert ask(driven_server, "beat", 1) == [1, 0]
-    assert ask(driven_server, "beat", 2) == [2, 1]
+    assert ask(driven_server, "heartbeat", 1) == [1, 0]
+    assert ask(driven_server, "heartbeat", 2) == [2, 1]
     driven_server.clock.advance_us(MEMBER_TTL_US)
-    assert ask(driven_server, "beat", 1) == [1, 0]
+    assert ask(driven_server, "heartbeat", 1) == [1, 0]
 
 
 @given(st.lists(st.integers(1, 2**48), min_size=1, max_size=8, unique=True))
 def test_ranks_are_all_different_and_stable(redis_server: RedisServer, ids: list[int]) -> None:
     redis_server.flush()
     for member in ids:
-        ask(redis_server, "beat", member)
-    places = [ask(redis_server, "beat", member) for member in ids]
+        ask(redis_server, "heartbeat", member)
+    places = [ask(redis_server, "heartbeat", member) for member in ids]
     assert places == [[len(ids), sorted(ids).index(member)] for member in ids]
 
 

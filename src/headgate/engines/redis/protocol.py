@@ -300,6 +300,6 @@ def parse_renewal(reply: list[int]) -> int | None:
 
 
 def membership_request(prefix: str, verb: str, member_id: str, ttl_us: int = 0) -> RedisRequest:
-    """Builds a heartbeat (beat) or the departure (leave) of a process that shares the limits."""
+    """Builds the `heartbeat` or the departure (`leave`) of a process that shares the limits."""
     script, key = standalone_script("membership"), redis_keys.members_key(prefix)
     return RedisRequest(command("EVALSHA", script.sha, 1, key, verb, member_id, ttl_us), script, key)

@@ -29,11 +29,11 @@ class _LedgerRequests(LedgerBase):
         self._script = standalone_script("quota_ledger", "quota_grants")
         self._reported = reported
 
-    def assign_request(self, key: str, holder: str, wanted: int | None, within_us: int) -> RedisRequest:
+    def grant_request(self, key: str, holder: str, wanted: int | None, within_us: int) -> RedisRequest:
         wants = self.demand_in_grains(key, holder, wanted, within_us)
         wants_arg = "" if wants is None else wants
         return self._request(
-            "assign", key, holder, wants_arg, self.live_us, self._reported.until_us(key), self.quota_units.least
+            "grant", key, holder, wants_arg, self.live_us, self._reported.until_us(key), self.quota_units.least
         )
 
     def leave_request(self, key: str, holder: str) -> RedisRequest:
@@ -72,7 +72,7 @@ class RedisLedger(_LedgerRequests):
         self._ask = ask
 
     def grant(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
-        return self.parse_grant(key, self._ask(self.assign_request(key, holder, wanted, within_us)))
+        return self.parse_grant(key, self._ask(self.grant_request(key, holder, wanted, within_us)))
 
     def leave(self, key: str, holder: str) -> None:
         self._ask(self.leave_request(key, holder))
@@ -95,7 +95,7 @@ class AsyncRedisLedger(_LedgerRequests):
         self._ask = ask
 
     async def grant(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
-        return self.parse_grant(key, await self._ask(self.assign_request(key, holder, wanted, within_us)))
+        return self.parse_grant(key, await self._ask(self.grant_request(key, holder, wanted, within_us)))
 
     async def leave(self, key: str, holder: str) -> None:
         await self._ask(self.leave_request(key, holder))

@@ -225,7 +225,7 @@ class RedisEngine(InnermostEngine):
     def heartbeat(self, member_id: str) -> tuple[int, int]:
         """Sends a heartbeat; returns how many processes share the limits, and how many of them rank before this
         one."""
-        count, rank = self.ask(protocol.membership_request(self.prefix, "beat", member_id, MEMBER_TTL_US))
+        count, rank = self.ask(protocol.membership_request(self.prefix, "heartbeat", member_id, MEMBER_TTL_US))
         return count, rank
 
     def leave(self, member_id: str) -> None:

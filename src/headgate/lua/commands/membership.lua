@@ -5,8 +5,8 @@
 --            r<id>   -id: its place among the others
 --          Times are above zero and ids below, so live members are one range, and those with a lower id are another.
 -- ARGV     verb, id (a whole number below 2^53), ttl_us
---            beat    returns the number of live members, and how many of them have a lower id
---            leave   returns 1; or 0 if there was no such member
+--            heartbeat   returns the number of live members, and how many of them have a lower id
+--            leave       returns 1; or 0 if there was no such member
 --          or the error of wrong_value.lua, also where an entry to be removed is no member
 --
 -- Every heartbeat removes dead members. A member that would live longer than a ttl from now was written before the

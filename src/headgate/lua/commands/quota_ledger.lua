@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  a string, which holds everything of a key (docs/reference/storage.md)
 -- ARGV     verb, holder (without spaces and line ends); then by the verb:
---            assign wants|"" live_us unknown_until_us least     notes what the holder wants, in grant units; "" if it
+--            grant wants|"" live_us unknown_until_us least     notes what the holder wants, in grant units; "" if it
 --                      cannot know. Returns the grant units that are its part until live_us from now, the server's time
 --                      and the number of holders. -1 grant units: no grant yet, because the ledger still collects.
 --            leave                                              the holder wants nothing more; returns 1

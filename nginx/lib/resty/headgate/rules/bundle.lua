@@ -50,7 +50,7 @@ end
 
 -- Binds the limits of one rule; all of them share one table of options.
 local function bind_limits(bundle, rule, limits, case_name, shadow, settings)
-  local bound_limits, options = {}, charge_options(rule, bundle.terms[rule.name] or {}, shadow, settings)
+  local bound_limits, options = {}, charge_options(rule, bundle.charge_options[rule.name] or {}, shadow, settings)
   for position, text in ipairs(limits) do
     local limit = bundle.limits[text] or fail('rule "', rule.name, '": the bundle does not say what ', text, " is.")
     local counted_limit = limit
@@ -136,14 +136,14 @@ function M.compile(text, settings)
   if bundle.headers and not headers.is_form(bundle.headers) then
     fail('"', bundle.headers, '" is no form of headers.')
   end
-  bundle.terms = bundle.terms or {}
+  bundle.charge_options = bundle.charge_options or {}
   set_texts(bundle.limits)
   local match_call, choices = match.compile(bundle, settings.crc32)
   local split = split_rule(bundle.rules)
   local split_position = split and position_text(settings.position(split))
   local bound_limits, rules = {}, {}
   for i, rule in ipairs(bundle.rules) do
-    local rule_options = bundle.terms[rule.name] or {}
+    local rule_options = bundle.charge_options[rule.name] or {}
     rule.refusal = refusal_body.compile(rule.refuse, rule.name)
     rules[rule.name] = rule
     bind_all(bundle, rule, choices[i].limits, rule_options.names, { "live", "shadow" }, bound_limits, settings)

@@ -1,5 +1,7 @@
 """Prefetching: fetches units of hot keys ahead, and hands them out without a request to the engine.
 
+The file is long for one reason: it states and proves the law, and spells the engine out twice, sync and async.
+
 Picture a kiosk that orders from a warehouse. What sells is ordered ahead, as much as was sold lately, and sold
 over the counter; what does not sell goes back before it spoils. Such an order is a fetch: one charge on the inner
 engine of the call's cost and some extra, of which the extra stays here as a batch.
@@ -36,8 +38,6 @@ A thread gives back what was not used. Without one nothing is fetched ahead, and
 A rule's ChargeOptions may choose `hold` and U; options without prefetch are exact. So are rules with a lockout,
 because each of their refusals must be counted, and with overrides, because only the engine knows them. An exact
 meter calls the inner meter itself: nothing is counted here, and no time is lost.
-
-The file is long for one reason: it states and proves the law, and spells the engine out twice, sync and async.
 """
 
 from __future__ import annotations

@@ -109,7 +109,8 @@ local function count_missed(self, why)
 end
 
 function Membership:heartbeat()
-  local reply, failure = self.engine:run_script("membership", self.key, { "beat", self:id(), TTL_US }, nil, TIMEOUT_S)
+  local args = { "heartbeat", self:id(), TTL_US }
+  local reply, failure = self.engine:run_script("membership", self.key, args, nil, TIMEOUT_S)
   if reply and reply[2] then return record(self.dict, reply[1], reply[2]) end
   count_missed(self, failure and failure.text or "The reply of Redis is no count of members.")
 end
