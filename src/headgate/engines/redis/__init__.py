@@ -10,6 +10,7 @@
     errors               what can fail, and how to tell users
     redirects            requests that may take several steps
     cross_slot           charges in several slots of a cluster
+    server_engine        what both engines share
     published_scripts    scripts for gateways that talk to Redis themselves
     overrides, quota_ledger, rulebook_versions, key_scan    other state on the server
 
