@@ -23,7 +23,7 @@ from tests.servers.cluster import slot_of
 
 # The least: EVALSHA and SCRIPT LOAD, and what the scripts themselves call, on our keys only. UNLINK is reset's.
 SCRIPTS = "+evalsha +script|load +unlink"
-STRINGS = "+time +get +mget +set +del +getrange +setrange +pexpire"
+STRINGS = "+time +get +set +del +getrange +setrange +pexpire"
 SLOTS = "+zadd +zrem +zscore +zcount +zrangebyscore +zrevrange +zincrby +pexpireat"
 LEAST = f"~hg2:* {SCRIPTS} {STRINGS} {SLOTS}"
 # A cluster is asked who serves what, and a key that is on its way to another node is asked for there. Of a

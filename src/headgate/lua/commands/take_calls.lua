@@ -12,26 +12,15 @@
 -- returns  for each call the reply of a take, or of take_together. It is an error if one of its counts holds something
 --          that is not ours: the other calls are decided as if that call were not there
 --
--- MGET returns nothing for a key of another type, as for a missing one. Only GET reports that; so it runs before a new
--- count is begun.
---
 -- `model` and `storage` are the algorithm's; the assembler inserts them above.
-local call = redis.call
-local time = call("TIME")
+local time = redis.call("TIME")
 local now_us = time[1] * 1000000 + time[2]
-local texts = call("MGET", _G.unpack(KEYS)) -- model.unpack is another one
 local limits, befores, states, errors, at = {}, {}, {}, {}, 2
 
 for i = 1, #KEYS do
-  local limit, text = model.limit(ARGV, at), texts[i]
-  if text then
-    befores[i] = model.unpack(text, limit, now_us)
-    states[i] = befores[i]
-  else
-    text = redis.pcall("GET", KEYS[i])
-  end
-  if text and not befores[i] then errors[i] = wrong_value(KEYS[i], text) end
-  limits[i], at = limit, at + model.width
+  limits[i] = model.limit(ARGV, at)
+  befores[i], errors[i] = storage.load(KEYS[i], limits[i], now_us)
+  states[i], at = befores[i], at + model.width
 end
 
 local counts, costs, verdicts, afters = {}, {}, {}, {}
