@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import fill
-from typing import Protocol, runtime_checkable
 
 from headgate.algorithms.limit import Description, Limit
+from headgate.engines.port import StackedEngine
 from headgate.errors import InvalidRule
 
 _LABEL_WIDTH = 13
 
 
-@runtime_checkable
-class GuaranteeSource(Protocol):
-    """An engine that describes what it guarantees for a limit, with so many processes using it."""
-
-    def guarantees(self, limit: Limit, nodes: int) -> Description: ...
-
-
-def explain_limits(limits: Sequence[Limit], engine: object = None, nodes: int = 1, width: int = 100) -> str:
+def explain_limits(
+    limits: Sequence[Limit], engine: StackedEngine | None = None, nodes: int = 1, width: int = 100
+) -> str:
     """Returns a text that explains limits, and what the engine guarantees for each."""
     if type(nodes) is not int or nodes < 1:
         raise InvalidRule(f"nodes is a whole number, at least 1; not {nodes!r}.")
@@ -35,10 +30,8 @@ def explain_limits(limits: Sequence[Limit], engine: object = None, nodes: int = 
     return "\n".join(lines)
 
 
-def guarantees(engine: object, limit: Limit, nodes: int) -> Description:
+def guarantees(engine: StackedEngine | None, limit: Limit, nodes: int) -> Description:
     """Yields what an engine and the layers around it guarantee, from the inside out."""
-    inner = getattr(engine, "inner", getattr(engine, "engine", None))
-    if inner is not None:  # not its truth: an in-memory engine that has counted nothing is empty, and false
-        yield from guarantees(inner, limit, nodes)
-    if isinstance(engine, GuaranteeSource):
+    if engine is not None:
+        yield from guarantees(engine.inner, limit, nodes)
         yield from engine.guarantees(limit, nodes)

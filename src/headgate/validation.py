@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from inspect import iscoroutinefunction
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from headgate.algorithms.decision import Charge, Decision, DetachedLimit, JointDecision, Outcome
 from headgate.algorithms.fixed_window import FixedWindow
-from headgate.algorithms.limit import Limit
+from headgate.algorithms.limit import UNLIMITED, Limit
 from headgate.algorithms.slots import Slots
 from headgate.calendar import time_zone
 from headgate.errors import InvalidCharge, InvalidRule
@@ -54,7 +54,7 @@ def check_zone(limit: Limit) -> None:
         time_zone(limit.zone)
 
 
-def check_engine(engine: object, *, awaited: bool) -> None:
+def check_engine(engine: Any, *, awaited: bool) -> None:
     """Raises InvalidRule unless this is an engine, and for AsyncLimiter an awaited one, for Limiter not."""
     name = type(engine).__name__
     if isinstance(engine, type) or not all(callable(getattr(engine, verb, None)) for verb in _ENGINE_VERBS):
@@ -63,7 +63,7 @@ def check_engine(engine: object, *, awaited: bool) -> None:
             "An engine is a URL such as memory:// or redis://host:6379/0, or what "
             f"{'open_async_engine' if awaited else 'open_engine'} returns; not {describe(engine)}{hint}."
         )
-    if _awaited(engine, "decide_all", "close") != awaited:
+    if iscoroutinefunction(engine.close) != awaited:
         if awaited:
             raise InvalidRule(f"This engine ({name}) is not awaited. Use Limiter, or open_async_engine(url).")
         raise InvalidRule(f"This engine ({name}) is awaited. Use AsyncLimiter, or open_engine(url).")
@@ -82,19 +82,16 @@ def check_decision(decision: object, *, awaited: bool | None = None) -> Decision
                 "This decision was copied or pickled, and nothing can be given back by a copy: keep the decision "
                 "itself, or use the receipts of a limiter with rules."
             )
-        if awaited is None or not hasattr(part.source, "reset"):
+        if awaited is None or part.source.limit is UNLIMITED:
             continue
-        if _awaited(part.source, "reset", "refund", "release") != awaited:
+        meter: Any = part.source
+        if iscoroutinefunction(meter.reset) != awaited:
             raise InvalidCharge(
                 "This decision was not awaited: give it to a Limiter."
                 if awaited
                 else "This decision was awaited: give it to an AsyncLimiter."
             )
     return decision
-
-
-def _awaited(thing: object, *verbs: str) -> bool:
-    return any(iscoroutinefunction(getattr(thing, verb, None)) for verb in verbs)
 
 
 def describe(thing: object) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headgate.enforcement.rule_limiter import RuleLimiter
-from headgate.engines.url import open_version_store
+from headgate.engines.url import open_version_store, parse_engine_url
 from headgate.errors import EngineUnavailable, InvalidRule
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.rules import load, serialization
@@ -248,7 +248,7 @@ def test_a_file_is_followed_and_a_broken_one_is_not(tmp_path: Path) -> None:
 
 
 def push(server: RedisServer, text: str) -> None:
-    archive, close = open_version_store(server.url)
+    archive, close = open_version_store(parse_engine_url(server.url))
     document = json.dumps(serialization.document(load.parse(text)))
     RulebookVersions(archive).push(text, document, format="yaml", author="ann", note="a test")
     close()

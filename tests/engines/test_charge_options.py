@@ -26,7 +26,7 @@ from headgate.engines import deadlines
 from headgate.engines.charge_options import ChargeOptions, group_by_rule
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import Meter
-from headgate.engines.redis import cross_slot, protocol
+from headgate.engines.redis import cross_slot, take_all
 from headgate.engines.redis.async_engine import AsyncRedisEngine
 from headgate.engines.redis.protocol import RedisRequest
 from headgate.engines.redis.sync_engine import RedisEngine
@@ -94,12 +94,12 @@ def test_asked_ahead_of_a_commit_only_what_is_aside_is_charged(redis_server: Red
 
     def ask(mode: int) -> list[Outcome]:
         charges = [(meter.builder, "key", 1) for meter in meters]
-        return protocol.parse_outcomes(engine.ask(protocol.take_all_request(charges, None, 0, mode)), charges)
+        return take_all.parse_outcomes(engine.ask(take_all.joint_request(charges, None, 0, mode)), charges)
 
-    assert (allowed(ask(protocol.DRY_RUN)), redis_server.call("DBSIZE")) == ([True] * 3, 0)
-    assert (left(ask(protocol.PRECHECK)), redis_server.call("KEYS", "*")) == ([1, 0, 1], [b"hg2:tb:b:{key}"])
-    assert allowed(ask(protocol.COMMIT)) == [True, False, True]
-    assert kinds([ask(protocol.PRECHECK)[2] for _ in range(2)]) == [tuple, LockedOutcome]
+    assert (allowed(ask(take_all.DRY_RUN)), redis_server.call("DBSIZE")) == ([True] * 3, 0)
+    assert (left(ask(take_all.PRECHECK)), redis_server.call("KEYS", "*")) == ([1, 0, 1], [b"hg2:tb:b:{key}"])
+    assert allowed(ask(take_all.COMMIT)) == [True, False, True]
+    assert kinds([ask(take_all.PRECHECK)[2] for _ in range(2)]) == [tuple, LockedOutcome]
     engine.close()
 
 

@@ -13,7 +13,7 @@ from headgate.algorithms.decision import Charge
 from headgate.cli import main
 from headgate.engines.redis.protocol import RequestBuilder
 from headgate.engines.redis.sync_engine import RedisEngine
-from headgate.engines.url import open_engine, open_version_store
+from headgate.engines.url import open_engine, open_version_store, parse_engine_url
 from headgate.errors import EngineUnavailable
 from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
@@ -23,7 +23,7 @@ from tests.servers.cluster import slot_of
 
 # The least: EVALSHA and SCRIPT LOAD, and what the scripts themselves call, on our keys only. UNLINK is reset's.
 SCRIPTS = "+evalsha +script|load +unlink"
-STRINGS = "+time +get +mget +set +del +getrange +setrange +pexpire"
+STRINGS = "+time +get +set +del +getrange +setrange +pexpire"
 SLOTS = "+zadd +zrem +zscore +zcount +zrangebyscore +zrevrange +zincrby +pexpireat"
 LEAST = f"~hg2:* {SCRIPTS} {STRINGS} {SLOTS}"
 # A cluster is asked who serves what, and a key that is on its way to another node is asked for there. Of a
@@ -242,7 +242,7 @@ def test_the_documented_rights_suffice_for(
 
 def test_a_follower_and_a_publisher_need_what_is_documented(guarded_server: RedisServer) -> None:
     def push_and_follow(rights: str) -> None:
-        archive, close = open_version_store(login(guarded_server, f"{LEAST} {rights}"))
+        archive, close = open_version_store(parse_engine_url(login(guarded_server, f"{LEAST} {rights}")))
         versions = RulebookVersions(archive)
         for _ in range(21):
             versions.push("rules: []", '{"rules": []}', format="yaml", author="ann")

@@ -16,7 +16,7 @@ from headgate.algorithms.decision import Charge
 from headgate.engines.redis.protocol import RequestBuilder
 from headgate.engines.redis.published_scripts import publish
 from headgate.engines.redis.sync_engine import RedisEngine
-from headgate.engines.url import open_version_store
+from headgate.engines.url import open_version_store, parse_engine_url
 from headgate.limit_syntax import parse
 from tests.servers import KINDS, RedisServer
 
@@ -289,7 +289,7 @@ def test_a_rulebook_that_is_none(server: RedisServer) -> None:
     for words in TYPES.values():
         put(server, b"hg2:rules", *words)
         before = server.call("DUMP", b"hg2:rules")
-        archive, close = open_version_store(server.url)
+        archive, close = open_version_store(parse_engine_url(server.url))
         with pytest.raises(CorruptState, match="the key hg2:rules holds a value"):
             archive.add("{}", None)
         if words[0] != "HSET":

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from headgate.algorithms.decision import Receipt
 from headgate.algorithms.fixed_window import FixedWindow
-from headgate.engines.redis.protocol import membership_request, take_all_request
+from headgate.engines.redis.protocol import membership_request
 from headgate.engines.redis.script_assembly import algorithm_script, mixed_script, standalone_script
+from headgate.engines.redis.take_all import joint_request
 from headgate.gateway.bundle import compile_bundle, script_texts
 from headgate.http.headers import per_second, quota
 from headgate.limit_syntax import parse
@@ -93,10 +94,8 @@ def test_every_script_that_the_redis_engine_would_call_is_there(book: Rulebook) 
         for chosen in combinations(some.values(), size):
             models = sorted({model for questions in chosen for model in questions.models})
             charges = [(questions, "key", 1) for questions in chosen]
-            assert (
-                command_words(take_all_request(charges, 0, NOW_US))[1] == scripts[" ".join(["take_all", *models])]
-            )
-            assert command_words(take_all_request(charges, None, NOW_US))[1] in known
+            assert command_words(joint_request(charges, 0, NOW_US))[1] == scripts[" ".join(["take_all", *models])]
+            assert command_words(joint_request(charges, None, NOW_US))[1] in known
     assert command_words(membership_request("hg", "heartbeat", "me"))[1] in known
 
 

@@ -24,6 +24,7 @@ from headgate.algorithms.slots import Slots
 from headgate.clock import SystemClock
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.port import AsyncEngine, Engine, Meter
+from headgate.engines.stack import InnermostEngine
 from headgate.engines.url import open_async_engine, open_engine
 from tests.linearizability.checker import Model
 
@@ -57,7 +58,7 @@ def _wrapped(words: Sequence[str], made: Any, prefix: str) -> Any:
     return made
 
 
-class RacingEngine:
+class RacingEngine(InnermostEngine):
     """Loads, decides and saves in three steps, and others may come between them."""
 
     def __init__(self, url: str) -> None:

@@ -7,8 +7,7 @@ import shutil
 
 from headgate.cli.output import Output
 from headgate.cli.parser import Commands, command, whole_number
-from headgate.engines import url_options
-from headgate.engines.url import open_async_engine
+from headgate.engines.url import KeywordOptions, build_async_engine, parse_engine_url
 from headgate.explain import explain_limits, guarantees
 from headgate.limit_syntax import parse_all
 
@@ -39,8 +38,9 @@ def add(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> Output:
     limits = parse_all(args.text)
     width = min(110, max(60, shutil.get_terminal_size((100, 24)).columns))
-    engine = open_async_engine(args.engine) if args.engine else None  # it connects only on the first request
-    nodes = args.nodes or (url_options.split_url_options(args.engine)[1].nodes if args.engine else None) or 1
+    url = parse_engine_url(args.engine, keywords=KeywordOptions()) if args.engine else None
+    engine = None if url is None else build_async_engine(url)  # it connects only on the first request
+    nodes = args.nodes or (None if url is None else url.options.nodes) or 1
     document = [
         {"limit": limit.text, "algorithm": limit.algorithm}
         | {"explained": dict((*limit.explain(), *guarantees(engine, limit, nodes)))}

@@ -96,6 +96,7 @@ def scripts() -> dict[str, Script]:
     by_name = {f"published/{name}": published_script(name) for name in _CALL_SYNTAX}
     for name, algorithm in ALGORITHMS.items():
         by_name[f"take/{name}"] = algorithm_script("take", name)
+        by_name[f"take_many/{name}"] = algorithm_script("take_many", name)
         by_name[f"take_together/{name}"] = algorithm_script("take_together", name)
         if fits_one_string(name):
             by_name[f"take_calls/{name}"] = algorithm_script("take_calls", name)
@@ -105,6 +106,8 @@ def scripts() -> dict[str, Script]:
     by_name["take_all"] = mixed_script("take_all", ALGORITHMS)
     by_name["take_all/lockout"] = mixed_script("take_all", (*ALGORITHMS, "lockout"))
     by_name["slots"] = standalone_script("slots", "slots")
+    by_name["membership"] = standalone_script("membership")
+    by_name["rulebook_versions"] = standalone_script("rulebook_versions")
     by_name["quota_ledger"] = standalone_script("quota_ledger", "quota_grants")
     return by_name
 

@@ -121,7 +121,9 @@ def _decision_output(decision: Decision) -> Output:
 
 
 def _name(part: Decision) -> str:
-    return getattr(part.source, "name", "")
+    meter: Any = part.source
+    name: str = meter.name
+    return name
 
 
 def _numbers(result: Decision | Verdict) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from headgate.algorithms.slots import Slots
 from headgate.enforcement.rule_decision import CANDIDATE, SHADOW, Charged, ChargeLabel, Denied, RuleDecision
 from headgate.enforcement.split_limits import check_split_limits, even_share
 from headgate.engines.charge_options import ChargeOptions
-from headgate.engines.layers.fallback.limit_share import MemberPosition
+from headgate.engines.port import MemberPosition
 from headgate.engines.url_options import EngineOptions
 from headgate.flow import Flow
 from headgate.rules.condition import Test
@@ -57,7 +57,7 @@ class CompiledRulebook:
         # The engine waits as long as its most patient rule; less patient rules set their own deadline.
         self.deadline: float = max(map(self._patience, book.rules), default=options.effective_deadline)
         self.match: Callable[..., Sequence[Match]] = Matcher(book).match
-        if any(map(_needs_process_count, book.rules)) and hasattr(engine, "count_members"):
+        if any(map(_needs_process_count, book.rules)):
             engine.count_members()  # before the first call: an outage may begin during that call
         self.refusals: dict[str, Refusal] = {rule.name: rule.refuse for rule in book.rules}
         self.never_allowed: frozenset[str] = frozenset(rule.name for rule in book.rules if _never_allowed(rule))
@@ -99,8 +99,7 @@ class CompiledRulebook:
 
     def _bound_share(self, rule: Rule, limits: Limits, shadow_kind: str | None) -> BoundRule:
         """Binds a limit that is split among the processes that are alive now."""
-        get_position = getattr(self.engine, "member_position", None)
-        nodes = (1, 0) if get_position is None else get_position()
+        nodes: MemberPosition = self.engine.member_position()
         cache_key = rule.name, id(limits), shadow_kind, nodes
         bound = self._bound_shares.get(cache_key)
         if bound is None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from headgate.enforcement.split_limits import check_split_limits
 from headgate.engines.fork_reset import on_fork
-from headgate.engines.url import open_version_store
+from headgate.engines.url import EngineUrl, open_version_store, parse_engine_url
 from headgate.errors import InvalidRule
 from headgate.rules import load
 from headgate.rules.distribution.disk_cache import DiskCache
@@ -41,7 +41,7 @@ class OpenedRulebook(NamedTuple):
 
 
 def open_rulebook(
-    rules: Rules, engine: str | None, prefix: str, follow: Callable[[Rulebook], object]
+    rules: Rules, engine: EngineUrl | None, prefix: str, follow: Callable[[Rulebook], object]
 ) -> OpenedRulebook:
     """Opens a rulebook; `follow` is called with every new one."""
     if isinstance(rules, Rulebook):
@@ -52,14 +52,16 @@ def open_rulebook(
         raise InvalidRule(f'Rules are a Rulebook, a mapping, the name of a file, or "pushed"; not {rules!r}.')
     name = fspath(rules)
     if name == PUSHED:
-        if engine is None or engine.startswith("memory:"):
+        if engine is None or engine.server is None:
             raise InvalidRule(
                 'Rules are "pushed" to a server: give its URL as the engine, or in place of "pushed".'
             )
-        name = engine
+        name = engine.text
+    elif "://" in name:
+        engine = parse_engine_url(name)
     watch: RulebookWatcher[Rulebook]
-    if "://" in name:
-        version_store, disconnect = open_version_store(name, prefix)
+    if engine is not None and name == engine.text:
+        version_store, disconnect = open_version_store(engine, prefix)
         source = PushedSource(RulebookVersions(version_store))
         watch = RulebookWatcher(source, _load, follow, disk_cache=DiskCache(f"{name} {prefix}"))
     else:

@@ -38,12 +38,11 @@ from headgate.enforcement.open_rulebook import Rules, open_rulebook
 from headgate.enforcement.override_checks import AsyncRuleOverrides, RuleOverrides
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.stored_decision import ChargeReceipt, charge_receipts, decision_from_receipts
-from headgate.engines import url_options
-from headgate.engines.deadlines import set_deadline
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import AsyncEngine, Engine
-from headgate.engines.url import open_async_engine, open_engine
+from headgate.engines.url import EngineUrl, build_async_engine, build_engine, parse_engine_url
+from headgate.engines.url_options import EngineOptions
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.flow import Flow, arun, run
 from headgate.rules.distribution.watcher import RulebookWatcher
@@ -60,12 +59,14 @@ _log = logging.getLogger("headgate")
 class _RuleLimiterBase:
     """The base of both limiters: the engines and the compiled rulebook."""
 
-    def __init__(self, rules: Rules, engine: Any, local: Any, clock: Clock, url: str | None, prefix: str) -> None:
+    def __init__(
+        self, rules: Rules, engine: Any, local: Any, clock: Clock, url: EngineUrl | None, prefix: str
+    ) -> None:
         self.clock = clock
         self.engine = engine
         self._local = local
         self._opened_engine = url is not None  # an engine that the caller passes keeps its own deadline
-        self._options = url_options.split_url_options(url)[1] if url is not None else url_options.EngineOptions()
+        self._options = EngineOptions() if url is None else url.options
         self.watcher: RulebookWatcher[Rulebook] | None
         book, self.watcher, self._close_rules = open_rulebook(rules, url, prefix, self.replace)
         self.replace(book)
@@ -97,7 +98,7 @@ class _RuleLimiterBase:
             )
         compiled = CompiledRulebook(rulebook, self.engine, self._local, self._options)
         if self._opened_engine:
-            set_deadline(self.engine, compiled.deadline)
+            self.engine.set_deadline(compiled.deadline)
         self._compiled = compiled
         for warning in rulebook.located_warnings:
             _log.warning(RULEBOOK_WARNING, warning)
@@ -182,10 +183,10 @@ class RuleLimiter(_RuleLimiterBase):
         clock: Clock | None = None,
         prefix: str = "hg",
     ) -> None:
-        clock = check_clock(clock)
-        url = engine if isinstance(engine, str) else None
+        clock, url = check_clock(clock), None
         if isinstance(engine, str):
-            engine = open_engine(engine, prefix=prefix, clock=clock, ruled=True)
+            url = parse_engine_url(engine, ruled=True)
+            engine = build_engine(url, prefix, clock, ruled=True)
         else:
             check_engine(engine, awaited=False)
         local = engine if isinstance(engine, MemoryEngine) else MemoryEngine(clock)
@@ -378,10 +379,10 @@ class AsyncRuleLimiter(_RuleLimiterBase):
         clock: Clock | None = None,
         prefix: str = "hg",
     ) -> None:
-        clock = check_clock(clock)
-        url = engine if isinstance(engine, str) else None
+        clock, url = check_clock(clock), None
         if isinstance(engine, str):
-            engine = open_async_engine(engine, prefix=prefix, clock=clock, ruled=True)
+            url = parse_engine_url(engine, ruled=True)
+            engine = build_async_engine(url, prefix, clock, ruled=True)
         else:
             check_engine(engine, awaited=True)
         local = engine if isinstance(engine, AsyncMemoryEngine) else AsyncMemoryEngine(MemoryEngine(clock))

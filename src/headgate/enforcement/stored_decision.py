@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from headgate.algorithms.decision import AT_US, DELAY_US, MARK, RESET_AFTER_US, Decision, Outcome
+from headgate.algorithms.limit import UNLIMITED
 from headgate.algorithms.slots import Slots
 from headgate.enforcement.call_plan import CompiledRulebook
 from headgate.enforcement.rule_decision import Charged, ChargeLabel, RuleDecision
@@ -87,7 +88,7 @@ def decision_from_receipts(receipts: Sequence[ChargeReceipt], compiled: Compiled
 
 def _has_counter(part: Decision) -> bool:
     """Whether a counter was charged: not if the part has no limit."""
-    return hasattr(part.source, "name")
+    return part.source.limit is not UNLIMITED
 
 
 def _receipt(part: Decision) -> ChargeReceipt:

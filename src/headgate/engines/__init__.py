@@ -5,6 +5,7 @@ charge is missing a field.
 
 Modules:
     port                     the protocols that every engine implements
+    stack                    the innermost engine, and the layers around it
     url                      opens an engine, with its layers, by URL
     url_schemes              the schemes of engine URLs
     url_options              the options of engine URLs

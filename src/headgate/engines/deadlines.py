@@ -39,13 +39,6 @@ def shadow_timeout(shadows: Iterable[HasChargeOptions], deadline: float | None) 
     )
 
 
-def set_deadline(engine: object, seconds: float) -> None:
-    """Sets the deadline of the engine in a stack of layers, in seconds."""
-    set_inner = getattr(engine, "set_deadline", None)
-    if set_inner is not None:
-        set_inner(seconds)
-
-
 def with_deadline(call: Callable[..., T], deadline: float | None) -> Callable[..., T]:
     """Returns the call with a deadline bound to it, if there is one."""
     return call if deadline is None else partial(call, deadline=deadline)

@@ -20,6 +20,9 @@ from headgate.algorithms.quota_grants import QuotaGrant
 from headgate.algorithms.slots import Slots
 from headgate.engines.charge_options import ChargeOptions
 
+# How many processes share the limits, and the rank of this one among them, if it is known.
+MemberPosition = tuple[int, int | None]
+
 
 class Slot(NamedTuple):
     """The answer to a request for a slot: the outcome, and a ticket for a caller that must wait."""
@@ -112,7 +115,35 @@ class Overrides(Protocol):
         stored."""
 
 
-class Engine(Protocol):
+class StackedEngine(Protocol):
+    """What an engine says about itself in a stack of layers. Nothing here is awaited."""
+
+    @property
+    def inner(self) -> Engine | AsyncEngine | None:
+        """The engine inside this layer; None if this is no layer."""
+
+    def guarantees(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
+        """Yields labels and sentences: what this engine, or this layer, guarantees for a limit that so many
+        processes use."""
+
+    def set_deadline(self, seconds: float) -> None:
+        """Changes how long a decision may take."""
+
+    def count_members(self) -> None:
+        """Counts the processes that share the limits, from now on."""
+
+    def member_position(self) -> MemberPosition:
+        """Returns how many processes share the limits, as far as it is known, and the rank of this one."""
+
+    def degraded_shards(self) -> Sequence[tuple[Hashable, str]]:
+        """Returns the parts of the engine that give no answer, each with the state of its breaker."""
+
+    @property
+    def degraded_count(self) -> int:
+        """How many decisions were made without the engine."""
+
+
+class Engine(StackedEngine, Protocol):
     """Makes decisions atomic."""
 
     def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> Meter: ...
@@ -188,7 +219,7 @@ class AsyncOverrides(Protocol):
     def list(self, limit: int | None = None) -> AsyncIterator[tuple[str, str]]: ...
 
 
-class AsyncEngine(Protocol):
+class AsyncEngine(StackedEngine, Protocol):
     """An Engine whose methods are awaited."""
 
     def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> AsyncMeter: ...

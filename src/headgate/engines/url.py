@@ -39,12 +39,20 @@ _async_memberships: WeakValueDictionary[tuple[str, str], AsyncMembership] = Weak
 class KeywordOptions(NamedTuple):
     """The options that a caller gave as keywords."""
 
-    deadline: float | str | None
-    fallback: FallbackMode | None
-    denial_cache: bool | None
-    prefetch: float | str | None
-    prefetch_units: int | None
-    nodes: int | None
+    deadline: float | str | None = None
+    fallback: FallbackMode | None = None
+    denial_cache: bool | None = None
+    prefetch: float | str | None = None
+    prefetch_units: int | None = None
+    nodes: int | None = None
+
+
+class EngineUrl(NamedTuple):
+    """An engine's URL, parsed."""
+
+    text: str  # as it was written
+    server: str | None  # the URL of the server, without our options; None: memory://
+    options: EngineOptions
 
 
 def open_engine(
@@ -81,9 +89,13 @@ def open_engine(
     The last six may be in the URL instead (?deadline=50ms&fallback=local); a keyword wins. With memory://
     all six are accepted, so that one program runs with either URL; deadline, fallback and nodes change nothing.
     """
-    server_url, options = _parse(
-        url, ruled, KeywordOptions(deadline, fallback, denial_cache, prefetch, prefetch_units, nodes)
-    )
+    keywords = KeywordOptions(deadline, fallback, denial_cache, prefetch, prefetch_units, nodes)
+    return build_engine(parse_engine_url(url, ruled=ruled, keywords=keywords), prefix, clock, ruled)
+
+
+def build_engine(url: EngineUrl, prefix: str = "hg", clock: Clock | None = None, ruled: bool = False) -> Engine:
+    """Builds the engine of a parsed URL, with its layers."""
+    _, server_url, options = url
     clock = _checked_clock(clock, url)
     ruled = ruled and server_url is not None
     engine: Engine = MemoryEngine(clock)
@@ -146,9 +158,15 @@ def open_async_engine(
 
     >>> limiter = AsyncLimiter("3/s", open_async_engine("memory://"))
     """
-    server_url, options = _parse(
-        url, ruled, KeywordOptions(deadline, fallback, denial_cache, prefetch, prefetch_units, nodes)
-    )
+    keywords = KeywordOptions(deadline, fallback, denial_cache, prefetch, prefetch_units, nodes)
+    return build_async_engine(parse_engine_url(url, ruled=ruled, keywords=keywords), prefix, clock, ruled)
+
+
+def build_async_engine(
+    url: EngineUrl, prefix: str = "hg", clock: Clock | None = None, ruled: bool = False
+) -> AsyncEngine:
+    """Builds the awaited engine of a parsed URL, with its layers."""
+    _, server_url, options = url
     clock = _checked_clock(clock, url)
     ruled = ruled and server_url is not None
     engine: AsyncEngine
@@ -197,9 +215,9 @@ def _async_membership(server_url: str | None, prefix: str, options: EngineOption
     return shared
 
 
-def open_version_store(url: str, prefix: str = "hg") -> tuple[RedisVersionStore, Callable[[], None]]:
+def open_version_store(url: EngineUrl, prefix: str = "hg") -> tuple[RedisVersionStore, Callable[[], None]]:
     """Opens the store of published rulebook versions on a server; returns it and a function that closes it."""
-    server_url, options = _parse(url)
+    _, server_url, options = url
     if server_url is None:
         raise InvalidRule("memory:// is this process alone: nothing can be published there.")
     from headgate.engines.redis.rulebook_versions import RedisVersionStore
@@ -209,10 +227,9 @@ def open_version_store(url: str, prefix: str = "hg") -> tuple[RedisVersionStore,
     return RedisVersionStore(engine), engine.close
 
 
-def _checked_clock(clock: Clock | None, url: str) -> Clock:
+def _checked_clock(clock: Clock | None, url: EngineUrl) -> Clock:
     """Validates the clock: to sleep by, and for memory:// to count by. A server has its own."""
-    valid = check_clock(clock)
-    scheme = scheme_of(url)
+    valid, scheme = check_clock(clock), scheme_of(url.text)
     if scheme != MEMORY and not isinstance(valid, SystemClock):
         raise InvalidRule(
             f"{scheme}://… counts by the server's clock, and {type(valid).__name__} would not move it. "
@@ -221,10 +238,8 @@ def _checked_clock(clock: Clock | None, url: str) -> Clock:
     return valid
 
 
-def _parse(
-    url: str, ruled: bool = False, keywords: KeywordOptions | None = None
-) -> tuple[str | None, EngineOptions]:
-    """Returns the URL of a server, or None for memory://; and the options of the layers around it."""
+def parse_engine_url(url: str, *, ruled: bool = False, keywords: KeywordOptions | None = None) -> EngineUrl:
+    """Parses an engine's URL, with options that a caller gave as keywords."""
     server_url, options = url_options.split_rulebook_url(url) if ruled else url_options.split_url_options(url)
     if keywords is not None:
         options = options.with_keywords(keywords._asdict())
@@ -233,10 +248,10 @@ def _parse(
             "prefetch_units has no effect without prefetch. Write prefetch=100ms&prefetch_units=500."
         )
     if scheme_of(url) == MEMORY:
-        return None, options
+        return EngineUrl(url, None, options)
     if keywords is not None and not ruled and options.nodes is not None and options.fallback != "local":
         raise InvalidRule(
             f"nodes has no effect without fallback=local. Write fallback=local&nodes={options.nodes}."
         )
     require("The Redis engine", "redis", "redis", "hiredis")
-    return server_url, options
+    return EngineUrl(url, server_url, options)

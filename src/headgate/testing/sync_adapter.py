@@ -12,11 +12,12 @@ from headgate.algorithms.quota_grants import QuotaGrant
 from headgate.algorithms.slots import Slots
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.port import AsyncEngine, AsyncLedger, AsyncMeter, AsyncOverrides, AsyncSlotMeter, Meter, Slot
+from headgate.engines.stack import EngineLayer
 
 T = TypeVar("T")
 
 
-class SyncAdapter:
+class SyncAdapter(EngineLayer):
     """The sync port over an async engine, for tests; close it to end its loop.
 
     >>> engine = SyncAdapter(open_async_engine("memory://"))
@@ -25,7 +26,8 @@ class SyncAdapter:
     """
 
     def __init__(self, engine: AsyncEngine) -> None:
-        self.engine = engine
+        self.inner: AsyncEngine = engine
+        self.engine: AsyncEngine = engine
         self._runner = asyncio.Runner()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -54,6 +56,10 @@ class SyncAdapter:
     def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> SyncLedger:
         """Gives access to the quota grants of a limit."""
         return SyncLedger(self, self.engine.quota_ledger(limit, name, ttl_us, grace_us))
+
+    def guarantees(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
+        """Adds nothing to what the engine guarantees."""
+        yield from ()
 
     def shard(self, key: str) -> Hashable:
         """Names the part of the engine that answers for a key."""

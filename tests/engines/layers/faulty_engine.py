@@ -16,6 +16,7 @@ from headgate.engines.layers.fallback import FallbackEngine
 from headgate.engines.layers.fallback.shard import Shard
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import Meter
+from headgate.engines.stack import InnermostEngine
 from headgate.errors import EngineUnavailable
 from headgate.flow import run
 
@@ -35,7 +36,7 @@ class FaultyMeter:
         return lambda *words: self._engine.ask(words[0], asked, *words)
 
 
-class FaultyEngine:
+class FaultyEngine(InnermostEngine):
     """Keys fail apart by their first letter, if `parts` says so."""
 
     def __init__(self, engine: MemoryEngine, parts: bool = False) -> None:

@@ -1,5 +1,6 @@
 """A key with a limit of its own is told of that limit, not of its rule's."""
 
+import re
 from typing import Any
 
 import pytest
@@ -82,27 +83,21 @@ def test_fields_are_pythons_whatever_the_algorithm(form: Any, redis_server: Redi
         assert sum(name.startswith("X-RateLimit") or name == "RateLimit-Policy" for name in said) > 0
 
 
-SILENT = """
-location = /silent { content_by_lua_block {
-  local asked = 0
-  local silent = { override = function() asked = asked + 1 return nil end }
-  local gone = { override = function() asked = asked + 1 return false end }
-  local limit = { algorithm = "token_bucket" }
-  for _, engine in ipairs { silent, gone } do
-    local charge = { key = "k", limit = limit, bound_limit = { limit = limit, options = { deadline = 1 } } }
-    asked = 0
-    local own = require("resty.headgate.request.override_info").new(engine)
-    own:note(charge, "5/day")
-    own:note(charge, "6/day")
-    local at_once = asked
-    ngx.sleep(1.1)
-    own:note(charge, "5/day")
-    ngx.say(at_once, " ", asked, " ", tostring(charge.limit == limit))
-  end
-} }
-"""
+def gets(server: RedisServer) -> int:
+    """How often GET was run, inside scripts too."""
+    info = server.call("INFO", "commandstats")
+    assert isinstance(info, bytes)
+    found = re.search(rb"cmdstat_get:calls=(\d+)", info)
+    return 0 if found is None else int(found[1])
 
 
-def test_who_got_no_answer_asks_again_a_second_later() -> None:
-    with NginxGateway(book("2/day"), server=SILENT) as gate:
-        assert gate.get("/silent").body.decode() == "1 2 true\n2 3 true\n"
+def test_an_override_comes_with_the_decision_and_is_not_read_again(redis_server: RedisServer) -> None:
+    with (
+        NginxGateway(book("20/day"), patient(redis_server)) as gate,
+        RuleLimiter("pushed", redis_server.url) as limiter,
+    ):
+        for amount in (40, 60):
+            limiter.overrides("rule-0").set("header.x-user=ada", f"{amount}/day")
+            before = gets(redis_server)
+            assert gate.get("/", headers=ADA).headers["ratelimit-policy"] == f'"rule-0";q={amount};w=86400'
+            assert gets(redis_server) - before == 2  # the script reads the override and the count

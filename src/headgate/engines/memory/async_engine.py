@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Hashable, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
 
 from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import Limit
@@ -10,6 +10,7 @@ from headgate.algorithms.quota_grants import QuotaGrant
 from headgate.algorithms.slots import Slots
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.port import AsyncMeter, Engine, Ledger, Meter, Overrides, Slot, SlotMeter
+from headgate.engines.stack import InnermostEngine
 from headgate.errors import InvalidCharge
 
 
@@ -97,7 +98,7 @@ class AsyncMemoryLedger:
         self.ledger.leave(key, holder)
 
 
-class AsyncMemoryEngine:
+class AsyncMemoryEngine(InnermostEngine):
     """The in-memory engine, with coroutines."""
 
     def __init__(self, engine: Engine) -> None:
@@ -123,6 +124,9 @@ class AsyncMemoryEngine:
 
     def shard(self, key: str) -> Hashable:
         return self.engine.shard(key)
+
+    def guarantees(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
+        return self.engine.guarantees(limit, nodes)
 
     async def close(self) -> None:
         self.engine.close()

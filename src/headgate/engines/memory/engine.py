@@ -28,6 +28,7 @@ from headgate.engines.overrides import Limits, MemoryOverrides, StoredOverride, 
 from headgate.engines.pending_cancellations import PendingCancellations, QueuePlace
 from headgate.engines.port import Meter, Slot
 from headgate.engines.quota_ledger import MemoryLedger
+from headgate.engines.stack import InnermostEngine
 from headgate.errors import InvalidCharge
 
 
@@ -50,7 +51,7 @@ class CancelledReservation(NamedTuple):
 Family = dict[int, StateTable[Any]]
 
 
-class MemoryEngine:
+class MemoryEngine(InnermostEngine):
     """Decides in this process. Safe from any number of threads and event loops."""
 
     def __init__(self, clock: Clock | None = None) -> None:

@@ -3,11 +3,14 @@
     script_assembly      the Lua script of each command, assembled once
     keys                 the Redis keys of counts
     protocol             requests and replies as bytes, pure
+    take_all             those of several charges
+    take_together        the same, faster, for charges of one algorithm
     server_address       one server: its host and port, TLS, login
     topology             which server owns a key: the only one, a master that sentinels name, a cluster's node
     errors               what can fail, and how to tell users
     redirects            requests that may take several steps
     cross_slot           charges in several slots of a cluster
+    server_engine        what both engines share
     published_scripts    scripts for gateways that talk to Redis themselves
     overrides, quota_ledger, rulebook_versions, key_scan    other state on the server
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from asyncio import AbstractEventLoop, get_running_loop
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import repeat
 from typing import Any
@@ -20,41 +20,36 @@ from typing import Any
 from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
-from headgate.clock import Clock, SystemClock
+from headgate.clock import Clock
 from headgate.engines.charge_options import ChargeOptions
-from headgate.engines.deadlines import shortest_deadline, with_deadline
+from headgate.engines.deadlines import with_deadline
 from headgate.engines.fork_reset import on_fork
 from headgate.engines.layers.fallback.membership import MEMBER_TTL_US
 from headgate.engines.port import AsyncMeter, Slot
-from headgate.engines.quota_ledger import GrantExpiries
-from headgate.engines.redis import cross_slot, keys, protocol, redirects
+from headgate.engines.redis import protocol, redirects
 from headgate.engines.redis.async_batcher import AsyncBatcher
 from headgate.engines.redis.async_late_replies import AsyncLateReplies
-from headgate.engines.redis.errors import RedisError, TimedOut, engine_failure, not_charged
+from headgate.engines.redis.errors import RedisError, TimedOut, not_charged
 from headgate.engines.redis.overrides import AsyncRedisOverrides, OverrideRequestBuilder, OverrideScan
-from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
+from headgate.engines.redis.protocol import RedisRequest
 from headgate.engines.redis.quota_ledger import AsyncRedisLedger
 from headgate.engines.redis.server_address import ServerAddress
-from headgate.engines.redis.sync_engine import DEADLINE, GUARANTEE
-from headgate.engines.redis.topology import Topology, topology
-from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
+from headgate.engines.redis.server_engine import ServerEngine, ServerMeter
+from headgate.engines.url_options import DEFAULT_DEADLINE_S
+from headgate.errors import CorruptState, EngineUnavailable
 from headgate.flow import arun
 
 _PING = RedisRequest(protocol.command("PING"), None)
 _inherited_hooks: list[object] = []  # in a forked child: collecting them would wake the parent's loop
 
 
-class AsyncRedisEngine:
+class AsyncRedisEngine(ServerEngine):
     """Decides inside Redis or Valkey; calls that come together share a round trip."""
 
     def __init__(
-        self, url: str, *, prefix: str = "hg", clock: Clock | None = None, deadline: float = DEADLINE
+        self, url: str, *, prefix: str = "hg", clock: Clock | None = None, deadline: float = DEFAULT_DEADLINE_S
     ) -> None:
-        self.prefix = prefix
-        self.clock: Clock = clock or SystemClock()
-        self.deadline: float = deadline
-        self.topology: Topology = topology(url)
-        self._reported_grants: dict[str, GrantExpiries] = {}
+        super().__init__(url, prefix=prefix, clock=clock, deadline=deadline)
         self.only_server: ServerAddress | None = None if self.topology.can_fail_over else self.topology.node(b"")
         self.reset_after_fork()
         on_fork(self.reset_after_fork)
@@ -77,16 +72,10 @@ class AsyncRedisEngine:
     async def decide_all(
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]:
-        built = [(_redis_meter(meter).builder, key, cost) for meter, key, cost in charges]
-        now_us, deadline = self.clock.now_us(), shortest_deadline([meter for meter, _, _ in charges])
-        ask = with_deadline(self.ask, deadline)
-        if self.topology.any_keys_together:
-            return await arun(redirects.decide_all(ask, built, patience_us, now_us, commit))
-        flow = cross_slot.decide_by_slot(ask, self.ask_all, built, patience_us, now_us, commit, deadline)
         try:
-            return await arun(flow)
+            return await arun(self.decide_flow(charges, AsyncRedisMeter, patience_us, commit))
         except RedisError as error:
-            raise self._failure(error) from error
+            raise self.failure(error) from error
 
     def ask(self, request: RedisRequest, deadline: float | None = None) -> Awaitable[Any]:
         """Sends a request and returns the reply, within `deadline` seconds, at most the engine's own."""
@@ -127,9 +116,9 @@ class AsyncRedisEngine:
                 return await arun(flow)
         except TimeoutError:
             timed_out = TimedOut("no reply in time")
-            raise self._failure(timed_out) from timed_out
+            raise self.failure(timed_out) from timed_out
         except RedisError as error:
-            raise self._failure(error) from error
+            raise self.failure(error) from error
 
     def may_send_again(self, error: EngineUnavailable, address: ServerAddress) -> bool:
         """Returns whether the request was surely not charged, and may be sent again."""
@@ -179,14 +168,13 @@ class AsyncRedisEngine:
                 if self.topology.node(b"") is None:
                     await self._discover()
             except RedisError as error:
-                raise self._failure(error) from error
+                raise self.failure(error) from error
             return OverrideScan(builder, self.topology, self._ask_master, self.ask_all)
 
-        return AsyncRedisOverrides(builder, self.ask, open_scan, self._failure)
+        return AsyncRedisOverrides(builder, self.ask, open_scan, self.failure)
 
     def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> AsyncRedisLedger:
-        reported = self._reported_grants.setdefault(name, GrantExpiries())
-        return AsyncRedisLedger(self.ask, reported, self.prefix, limit, name, ttl_us, grace_us)
+        return AsyncRedisLedger(self.ask, self.reported_grants(name), self.prefix, limit, name, ttl_us, grace_us)
 
     async def _ask_master(self, address: ServerAddress, request: RedisRequest) -> Any:
         return await self._send(address, request, False)
@@ -218,7 +206,7 @@ class AsyncRedisEngine:
         batcher = batchers.get(address)
         if batcher is None:
             batcher = batchers[address] = AsyncBatcher(
-                loop, address, self.deadline, self._failure, self.late_replies.undo
+                loop, address, self.deadline, self.failure, self.late_replies.undo
             )
         return batcher
 
@@ -245,17 +233,6 @@ class AsyncRedisEngine:
         """Reports that this process shares the limits no more."""
         await self.ask(protocol.membership_request(self.prefix, "leave", member_id))
 
-    def shard(self, key: str) -> Hashable:
-        return 0 if self.topology.any_keys_together else self.topology.owner(keys.escape_key(key))
-
-    def guarantees(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
-        yield "engine", f"{self.topology.text}: {GUARANTEE}; no call waits longer than {self.deadline:g} s"
-
-    def _failure(self, error: RedisError) -> EngineUnavailable | CorruptState:
-        return engine_failure(
-            self.topology.text, self.prefix, error, self.topology.other_url, self.topology.without_tls
-        )
-
     def set_deadline(self, seconds: float) -> None:
         """Changes the engine's own deadline."""
         self.deadline = seconds
@@ -278,20 +255,14 @@ class AsyncRedisEngine:
         await asyncio.sleep(0)  # transports close in the next turn of the loop
 
 
-class AsyncRedisMeter:
+class AsyncRedisMeter(ServerMeter):
     """One limit, bound to the engine."""
 
     def __init__(
         self, engine: AsyncRedisEngine, limit: Limit, name: str, options: ChargeOptions | None = None
     ) -> None:
-        self.limit = limit
-        self.name = name
-        self.options = options
-        self.builder: RequestBuilder = RequestBuilder(limit, name, engine.prefix, options)
+        super().__init__(engine, limit, name, options)
         self._engine = engine
-        self._deadline = shortest_deadline([self])
-        self._ask = with_deadline(engine.ask, self._deadline)
-        self._now_us = engine.clock.now_us
         self._can_batch = (
             engine.topology.any_keys_together and not self.builder.calendar and not self.builder.has_rule_state
         )
@@ -345,17 +316,8 @@ class AsyncRedisMeter:
         await self._ask(self.builder.reset(key))
 
 
-class AsyncRedisSlotMeter:
+class AsyncRedisSlotMeter(ServerMeter):
     """The slots of one limit, bound to the engine."""
-
-    def __init__(
-        self, engine: AsyncRedisEngine, limit: Slots, name: str, options: ChargeOptions | None = None
-    ) -> None:
-        self.limit = limit
-        self.name = name
-        self.options = options
-        self.builder: RequestBuilder = RequestBuilder(limit, name, engine.prefix)
-        self._ask = with_deadline(engine.ask, shortest_deadline([self]))
 
     async def free(self, key: str) -> Outcome:
         return protocol.parse_outcome(await self._ask(self.builder.slots("peek", key)))
@@ -388,9 +350,3 @@ async def _close_at_loop_end(batchers: dict[ServerAddress, AsyncBatcher]) -> Asy
 def _has_reply(future: asyncio.Future[Any]) -> bool:
     """Returns whether the future has a result."""
     return future.done() and not future.cancelled() and future.exception() is None
-
-
-def _redis_meter(meter: AsyncMeter) -> AsyncRedisMeter:
-    if not isinstance(meter, AsyncRedisMeter):
-        raise InvalidCharge("A charge of another engine cannot be decided here.")
-    return meter

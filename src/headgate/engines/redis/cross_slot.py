@@ -31,7 +31,7 @@ from headgate.algorithms.decision import (
     OverriddenOutcome,
 )
 from headgate.engines.deadlines import shadow_timeout
-from headgate.engines.redis import keys, protocol
+from headgate.engines.redis import keys, protocol, take_all
 from headgate.engines.redis.errors import ClusterBusy, RedisError
 from headgate.engines.redis.protocol import BuiltCharge, RedisRequest
 from headgate.engines.redis.redirects import Ask, decide_all
@@ -94,13 +94,13 @@ def decide_across_slots(
 
     live = [[charge for charge in group if not charge[0].is_shadow] for group in groups]
     if not commit or sum(map(bool, live)) <= 1:
-        group_replies = yield from ask_groups(groups, protocol.COMMIT if commit else protocol.DRY_RUN)
+        group_replies = yield from ask_groups(groups, take_all.COMMIT if commit else take_all.DRY_RUN)
         return _outcomes(group_replies, groups, now_us, cross_slot=not commit)
-    prechecked = yield from ask_groups(groups, protocol.PRECHECK)
+    prechecked = yield from ask_groups(groups, take_all.PRECHECK)
     if not all(_passes(*pair) for pair in zip(prechecked, groups, strict=True)):
         return _outcomes(prechecked, groups, now_us)
     committing = [index for index, group in enumerate(live) if group]
-    committed = yield from ask_groups([live[index] for index in committing], protocol.COMMIT)
+    committed = yield from ask_groups([live[index] for index in committing], take_all.COMMIT)
     if not all(_passes(reply, live[index]) for index, reply in zip(committing, committed, strict=True)):
         live_groups = [live[index] for index in committing]
         yield from _undo_commits(ask_all, live_groups, committed, patience_us is not None, deadline)
@@ -123,17 +123,17 @@ def _ask_groups(
     waiting = dict.fromkeys(range(len(groups)), now_us)
     for _ in range(2):
         requests = [
-            protocol.take_all_request(groups[index], patience_us, at_us, mode) for index, at_us in waiting.items()
+            take_all.joint_request(groups[index], patience_us, at_us, mode) for index, at_us in waiting.items()
         ]
         replies = yield partial(ask_all, requests, [_deadline(groups[index], deadline) for index in waiting])
         outside: dict[int, int] = {}
         for index, reply in zip(waiting, replies, strict=True):
             if isinstance(reply, RedisError):
                 results[index] = reply
-            elif (server_us := protocol.any_outside_calendar_us(reply)) is not None:
+            elif (server_us := take_all.any_outside_calendar_us(reply)) is not None:
                 outside[index] = server_us
             else:
-                results[index] = protocol.parse_outcomes(reply, groups[index])
+                results[index] = take_all.parse_outcomes(reply, groups[index])
         waiting = outside
         if not waiting:
             break
@@ -156,7 +156,7 @@ def _undo_commits(
         if isinstance(group_reply, RedisError) or not _passes(group_reply, group):
             continue
         for index, (charge, outcome) in enumerate(zip(group, group_reply, strict=True)):
-            refunds.append(protocol.refund(charge, outcome, cancel))
+            refunds.append(take_all.refund(charge, outcome, cancel))
             refunded.append((group_reply, index))
     replies = yield partial(ask_all, refunds, [deadline] * len(refunds))
     for (group_reply, index), reply in zip(refunded, replies, strict=True):

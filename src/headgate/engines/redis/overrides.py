@@ -8,7 +8,7 @@ none is listed twice.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -122,13 +122,17 @@ class OverrideScan:
         return page
 
 
-class RedisOverrides:
-    """The overrides of one rule."""
+class _OverrideAccess:
+    """What both kinds of access share. `ask`, `open_scan` and `failure` are the engine's."""
 
     def __init__(
-        self, builder: OverrideRequestBuilder, ask: Ask, open_scan: Callable[[], OverrideScan], failure: Failure
+        self, builder: OverrideRequestBuilder, ask: Ask, open_scan: Callable[[], Any], failure: Failure
     ) -> None:
         self._builder, self._ask, self._open_scan, self._failure = builder, ask, open_scan, failure
+
+
+class RedisOverrides(_OverrideAccess):
+    """The overrides of one rule."""
 
     def set(self, key: str, limits: str, *, absent: bool = False, ttl: float | None = None) -> bool:
         return self._ask(self._builder.set(key, limits, absent, ttl)) is not None
@@ -155,17 +159,8 @@ class RedisOverrides:
                 remaining = None if remaining is None else remaining - 1
 
 
-class AsyncRedisOverrides:
+class AsyncRedisOverrides(_OverrideAccess):
     """The overrides of one rule, awaited."""
-
-    def __init__(
-        self,
-        builder: OverrideRequestBuilder,
-        ask: Ask,
-        open_scan: Callable[[], Awaitable[OverrideScan]],
-        failure: Failure,
-    ) -> None:
-        self._builder, self._ask, self._open_scan, self._failure = builder, ask, open_scan, failure
 
     async def set(self, key: str, limits: str, *, absent: bool = False, ttl: float | None = None) -> bool:
         return await self._ask(self._builder.set(key, limits, absent, ttl)) is not None

@@ -1,42 +1,32 @@
 """Packs requests to Redis as bytes and parses the replies. Pure.
 
 A request is packed by hand, because nearly all of it is fixed when the meter is made: only the key and, rarely,
-the cost change. On the wire -1 stands for "never" and "take", and -3 for "locked out"; neither leaves this file.
-
-The file is long for one reason: all formats of requests and replies are in one place.
+the cost change. On the wire -1 stands for "never" and "take"; it does not leave this file. (Several charges at
+once: take_all.py and take_together.py.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 from headgate.algorithms import ALGORITHMS
-from headgate.algorithms.decision import ALLOWED, AT_US, MARK, LockedOutcome, Outcome, OverriddenOutcome, Receipt
+from headgate.algorithms.decision import ALLOWED, AT_US, MARK, Outcome, Receipt
 from headgate.algorithms.limit import EXACT, Limit
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.calendar import resolve
-from headgate.engines import overrides
-from headgate.engines.charge_options import ChargeOptions, group_by_rule
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.pending_cancellations import QueuePlace
 from headgate.engines.port import Slot
 from headgate.engines.redis import keys as redis_keys
-from headgate.engines.redis.script_assembly import Script, algorithm_script, mixed_script, standalone_script
-from headgate.errors import CorruptState, InvalidRule
+from headgate.engines.redis.script_assembly import Script, algorithm_script, standalone_script
+from headgate.errors import InvalidRule
 from headgate.lazy import lazy_property
 from headgate.limit_syntax import parse
 
 _NEVER = -1
 _OUTSIDE_CALENDAR = -2
-_LOCKED_OUT = -3
-
-REQUEST_CACHE_SIZE = 1024  # packed requests of several charges
-DRY_RUN, COMMIT, PRECHECK = (
-    0,
-    1,
-    2,
-)  # of several charges: decided only; committed; checked before a commit elsewhere
 
 
 class RedisRequest(NamedTuple):
@@ -109,11 +99,6 @@ def parse_many(reply: list[Any]) -> list[Any]:
 def outside_calendar_us(reply: list[int]) -> int | None:
     """Returns the server's time if it lies outside of the calendar window that was sent, else None."""
     return reply[1] if reply[0] == _OUTSIDE_CALENDAR else None
-
-
-def any_outside_calendar_us(reply: list[Any]) -> int | None:
-    """Returns the server's time if that lies outside of the calendar windows of several charges, else None."""
-    return None if reply[0].__class__ is int else outside_calendar_us(reply[0])
 
 
 class RequestBuilder:
@@ -192,7 +177,10 @@ class RequestBuilder:
 
     def _cancel(self, key: str, cost: int, reply: list[int]) -> list[RedisRequest]:
         """Builds the requests that give a reservation back."""
-        return [cancel((self, key, cost), parse_outcome(reply))] if reply[0] == 1 and cost else []
+        if reply[0] != 1 or not cost:
+            return []
+        outcome = parse_outcome(reply)
+        return [self.refund(key, cost, Receipt.from_outcome(outcome, cost), True, outcome[AT_US])]
 
     @lazy_property
     def _take_many(self) -> tuple[Script, bytes, bytes, int]:
@@ -299,115 +287,6 @@ def _pace_of_name(name: str) -> int | str:
 
 
 BuiltCharge = tuple[RequestBuilder, str, int]
-
-
-def take_all_request(
-    charges: Sequence[BuiltCharge], patience_us: int | None, now_us: int, commit: int = COMMIT
-) -> RedisRequest:
-    """Builds one request for several charges; `commit` says what becomes of them."""
-    if patience_us is None and commit == COMMIT and _only_counts_of_one_algorithm(charges):
-        if charges[0][0].limit.algorithm == "fixed_window":  # calendar windows change with time
-            return _take_together_request(charges, now_us)
-        return _cached_take_together(tuple(charges))
-    script = mixed_script("take_all", {name for builder, _, _ in charges for name in builder.models})
-    key_args: list[bytes] = []
-    args = bulk_string_list(-1 if patience_us is None else patience_us, commit)
-    arg_count = len(args)
-    for part in group_by_rule(charges):
-        first, key, _ = part[0]
-        rule_keys, rule_args = first.rule_part(key, len(part))
-        key_args += rule_keys
-        args += rule_args
-        arg_count += len(rule_args)
-        for builder, key, cost in part:
-            key_args.append(builder.key(key))
-            args.append(builder.charge(min(cost, EXACT), now_us))
-            arg_count += 2 + len(builder.limit.args)
-    start = bulk_string_list("EVALSHA", script.sha, len(key_args))
-    arg_count += len(start) + len(key_args)
-    packed = b"".join([b"*%d\r\n" % arg_count, *start, *map(bulk, key_args), *args])
-    undo = partial(_cancel_all, charges) if patience_us is not None and commit == COMMIT else None
-    return RedisRequest(packed, script, redis_keys.escape_key(charges[0][1]), undo)
-
-
-def refund(charge: BuiltCharge, outcome: Outcome, cancel: bool) -> RedisRequest:
-    """Builds the refund of a charge that passed, with the numbers of the limit that decided."""
-    builder, key, cost = charge
-    decided_by = builder.with_limit(outcome.limit) if isinstance(outcome, OverriddenOutcome) else builder
-    return decided_by.refund(key, cost, Receipt.from_outcome(outcome, cost), cancel, outcome[AT_US])
-
-
-def cancel(charge: BuiltCharge, outcome: Outcome) -> RedisRequest:
-    """Builds the cancellation of a reservation."""
-    return refund(charge, outcome, cancel=True)
-
-
-def _cancel_all(charges: Sequence[BuiltCharge], reply: list[Any]) -> list[RedisRequest]:
-    """Builds the cancellations of reservations that were made together, the last one first."""
-    if any_outside_calendar_us(reply) is not None:
-        return []
-    decided = list(zip(charges, parse_outcomes(reply, charges), strict=True))
-    if not all(outcome[ALLOWED] or builder.is_shadow for (builder, _, _), outcome in decided):
-        return []
-    return [cancel(charge, outcome) for charge, outcome in reversed(decided) if outcome[ALLOWED] and charge[2]]
-
-
-def _only_counts_of_one_algorithm(charges: Sequence[BuiltCharge]) -> bool:
-    """Returns whether a smaller script can decide: all charges have one algorithm, and need nothing but their
-    counts."""
-    first = charges[0][0].plain_algorithm
-    return first is not None and [builder.plain_algorithm for builder, _, _ in charges].count(first) == len(
-        charges
-    )
-
-
-def _take_together_request(charges: Sequence[BuiltCharge], now_us: int) -> RedisRequest:
-    names = redis_keys.escape_keys([key for _, key, _ in charges])
-    script, start = _take_together_start(
-        charges[0][0].limit.algorithm, len(charges), len(charges[0][0].limit.args)
-    )
-    key_args = [builder.key_arg(name) for (builder, _, _), name in zip(charges, names, strict=True)]
-    args = [builder.take_args(cost, now_us) for builder, _, cost in charges]
-    return RedisRequest(b"".join([start, *key_args, *args]), script, names[0])
-
-
-@lru_cache(maxsize=REQUEST_CACHE_SIZE)
-def _cached_take_together(charges: tuple[BuiltCharge, ...]) -> RedisRequest:
-    """Caches packed requests: packing the same charges again costs more than the rest of the call."""
-    return _take_together_request(charges, 0)
-
-
-@cache
-def _take_together_start(algorithm: str, count: int, width: int) -> tuple[Script, bytes]:
-    script = algorithm_script("take_together", algorithm)
-    return script, b"*%d\r\n%b" % (3 + count * (2 + width), bulk_strings(("EVALSHA", script.sha, count)))
-
-
-def parse_outcomes(reply: list[Any], charges: Sequence[BuiltCharge]) -> list[Outcome]:
-    """Parses the reply to several charges: one row if all of one algorithm pass, or a row for each."""
-    if reply[0].__class__ is int:
-        at_us, *row = reply
-        columns = zip(row[::4], row[1::4], row[2::4], row[3::4], strict=True)
-        return [
-            (True, remaining, 0, reset_us, delay_us, at_us, mark)
-            for remaining, reset_us, delay_us, mark in columns
-        ]
-    return [_parse_charge(row, builder, key) for row, (builder, key, _) in zip(reply, charges, strict=True)]
-
-
-def _parse_charge(reply: list[Any], builder: RequestBuilder, key: str) -> Outcome:
-    if reply[0] == _LOCKED_OUT:
-        return LockedOutcome(parse_outcome(reply))
-    if len(reply) == 7:
-        return parse_outcome(reply)
-    *verdict, text = reply
-    try:
-        return overrides.overridden_outcome(parse_outcome(verdict), builder.limit, text.decode())
-    except (InvalidRule, UnicodeDecodeError) as error:
-        override = redis_keys.build_key(builder.override_head, key).decode()
-        raise CorruptState(
-            f"The override at {override} cannot be read: {error} Set it again, or unset it."
-        ) from None
 
 
 def parse_slot(reply: list[int]) -> Slot:

@@ -5,7 +5,7 @@ The server's clock decides. For what happens when a ledger is lost see engines/q
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from headgate.algorithms.limit import Limit
@@ -19,15 +19,23 @@ _NO_GRANT_YET = -1
 
 
 class _LedgerRequests(LedgerBase):
-    """Builds requests for both engines, and remembers the grants that were reported."""
+    """Builds requests for both engines, and remembers the grants that were reported. `ask` is the engine's."""
 
     def __init__(
-        self, reported: GrantExpiries, prefix: str, limit: Limit, name: str, ttl_us: int, grace_us: int
+        self,
+        ask: Callable[[RedisRequest], Any],
+        reported: GrantExpiries,
+        prefix: str,
+        limit: Limit,
+        name: str,
+        ttl_us: int,
+        grace_us: int,
     ) -> None:
         super().__init__(limit, name, ttl_us, grace_us)
         self._head = keys.key_head(prefix, "assignment", name)
         self._script = standalone_script("quota_ledger", "quota_grants")
         self._reported = reported
+        self._ask = ask
 
     def grant_request(self, key: str, holder: str, wanted: int | None, within_us: int) -> RedisRequest:
         wants = self.demand_in_grains(key, holder, wanted, within_us)
@@ -58,19 +66,6 @@ class _LedgerRequests(LedgerBase):
 class RedisLedger(_LedgerRequests):
     """The ledgers of one limit, on the server."""
 
-    def __init__(
-        self,
-        ask: Callable[[RedisRequest], Any],
-        reported: GrantExpiries,
-        prefix: str,
-        limit: Limit,
-        name: str,
-        ttl_us: int,
-        grace_us: int,
-    ) -> None:
-        super().__init__(reported, prefix, limit, name, ttl_us, grace_us)
-        self._ask = ask
-
     def grant(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
         return self.parse_grant(key, self._ask(self.grant_request(key, holder, wanted, within_us)))
 
@@ -80,19 +75,6 @@ class RedisLedger(_LedgerRequests):
 
 class AsyncRedisLedger(_LedgerRequests):
     """The ledgers of one limit, awaited."""
-
-    def __init__(
-        self,
-        ask: Callable[[RedisRequest], Awaitable[Any]],
-        reported: GrantExpiries,
-        prefix: str,
-        limit: Limit,
-        name: str,
-        ttl_us: int,
-        grace_us: int,
-    ) -> None:
-        super().__init__(reported, prefix, limit, name, ttl_us, grace_us)
-        self._ask = ask
 
     async def grant(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
         return self.parse_grant(key, await self._ask(self.grant_request(key, holder, wanted, within_us)))

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from headgate.algorithms.decision import Outcome, Receipt
-from headgate.engines.redis import protocol
+from headgate.engines.redis import protocol, take_all
 from headgate.engines.redis.errors import (
     ClusterBusy,
     ConnectFailed,
@@ -100,11 +100,11 @@ def decide_all(
     ask: Ask, charges: Sequence[BuiltCharge], patience_us: int | None, now_us: int, commit: bool = True
 ) -> Flow[list[Outcome]]:
     """Decides several charges by one script."""
-    mode = protocol.COMMIT if commit else protocol.DRY_RUN
-    reply = yield partial(ask, protocol.take_all_request(charges, patience_us, now_us, mode))
-    if (server_us := protocol.any_outside_calendar_us(reply)) is not None:
-        reply = yield partial(ask, protocol.take_all_request(charges, patience_us, server_us, mode))
-    return protocol.parse_outcomes(reply, charges)
+    mode = take_all.COMMIT if commit else take_all.DRY_RUN
+    reply = yield partial(ask, take_all.joint_request(charges, patience_us, now_us, mode))
+    if (server_us := take_all.any_outside_calendar_us(reply)) is not None:
+        reply = yield partial(ask, take_all.joint_request(charges, patience_us, server_us, mode))
+    return take_all.parse_outcomes(reply, charges)
 
 
 def refund(

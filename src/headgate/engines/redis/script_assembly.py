@@ -29,9 +29,6 @@ _MODELS = next(
 # The storage of each algorithm's state, where it is not one string.
 _STORAGES = {"sliding_log": "log_storage"}
 
-# Commands that run so often that for a state in one string there is a version with the storage inlined.
-_INLINED = ("take", "take_many", "take_calls")
-
 
 class Script:
     """A Lua script, and the SHA1 under which the server finds it."""
@@ -47,12 +44,11 @@ class Script:
 
 @cache
 def algorithm_script(command: str, algorithm: str) -> Script:
-    """Assembles a command on one key, for one algorithm."""
-    commands = [_STORAGES.get(algorithm, "string_storage"), command]
-    if commands[0] == "string_storage" and command in _INLINED:
-        commands = [f"{command}_string"]
+    """Assembles a command on keys of one algorithm."""
+    assert command != "take_calls" or fits_one_string(algorithm), "take_calls reads states that fit one string"
     model = _without_other_commands(command, _model_source(algorithm))
-    sources = [_WRONG_VALUE, model, *(_command_source(name) for name in commands)]
+    storage = _command_source(_STORAGES.get(algorithm, "string_storage"))
+    sources = (_WRONG_VALUE, model, storage, _command_source(command))
     return Script(
         "\n".join(_inline_module(source) for source in sources).replace("model.width", _limit_width(model))
     )

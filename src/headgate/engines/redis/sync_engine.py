@@ -8,7 +8,7 @@ either.
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import repeat
@@ -18,42 +18,35 @@ from typing import Any
 from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
-from headgate.clock import Clock, SystemClock
+from headgate.clock import Clock
 from headgate.engines.charge_options import ChargeOptions
-from headgate.engines.deadlines import shortest_deadline, with_deadline
+from headgate.engines.deadlines import with_deadline
 from headgate.engines.fork_reset import on_fork
 from headgate.engines.layers.fallback.membership import MEMBER_TTL_US
 from headgate.engines.port import Meter, Slot
-from headgate.engines.quota_ledger import GrantExpiries
-from headgate.engines.redis import cross_slot, keys, protocol, redirects
-from headgate.engines.redis.errors import NoScript, RedisError, engine_failure, not_charged
+from headgate.engines.redis import protocol, redirects
+from headgate.engines.redis.errors import NoScript, RedisError, not_charged
 from headgate.engines.redis.overrides import OverrideRequestBuilder, OverrideScan, RedisOverrides
 from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
 from headgate.engines.redis.quota_ledger import RedisLedger
 from headgate.engines.redis.server_address import ServerAddress
+from headgate.engines.redis.server_engine import ServerEngine, ServerMeter
 from headgate.engines.redis.sync_late_replies import SyncLateReplies
 from headgate.engines.redis.sync_pool import ConnectionPool
-from headgate.engines.redis.topology import Topology, topology
 from headgate.engines.url_options import DEFAULT_DEADLINE_S
-from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
+from headgate.errors import CorruptState, EngineUnavailable
 from headgate.flow import run
 
 UNDO_TIMEOUT_S = 5.0  # the least time for giving back what came too late
-DEADLINE = DEFAULT_DEADLINE_S  # the default seconds that a request may take
-GUARANTEE = "decided there, by one script and the server's clock, the same for every process"
 
 
-class RedisEngine:
+class RedisEngine(ServerEngine):
     """Decides inside Redis or Valkey, by one EVALSHA for each request."""
 
     def __init__(
-        self, url: str, *, prefix: str = "hg", clock: Clock | None = None, deadline: float = DEADLINE
+        self, url: str, *, prefix: str = "hg", clock: Clock | None = None, deadline: float = DEFAULT_DEADLINE_S
     ) -> None:
-        self.prefix = prefix
-        self.clock: Clock = clock or SystemClock()
-        self.deadline: float = deadline
-        self.topology: Topology = topology(url)
-        self._reported_grants: dict[str, GrantExpiries] = {}
+        super().__init__(url, prefix=prefix, clock=clock, deadline=deadline)
         self._pools: dict[ServerAddress, ConnectionPool] = {}
         only_pool = None if self.topology.can_fail_over else self.topology.node(b"")
         self.only_pool: ConnectionPool | None = None if only_pool is None else self.pool(only_pool)
@@ -71,16 +64,10 @@ class RedisEngine:
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]:
-        built = [(_redis_meter(meter).builder, key, cost) for meter, key, cost in charges]
-        now_us, deadline = self.clock.now_us(), shortest_deadline(meter for meter, _, _ in charges)
-        ask = with_deadline(self.ask, deadline)
-        if self.topology.any_keys_together:
-            return run(redirects.decide_all(ask, built, patience_us, now_us, commit))
-        flow = cross_slot.decide_by_slot(ask, self.ask_all, built, patience_us, now_us, commit, deadline)
         try:
-            return run(flow)
+            return run(self.decide_flow(charges, RedisMeter, patience_us, commit))
         except RedisError as error:
-            raise self._failure(error) from error
+            raise self.failure(error) from error
 
     def take(
         self,
@@ -100,7 +87,7 @@ class RedisEngine:
             return outcome
         except RedisError as error:
             if not not_charged(error):
-                raise self._failure(error) from error
+                raise self.failure(error) from error
             load_first = isinstance(error, NoScript)
         return protocol.parse_outcome(
             self._ask_with_redirects(builder.decide(key, cost, None, 0), deadline_at, load_first)
@@ -123,7 +110,7 @@ class RedisEngine:
             except RedisError as error:
                 if not not_charged(error):
                     self.topology.suspect(pool.address)
-                    raise self._failure(error) from error
+                    raise self.failure(error) from error
                 # Load it before the next attempt: with slow replies there is no time for a third one.
                 load_first = isinstance(error, NoScript)
         return self._ask_with_redirects(request, deadline_at, load_first)
@@ -151,7 +138,7 @@ class RedisEngine:
             )
             return run(flow)
         except RedisError as error:
-            raise self._failure(error) from error
+            raise self.failure(error) from error
 
     def _ask_in_background(self, request: RedisRequest) -> Any:
         """Sends a request that no caller waits for: it may take longer than the engine's deadline."""
@@ -177,7 +164,7 @@ class RedisEngine:
             for address in self.topology.servers:
                 self.pool(address).ask(request.packed, time.monotonic() + self.deadline)
         except RedisError as error:
-            raise self._failure(error) from error
+            raise self.failure(error) from error
 
     def overrides(self, rule: str) -> RedisOverrides:
         builder = OverrideRequestBuilder(rule, self.prefix)
@@ -186,14 +173,13 @@ class RedisEngine:
             try:
                 self._discover(b"", time.monotonic() + self.deadline)
             except RedisError as error:
-                raise self._failure(error) from error
+                raise self.failure(error) from error
             return OverrideScan(builder, self.topology, self._ask_at, self.ask_all)
 
-        return RedisOverrides(builder, self.ask, open_scan, self._failure)
+        return RedisOverrides(builder, self.ask, open_scan, self.failure)
 
     def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> RedisLedger:
-        reported = self._reported_grants.setdefault(name, GrantExpiries())
-        return RedisLedger(self.ask, reported, self.prefix, limit, name, ttl_us, grace_us)
+        return RedisLedger(self.ask, self.reported_grants(name), self.prefix, limit, name, ttl_us, grace_us)
 
     def _ask_at(self, address: ServerAddress, request: RedisRequest) -> Any:
         return self.pool(address).ask_queued(request.packed, time.monotonic() + self.deadline)
@@ -231,17 +217,6 @@ class RedisEngine:
         """Reports that this process shares the limits no more."""
         self.ask(protocol.membership_request(self.prefix, "leave", member_id))
 
-    def shard(self, key: str) -> Hashable:
-        return 0 if self.topology.any_keys_together else self.topology.owner(keys.escape_key(key))
-
-    def guarantees(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
-        yield "engine", f"{self.topology.text}: {GUARANTEE}; no call waits longer than {self.deadline:g} s"
-
-    def _failure(self, error: RedisError) -> EngineUnavailable | CorruptState:
-        return engine_failure(
-            self.topology.text, self.prefix, error, self.topology.other_url, self.topology.without_tls
-        )
-
     def set_deadline(self, seconds: float) -> None:
         """Changes the engine's own deadline."""
         self.deadline = seconds
@@ -276,17 +251,12 @@ def _halfway_to(deadline_at: float) -> float:
     return (time.monotonic() + deadline_at) / 2
 
 
-class RedisMeter:
+class RedisMeter(ServerMeter):
     """One limit, bound to the engine."""
 
     def __init__(self, engine: RedisEngine, limit: Limit, name: str, options: ChargeOptions | None = None) -> None:
-        self.limit = limit
-        self.name = name
-        self.options = options
-        self.builder: RequestBuilder = RequestBuilder(limit, name, engine.prefix, options)
-        self._ask = with_deadline(engine.ask, shortest_deadline([self]))
-        self._take = with_deadline(engine.take, shortest_deadline([self]))
-        self._now_us = engine.clock.now_us
+        super().__init__(engine, limit, name, options)
+        self._take = with_deadline(engine.take, self._deadline)
         self._only_pool = None if self.builder.calendar or self.builder.has_rule_state else engine.only_pool
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
@@ -305,15 +275,8 @@ class RedisMeter:
         self._ask(self.builder.reset(key))
 
 
-class RedisSlotMeter:
+class RedisSlotMeter(ServerMeter):
     """The slots of one limit, bound to the engine."""
-
-    def __init__(self, engine: RedisEngine, limit: Slots, name: str, options: ChargeOptions | None = None) -> None:
-        self.limit = limit
-        self.name = name
-        self.options = options
-        self.builder: RequestBuilder = RequestBuilder(limit, name, engine.prefix)
-        self._ask = with_deadline(engine.ask, shortest_deadline([self]))
 
     def free(self, key: str) -> Outcome:
         return protocol.parse_outcome(self._ask(self.builder.slots("peek", key)))
@@ -332,9 +295,3 @@ class RedisSlotMeter:
 
     def reset(self, key: str) -> None:
         self._ask(self.builder.slots("reset", key))
-
-
-def _redis_meter(meter: Meter) -> RedisMeter:
-    if not isinstance(meter, RedisMeter):
-        raise InvalidCharge("A charge of another engine cannot be decided here.")
-    return meter

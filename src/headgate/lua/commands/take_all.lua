@@ -11,7 +11,7 @@
 --            for each charge: algorithm, cost, the numbers of the limit
 -- returns  for each charge the reply of a take. If another charge refused, or nothing was to be committed, a charge
 --          that would have passed returns allowed and the state without it, because nothing was taken. A part that is
---          locked out returns -3 for allowed. An eighth element is the text of the override that decided.
+--          locked out returns -3 for allowed. An eighth element is the line of the override that decided.
 --
 -- A part that its own limits refuse counts one refusal. An override has a line for each limit, in their order:
 -- algorithm, numbers, "|" and its text; "calendar" and an amount for a calendar window, whose edges are those of the
@@ -64,13 +64,14 @@ while ARGV[arg_index] do
       local charge = { key = KEYS[key_index], model = model, storage = storage, cost = cost, limit = limit }
       if override then
         local algorithm, numbers, text = override()
+        local line = algorithm and algorithm .. " " .. numbers .. "|" .. text
         if algorithm == name then
           local limit_args = {}
           for arg in string.gmatch(numbers, "%S+") do limit_args[#limit_args + 1] = tonumber(arg) and arg end
           if #limit_args ~= model.width then return wrong_value(override_key) end
-          charge.limit, charge.text = model.limit(limit_args, 1), text
+          charge.limit, charge.override = model.limit(limit_args, 1), line
         elseif algorithm == "calendar" and limit.period_us == 0 then
-          limit.amount, charge.text = tonumber(numbers), text
+          limit.amount, charge.override = tonumber(numbers), line
           if not limit.amount then return wrong_value(override_key) end
         elseif not algorithm then
           override = nil
@@ -104,7 +105,7 @@ for _, part in ipairs(parts) do
         verdicts[i], charge.after = charge.model.decide(charge.limit, charge.before, now_us, 0, -1)
         verdicts[i][1], verdicts[i][3] = 1, 0
       end
-      if charge.text then verdicts[i][8] = charge.text end
+      verdicts[i][8] = charge.override
       if commits and charge.after ~= charge.before then
         charge.storage.save(charge.key, charge.limit, charge.after, now_us)
       end

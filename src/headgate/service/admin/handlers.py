@@ -40,7 +40,6 @@ class AdminHandlers:
         limiter, engine = self._limiter, self._limiter.engine
         watcher = limiter.watcher
         version = None if watcher is None else watcher.current_text
-        shards = [(name, engine.state(name).value) for name in tuple(getattr(engine, "shards", ()))]
         return schema.WorkerStatus(
             version=headgate.__version__,
             pid=os.getpid(),
@@ -52,8 +51,8 @@ class AdminHandlers:
             source_away=watcher is not None and watcher.source_unavailable,
             refused_changes=limiter.refused_changes,
             refused_why=None if watcher is None else watcher.error,
-            degraded=[schema.DegradedShard(str(name), state) for name, state in shards if state != "closed"],
-            degraded_decisions=getattr(engine, "degraded_count", 0),
+            degraded=[schema.DegradedShard(str(name), state) for name, state in engine.degraded_shards()],
+            degraded_decisions=engine.degraded_count,
         )
 
     async def close(self) -> None:

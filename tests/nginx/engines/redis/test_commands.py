@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headgate.algorithms.decision import Receipt
 from headgate.algorithms.lockout import Lockout
 from headgate.engines.charge_options import ChargeOptions
-from headgate.engines.redis import protocol
+from headgate.engines.redis import take_all
 from headgate.engines.redis.protocol import RequestBuilder
 from headgate.engines.redis.script_assembly import algorithm_script, mixed_script
 from tests.nginx.engines.redis.redis_harness import NginxRedisEngine, RedisDriverNginx
@@ -51,7 +51,7 @@ def test_together(
     engine: NginxRedisEngine, questions: dict[str, RequestBuilder], charges: Any, commit: int
 ) -> None:
     asked = [(questions[name], key, cost) for name, key, cost in charges]
-    said = protocol.take_all_request(asked, None, 0, commit)
+    said = take_all.joint_request(asked, None, 0, commit)
     assert said.script is not None
     plain = {name for name, _, _ in charges} <= {"plain", "too"} or charges[0][0] in ("other", "log")
     alike = commit == 1 and plain and len({each.limit.algorithm for each, _, _ in asked}) == 1
@@ -71,7 +71,7 @@ def test_together_where_all_are_alike(
     engine: NginxRedisEngine, questions: dict[str, RequestBuilder], charges: Any
 ) -> None:
     asked = [(questions[name], key, cost) for name, key, cost in charges]
-    said = protocol.take_all_request(asked, None, 0)
+    said = take_all.joint_request(asked, None, 0)
     script = algorithm_script("take_together", "token_bucket")
     found = engine.do("together", charges=engine.charges(*charges), sha=script.sha, commit=1, alike=True)
     assert said.script is script

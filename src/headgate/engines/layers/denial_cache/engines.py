@@ -43,7 +43,6 @@ from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions
-from headgate.engines.deadlines import set_deadline
 from headgate.engines.fork_reset import on_fork
 from headgate.engines.layers.denial_cache.denial_table import DenialTable
 from headgate.engines.port import (
@@ -56,14 +55,13 @@ from headgate.engines.port import (
     Meter,
     SlotMeter,
 )
+from headgate.engines.stack import EngineLayer
 from headgate.errors import InvalidCharge
 from headgate.flow import Flow, arun, run
 
 
-class _DenialCache:
+class _DenialCache(EngineLayer):
     """The base of both engines: the table, and the clock of its lookups."""
-
-    inner: Any
 
     def __init__(self, entries: int, clock: Clock | None) -> None:
         self.clock: Clock = clock or SystemClock()
@@ -81,9 +79,6 @@ class _DenialCache:
             "a refusal is repeated here for at most min(retry_after, 1 s): never more than the limit is "
             "admitted, and units that another process frees meanwhile are refused for at most that long",
         )
-
-    def set_deadline(self, seconds: float) -> None:
-        set_deadline(self.inner, seconds)
 
     def reset_after_fork(self) -> None:
         """Drops all cached refusals in a forked child."""

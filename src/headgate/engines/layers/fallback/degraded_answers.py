@@ -25,9 +25,9 @@ from headgate.algorithms.limit import SECOND, Limit
 from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.layers.fallback.description import describe_share
-from headgate.engines.layers.fallback.limit_share import MemberPosition
 from headgate.engines.layers.fallback.membership import MembershipState
 from headgate.engines.layers.fallback.settlement import MeterCharge, Settlement
+from headgate.engines.port import MemberPosition
 from headgate.engines.url_options import FALLBACKS, FallbackMode
 from headgate.errors import EngineUnavailable, InvalidRule
 

@@ -30,7 +30,7 @@ from typing import Any
 from headgate.algorithms.decision import REMAINING, DegradedOutcome, Outcome, Receipt
 from headgate.algorithms.limit import SECOND, Limit
 from headgate.clock import Clock
-from headgate.engines.deadlines import set_deadline, shortest_deadline
+from headgate.engines.deadlines import shortest_deadline
 from headgate.engines.layers.fallback.breaker import (
     ASK,
     CLOSED,
@@ -113,6 +113,11 @@ class Fallback(DegradedAnswers):
         part = self.shards.get(shard)
         return CLOSED if part is None else part.phase(self.clock.now_us())
 
+    def degraded_shards(self) -> list[tuple[Hashable, str]]:
+        """Returns the parts of the engine whose breaker is not closed, each with its state."""
+        states = [(name, self.state(name)) for name in tuple(self.shards)]
+        return [(name, state.value) for name, state in states if state is not CLOSED]
+
     def overrides(self, rule: str) -> Any:
         return self.inner.overrides(rule)
 
@@ -121,7 +126,7 @@ class Fallback(DegradedAnswers):
 
     def set_deadline(self, seconds: float) -> None:
         self.settle_wait_us: int = round(seconds * SECOND) // 4
-        set_deadline(self.inner, seconds)
+        self.inner.set_deadline(seconds)
 
     def number(self, limit: Limit, name: str) -> int:
         """Returns one number for all meters that share their counts."""

@@ -31,9 +31,6 @@ from __future__ import annotations
 
 from headgate.algorithms.limit import Limit
 
-# How many members share the limits, and the rank among them, if it is known.
-MemberPosition = tuple[int, int | None]
-
 
 def share(limit: Limit, count: int, rank: int | None) -> Limit | None:
     """Returns the share of the member of this rank, counted from 0, among `count`; None if there is none for it. A

@@ -39,7 +39,7 @@ from typing import Any
 from weakref import WeakSet, ref
 
 from headgate.engines.fork_reset import on_fork
-from headgate.engines.layers.fallback.limit_share import MemberPosition
+from headgate.engines.port import MemberPosition
 from headgate.errors import CorruptState, EngineUnavailable
 
 HEARTBEAT_INTERVAL_S = 1.0

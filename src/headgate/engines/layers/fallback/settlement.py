@@ -17,7 +17,15 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any
 
-from headgate.algorithms.decision import ALLOWED, REMAINING, RESET_AFTER_US, RETRY_AFTER_US, Outcome, Receipt
+from headgate.algorithms.decision import (
+    ALLOWED,
+    REMAINING,
+    RESET_AFTER_US,
+    RETRY_AFTER_US,
+    Outcome,
+    OverriddenOutcome,
+    Receipt,
+)
 from headgate.algorithms.limit import Limit
 from headgate.clock import Clock
 from headgate.engines.layers.fallback.breaker import ASK, BreakerRoute
@@ -153,7 +161,9 @@ class Settlement:
     def _limit(self, meter: Any, tag: Tag) -> Limit:
         """Returns the limit that the engine last decided by."""
         recent = self.recent.get(tag)
-        limit: Limit = meter.limit if recent is None else getattr(recent[0], "limit", meter.limit)
+        if recent is not None and isinstance(recent[0], OverriddenOutcome):
+            return recent[0].limit
+        limit: Limit = meter.limit
         return limit
 
     def _remaining(self, limit: Limit, tag: Tag, now_us: int) -> int:

@@ -54,13 +54,13 @@ from headgate.algorithms.limit import SECOND, Limit, check_whole
 from headgate.algorithms.slots import Slots
 from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions
-from headgate.engines.deadlines import set_deadline
 from headgate.engines.fork_reset import on_fork
 from headgate.engines.layers.prefetch.hot_keys import HotKeys, PrefetchFlows, PrefetchHold
 from headgate.engines.layers.prefetch.prefetched_units import PrefetchedUnits, PrefetchTable, max_prefetch
 from headgate.engines.layers.prefetch.return_thread import MIN_WAKE_US, ReturnThread
 from headgate.engines.memory.engine import Decide
 from headgate.engines.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
+from headgate.engines.stack import EngineLayer
 from headgate.errors import InvalidCharge
 from headgate.flow import Flow, arun, run
 
@@ -86,10 +86,8 @@ def guarantee(limit: Limit, *, hold_us: int = HOLD_US, units: int | None = None,
     )
 
 
-class _PrefetchBase:
+class _PrefetchBase(EngineLayer):
     """The base of both engines: the batches they hold, and the options that allow them."""
-
-    inner: Any
 
     def __init__(self, hold_us: int | None, units: int | None, clock: Clock | None) -> None:
         self.clock: Clock = clock or SystemClock()
@@ -135,9 +133,6 @@ class _PrefetchBase:
 
     def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Any:
         return self.inner.quota_ledger(limit, name, ttl_us, grace_us)
-
-    def set_deadline(self, seconds: float) -> None:
-        set_deadline(self.inner, seconds)
 
 
 class ExactMeter:

@@ -53,8 +53,7 @@ local function encode_options(encoding, options, prefix)
   end
   if options.overrides then
     letters = letters .. "o"
-    encoding.override = keys.head(prefix, "override", options.rule)
-    encoding.extra_heads[#encoding.extra_heads + 1] = encoding.override
+    encoding.extra_heads[#encoding.extra_heads + 1] = keys.head(prefix, "override", options.rule)
   end
   args[1] = letters
   encoding.option_args, encoding.option_arg_count = bulks(args), #args

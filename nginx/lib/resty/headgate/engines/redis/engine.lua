@@ -5,16 +5,16 @@
 --   :decide(charges, commit, deadline)       an outcome for each charge; commit 1, or 0 to peek
 --   :take(charge, deadline)                  the outcome of one
 --   :refund(charge, outcome, deadline)       refunds that charge; the outcome after it
---   :override(charge, text, deadline)        the numbers of its key's override of this text; false if it has none
+--   :override(limit, line, at_us)            the numbers and the text of the override that decided a charge
 --   :acquire(charge, deadline)               a slot: an outcome, of which mark is the fence
 --   :renew(charge, fence, deadline), :release(charge, fence, deadline)          whether that lease was still held
 --   :command(args, tag, deadline)            a plain command; `tag` determines the slot, if it is not the first key
 --   :run_script(name, key, args, tag, deadline)  one of the bundle's scripts on another key: membership
 --   :shard(key)                              the shard of the server that owns a key
 --
--- All but open, use and shard wait for a socket: they can be called where nginx lets Lua wait (rewrite, access,
--- content, timers) and not elsewhere (log, header filters). A deadline is seconds for everything together, and never
--- more than the URL's. A failed call returns nil and a Failure.
+-- All but open, use, override and shard wait for a socket: they can be called where nginx lets Lua wait (rewrite,
+-- access, content, timers) and not elsewhere (log, header filters). A deadline is seconds for everything together, and
+-- never more than the URL's. A failed call returns nil and a Failure.
 --
 -- Laws (tests/nginx/engines/redis): a single charge without lockout and overrides is one take; several of one
 -- algorithm, without options, are as many takes in one script; all others are decided together by the smallest script
@@ -264,29 +264,18 @@ function Engine:take(charge, deadline)
   return outcomes and outcomes[1], failure
 end
 
--- Reads the numbers of an override of this text; false if it has changed meanwhile, nil if there is no reply.
-local function read_override(self, charge, key_text, text, deadline_at, at_us)
-  local encoding, limit = charge.bound_limit.redis, charge.bound_limit.limit
-  local request = { packed = resp.command { "GET", encoding.override .. key_text .. "}" } }
-  local reply = self:request(request, nil, key_text, deadline_at)
-  if reply == nil then return nil end
-  for algorithm, numbers, override_text in string.gmatch(reply or "", "([%w_]+) ([^|\n]*)|([^\n]*)") do
-    if override_text == text and algorithm == limit.algorithm then
-      local list = {}
-      for number in string.gmatch(numbers, "%S+") do list[#list + 1] = number end
-      return list
-    elseif override_text == text and algorithm == "calendar" and encoding.calendar then
-      local list = { unpack(self:numbers(limit, at_us)) }
-      list[1] = numbers
-      return list
-    end
+-- Returns the numbers and the text of the override that decided a charge under this limit; `line` is the eighth element
+-- of the outcome.
+function Engine:override(limit, line, at_us)
+  local algorithm, numbers, text = string.match(line, "^([%w_]+) ([^|]*)|(.*)$")
+  local list = {}
+  if algorithm == "calendar" then
+    list = { unpack(self:numbers(limit, at_us or now_us())) }
+    list[1] = numbers
+  else
+    for number in string.gmatch(numbers, "%S+") do list[#list + 1] = number end
   end
-  return false
-end
-
-function Engine:override(charge, text, deadline)
-  if not encoding_of(self, charge.bound_limit) then return nil end
-  return read_override(self, charge, escaped(charge.key), text, deadline_at_of(self, deadline), now_us())
+  return list, text
 end
 
 -- Refunds a charge; or nil and a failure (not explained yet).
@@ -296,8 +285,12 @@ function Engine:refund_until(charge, outcome, deadline_at)
   if not encoding then return nil, no_script end
   local key_text, at_us = escaped(charge.key), now_us()
   for _ = 1, 2 do
-    local numbers = outcome[8] and read_override(self, charge, key_text, outcome[8], deadline_at, at_us)
-    if not numbers and encoding.calendar then numbers = self:numbers(bound_limit.limit, at_us) end
+    local numbers
+    if outcome[8] then
+      numbers = self:override(bound_limit.limit, outcome[8], at_us)
+    elseif encoding.calendar then
+      numbers = self:numbers(bound_limit.limit, at_us)
+    end
     local request = { packed = commands.refund(charge, key_text, outcome, numbers) }
     local reply, failure = self:request(request, encoding.refund_sha, key_text, deadline_at)
     if type(reply) ~= "table" then return nil, failure or not_a_decision() end

@@ -1,0 +1,95 @@
+"""What the sync and the async engine share: the servers, the deadline, and how both are described.
+
+Meters share the limit with its requests. An engine adds only how it sends a request and waits for the reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+from headgate.algorithms.decision import Outcome
+from headgate.algorithms.limit import Limit
+from headgate.clock import Clock, SystemClock
+from headgate.engines.charge_options import ChargeOptions
+from headgate.engines.deadlines import shortest_deadline, with_deadline
+from headgate.engines.quota_ledger import GrantExpiries
+from headgate.engines.redis import cross_slot, keys, redirects
+from headgate.engines.redis.errors import RedisError, engine_failure
+from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
+from headgate.engines.redis.topology import Topology, topology
+from headgate.engines.stack import InnermostEngine
+from headgate.engines.url_options import DEFAULT_DEADLINE_S
+from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
+from headgate.flow import Flow
+
+GUARANTEE = "decided there, by one script and the server's clock, the same for every process"
+
+
+class ServerEngine(InnermostEngine):
+    """An engine that decides inside Redis or Valkey."""
+
+    def __init__(
+        self, url: str, *, prefix: str = "hg", clock: Clock | None = None, deadline: float = DEFAULT_DEADLINE_S
+    ) -> None:
+        self.prefix = prefix
+        self.clock: Clock = clock or SystemClock()
+        self.deadline: float = deadline
+        self.topology: Topology = topology(url)
+        self._reported_grants: dict[str, GrantExpiries] = {}
+
+    def ask(self, request: RedisRequest, deadline: float | None = None) -> Any:
+        """Sends a request and returns the reply, within `deadline` seconds, at most the engine's own."""
+        raise NotImplementedError
+
+    def ask_all(self, requests: Sequence[RedisRequest], deadlines: Sequence[float | None] = ()) -> Any:
+        """Sends several requests at once, to several servers; an error takes the place of a reply."""
+        raise NotImplementedError
+
+    def shard(self, key: str) -> Hashable:
+        return 0 if self.topology.any_keys_together else self.topology.owner(keys.escape_key(key))
+
+    def guarantees(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
+        yield "engine", f"{self.topology.text}: {GUARANTEE}; no call waits longer than {self.deadline:g} s"
+
+    def reported_grants(self, name: str) -> GrantExpiries:
+        """Returns the grants of a limit that this process has reported."""
+        return self._reported_grants.setdefault(name, GrantExpiries())
+
+    def decide_flow(
+        self,
+        charges: Sequence[tuple[Any, str, int]],
+        kind: type[ServerMeter],
+        patience_us: int | None,
+        commit: bool,
+    ) -> Flow[list[Outcome]]:
+        """Returns the flow that decides charges together; their meters are of this kind."""
+        built = [(meter.builder, key, cost) for meter, key, cost in charges if isinstance(meter, kind)]
+        if len(built) != len(charges):
+            raise InvalidCharge("A charge of another engine cannot be decided here.")
+        now_us, deadline = self.clock.now_us(), shortest_deadline([meter for meter, _, _ in charges])
+        ask = with_deadline(self.ask, deadline)
+        if self.topology.any_keys_together:
+            return redirects.decide_all(ask, built, patience_us, now_us, commit)
+        return cross_slot.decide_by_slot(ask, self.ask_all, built, patience_us, now_us, commit, deadline)
+
+    def failure(self, error: RedisError) -> EngineUnavailable | CorruptState:
+        """Returns the error that callers get."""
+        return engine_failure(
+            self.topology.text, self.prefix, error, self.topology.other_url, self.topology.without_tls
+        )
+
+
+class ServerMeter:
+    """A limit bound to a server, with the requests about it."""
+
+    def __init__(
+        self, engine: ServerEngine, limit: Limit, name: str, options: ChargeOptions | None = None
+    ) -> None:
+        self.limit = limit
+        self.name = name
+        self.options = options
+        self.builder: RequestBuilder = RequestBuilder(limit, name, engine.prefix, options)
+        self._deadline = shortest_deadline([self])
+        self._ask = with_deadline(engine.ask, self._deadline)
+        self._now_us = engine.clock.now_us

@@ -1,0 +1,59 @@
+"""The place of an engine in a stack: the innermost one decides, a layer passes on what it does not do itself."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+from headgate.algorithms.limit import Limit
+from headgate.engines.port import MemberPosition
+
+
+class InnermostEngine:
+    """An engine with nothing inside it, and no breaker: it answers or raises."""
+
+    inner: None = None
+    degraded_count: int = 0
+
+    def guarantees(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
+        """Yields nothing, unless the engine has something to say."""
+        yield from ()
+
+    def set_deadline(self, seconds: float) -> None:
+        """Does nothing, unless the engine waits for a server."""
+
+    def count_members(self) -> None:
+        """Does nothing: only a fallback shares limits among processes."""
+
+    def member_position(self) -> MemberPosition:
+        """Returns the position of a process that shares its limits with no other."""
+        return 1, 0
+
+    def degraded_shards(self) -> Sequence[tuple[Hashable, str]]:
+        """Returns none: only a fallback has breakers."""
+        return ()
+
+
+class EngineLayer:
+    """A layer that leaves everything but decisions to the engine inside it."""
+
+    inner: Any
+
+    @property
+    def degraded_count(self) -> int:
+        count: int = self.inner.degraded_count
+        return count
+
+    def set_deadline(self, seconds: float) -> None:
+        self.inner.set_deadline(seconds)
+
+    def count_members(self) -> None:
+        self.inner.count_members()
+
+    def member_position(self) -> MemberPosition:
+        position: MemberPosition = self.inner.member_position()
+        return position
+
+    def degraded_shards(self) -> Sequence[tuple[Hashable, str]]:
+        shards: Sequence[tuple[Hashable, str]] = self.inner.degraded_shards()
+        return shards
