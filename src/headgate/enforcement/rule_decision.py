@@ -11,7 +11,7 @@ why        the reason if a rule refused without its limit: a dimension was missi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
@@ -107,6 +107,23 @@ class RuleDecision(Decision):
 
     def __bool__(self) -> bool:
         return self.allowed
+
+    def only(self, rules: Collection[str]) -> RuleDecision:
+        """Returns the part of these rules, to be refunded by itself.
+
+        >>> Limiter.from_rules(RULES).check({"user": "ann"}).only({"login"}).rule
+        'login'
+        """
+        chosen = [index for index, (rule, _) in enumerate(self.heads) if rule in rules]
+        heads, charges, answers = self.heads, self.charges, self.answers
+        return RuleDecision(
+            self._book,
+            [heads[index] for index in chosen],
+            [charges[index] for index in chosen],
+            [answers[index] for index in chosen],
+            (),
+            self._several_requests,
+        )
 
     @lazy_property
     def allowed(self) -> bool:

@@ -22,7 +22,7 @@ every call is decided by one rulebook.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from types import TracebackType
@@ -47,7 +47,8 @@ from headgate.engines.url import open_async_engine, open_engine
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.flow import Flow, arun, run
 from headgate.rules.distribution.watcher import RulebookWatcher
-from headgate.rules.rule import Rulebook
+from headgate.rules.match import Match
+from headgate.rules.rule import Rule, Rulebook
 from headgate.slot_renewal import AsyncHolding, Hold, Holding
 from headgate.validation import check_cost, check_decision, check_engine, check_units, describe
 
@@ -64,6 +65,7 @@ class _RuleLimiterBase:
         self.clock = clock
         self.engine = engine
         self._local = local
+        self._code_rules: tuple[Rule, ...] = ()
         self._opened_engine = url is not None  # an engine that the caller passes keeps its own deadline
         self._options = url_options.split_url_options(url)[1] if url is not None else url_options.EngineOptions()
         self.watch: RulebookWatcher[Rulebook] | None
@@ -95,12 +97,20 @@ class _RuleLimiterBase:
                 "A Rulebook is expected, as headgate.rules.load.read(path) or load.from_mapping(mapping) "
                 f"returns it; not {describe(rulebook)}."
             )
-        compiled = CompiledRulebook(rulebook, self.engine, self._local, self._options)
+        self._compile(rulebook)
+        for warning in rulebook.located_warnings:
+            _log.warning(RULEBOOK_WARNING, warning)
+
+    def add_code_rules(self, rules: Sequence[Rule]) -> None:
+        """Adds rules that the rulebook does not have, and that the caller matches itself (see plan_matches)."""
+        self._code_rules = (*self._code_rules, *rules)
+        self._compile(self.rulebook, self._compiled.match)
+
+    def _compile(self, rulebook: Rulebook, match: Callable[..., Sequence[Match]] | None = None) -> None:
+        compiled = CompiledRulebook(rulebook, self.engine, self._local, self._options, self._code_rules, match)
         if self._opened_engine:
             set_deadline(self.engine, compiled.deadline)
         self._compiled = compiled
-        for warning in rulebook.located_warnings:
-            _log.warning(RULEBOOK_WARNING, warning)
 
     @property
     def ruling(self) -> CompiledRulebook:
@@ -198,7 +208,10 @@ class RuleLimiter(_RuleLimiterBase):
         >>> Limiter.from_rules(RULES).check({"user": "ann"}).rule
         'login'
         """
-        plan = self.call(attributes, cost)
+        return self.decided(self.call(attributes, cost))
+
+    def decided(self, plan: CallPlan) -> RuleDecision:
+        """Decides a call whose charges are planned."""
         if not plan.straight:
             return run(plan.decide())
         if len(plan.charges) != 1:

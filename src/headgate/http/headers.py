@@ -61,15 +61,32 @@ def headers(
     >>> headers(decision, "legacy")
     [('X-RateLimit-Limit', '2'), ('X-RateLimit-Remaining', '1'), ('X-RateLimit-Reset', '30')]
     """
+    return merged_headers((decision,), form, called)
+
+
+def merged_headers(
+    decisions: Sequence[Decision],
+    form: Headers = "draft-11",
+    called: Callable[[str | None], str | None] | None = None,
+) -> Fields:
+    """Returns the header fields for the response to a call that was decided in several steps: one set for all.
+
+    >>> limiter = Limiter.from_rules(RULES, clock=ManualClock())
+    >>> merged_headers([limiter.check({"user": "ann"}), limiter.check({"user": "bob"}, cost=2)])[1]
+    ('RateLimit', '"login";r=1;t=30, "login#1";r=0;t=60')
+    """
     write = _FORMS.get(form)
     if write is None:
         raise InvalidRule(f'"{form}" is not a form of headers. Known are {", ".join(_FORMS)}.')
     verdicts = [
-        verdict for verdict in decision.verdicts if verdict.limit is not UNLIMITED and not verdict.shadow_kind
+        verdict
+        for decision in decisions
+        for verdict in decision.verdicts
+        if verdict.limit is not UNLIMITED and not verdict.shadow_kind
     ]
     if called is not None:
         verdicts = [verdict._replace(rule=called(verdict.rule)) for verdict in verdicts]
-    wait = retry_after(decision)
+    wait = max((wait for decision in decisions if (wait := retry_after(decision)) is not None), default=None)
     fields = write(verdicts, wait) if verdicts else []
     return fields if wait is None else [*fields, ("Retry-After", str(wait))]
 
