@@ -38,6 +38,7 @@ def test_a_rulebook_and_limits_in_code_are_one_decision() -> None:
 def test_a_later_refusal_gives_the_earlier_charge_back() -> None:
     limits = RequestLimits(BOOK, clock=ManualClock())
     route = limits.bind("GET /", [CodeLimit("1/minute")])
+    record = limits.begin(get())
     for expected in (None, 429, 429, 429, 429):
         record = limits.begin(get())
         assert limits.decide(record) is None
@@ -50,10 +51,10 @@ def test_a_later_refusal_gives_the_earlier_charge_back() -> None:
 
 def test_the_record_of_a_refusal_is_true_and_has_the_fields() -> None:
     limits = RequestLimits(limits=[CodeLimit("1/minute")], clock=ManualClock())
-    for _ in range(2):
-        record = limits.begin(get())
-        limits.decide(record, limits.app_limits)
-    assert record
+    first, record = limits.begin(get()), limits.begin(get())
+    for each in (first, record):
+        limits.decide(each, limits.app_limits)
+    assert bool(record)
     assert not record.decision
     assert not record.allowed
     status, fields, body = record.response()

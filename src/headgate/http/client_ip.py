@@ -12,10 +12,11 @@ So the list is read from the right, and the first address that is not a trusted 
 trusted, it is the left-most. A hop that is not an address ends the walk at the last good one, and so does the 64th
 hop. Several lines of the field are one list: join them with commas, in order.
 
-Forwarded (RFC 7239) is the same list in another form: for=203.0.113.7;proto=https, for="[2001:db8::1]:4711". A proxy
-writes one of the two fields and passes the other on as the client sent it, so only the one that `field` names is read.
-An element without `for`, or one that is hidden ("unknown", "_name") or malformed, ends the walk as above. A quoted
-comma separates elements, too: no address has one, and so nothing that a client quotes can swallow what a proxy adds.
+Forwarded (RFC 7239) is the same list in another form: for=203.0.113.7;proto=https, for="[2001:db8::1]:4711". A
+proxy writes one of the two fields and passes the other on as the client sent it, so only the one that `field`
+names is read. An element without `for`, or one that is hidden ("unknown", "_name") or malformed, ends the walk as
+above. A quoted comma separates elements, too: no address has one, and so nothing that a client quotes can swallow
+what a proxy adds.
 
 "unix" in the list of trusted proxies means peers without an address, such as those of a socket file, and the
 "unix:" that nginx writes for them. Ports and zones are dropped, and ::ffff:10.0.0.1 is 10.0.0.1.

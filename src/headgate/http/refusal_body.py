@@ -4,14 +4,14 @@
     refuse: {redirect: /slow-down}                           302 and a Location, or another status from 300 to 399
     nothing                                                  429, and a problem (RFC 9457) or a sentence
 
-A client that prefers JSON gets a problem, which names the rules that refused; a browser gets a page, and any other
-client a line of plain text. It prefers JSON if it names application/json or application/problem+json in Accept, and
-does not prefer text/html: by q, or if q is the same, by naming text/html first. Of the others, one that names
-text/html is a browser. A wildcard names nothing: curl's */* gets the sentence. A service that cannot decide answers
-503 in the same three ways.
+A client that prefers JSON gets a problem, which names the rules that refused; a browser gets a page, and any
+other client a line of plain text. It prefers JSON if it names application/json or application/problem+json in
+Accept, and does not prefer text/html: by q, or if q is the same, by naming text/html first. Of the others, one
+that names text/html is a browser. A wildcard names nothing: curl's */* gets the sentence. A service that cannot
+decide answers 503 in the same three ways.
 
-nginx answers the same (refusal_body.lua), but for the sentence and the page: it has error pages of its own. headers.py writes the
-fields that describe the decision, with Retry-After.
+nginx answers the same (refusal_body.lua), but for the sentence and the page: it has error pages of its own.
+headers.py writes the fields that describe the decision, with Retry-After.
 
 Laws (tests/http/test_refusal_body.py):
   - a rule's own body, and a redirect, are answered whatever the client accepts;
@@ -220,7 +220,7 @@ _PAGE = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
 <title>{title}</title>
-<style>body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 36rem; margin: 15vh auto; padding: 0 1rem }}</style>
+<style>body {{ font: 1rem/1.5 sans-serif; max-width: 36rem; margin: 15vh auto; padding: 0 1rem }}</style>
 </head>
 <body>
 <h1>{title}</h1>

@@ -13,19 +13,20 @@ The frameworks, each importing its one framework and no other:
     fastapi          rate_limits(app), Depends(limit("5/s")), @limit("5/s")
 
 What a framework's file does:
-    1. Once per application: RequestLimits(rules, engine, limits=..., user=..., trusted_proxies=..., ...). The engine
-       is opened at the first request (`.limiter`); call close() with the application.
-    2. At start: check_routes([RouteInfo(template, methods, code_limits), ...]). It raises InvalidRule for limits in
-       code that can never match, and warns of rules that match no route. Templates are written /items/{id} and
+    1. Once per application: RequestLimits(rules, engine, limits=..., user=..., trusted_proxies=..., ...). The
+       engine is opened at the first request (`.limiter`); call close() with the application.
+    2. At start: check_routes([RouteInfo(template, methods, code_limits), ...]). It raises InvalidRule for limits
+       in code that can never match, and warns of rules that match no route. Templates are written /items/{id} and
        /files/{path...}, whatever the framework writes.
     3. Per request: record = limits.begin(RequestParts(...)), and put it where the application finds it. Then
        answer = limits.decide(record, bound_limits): one atomic decision of the rulebook and these limits. If the
        route is known only later, decide in two stages: the second with with_rules=False. An answer is the response
-       to send instead of the application's (429, the rule's own, or 503 if the engine is down). A queue's delay has
-       been slept when it returns.
-    4. limits.bind(route_name(methods, template), code_limits) gives the limits of a route their names; it is cached.
-    5. On every response, also on errors and refusals: add record.fields(). Never test the truth of record.decision:
-       a refused Decision is false.
+       to send instead of the application's (429, the rule's own, or 503 if the engine is down). A queue's delay
+       has been slept when it returns.
+    4. limits.bind(route_name(methods, template), code_limits) gives the limits of a route their names; it is
+       cached.
+    5. On every response, also on errors and refusals: add record.fields(). Never test the truth of
+       record.decision: a refused Decision is false.
     6. After every response: limits.finish(record, status, response): refunds by status, releases slots.
 
     limits = RequestLimits("rules.yaml", "redis://localhost:6379/0", trusted_proxies=["10.0.0.0/8"])

@@ -1,11 +1,13 @@
 """Limits that an application writes in code: limit("5/s", key="user").
 
-A limit in code is a rule without a rulebook. It takes every field that a rule of a rulebook takes, as keywords, and
-is checked by the same parser. Beyond that, `key`, `cost` and `exempt` may be functions of the framework's request
-(coroutines where the framework is async), and `refund` says after which responses the charge is given back.
+A limit in code is a rule without a rulebook. It takes every field that a rule of a rulebook takes, as keywords,
+and is checked by the same parser. Beyond that, `key`, `cost` and `exempt` may be functions of the framework's
+request (coroutines where the framework is async), and `refund` says after which responses the charge is given
+back.
 
     key      the name of an attribute, several of them, or a function; None: one counter for all callers.
-             A function that returns None exempts the request, unless `missing` says otherwise
+             Callers without an address (of a socket file, of a test client) are counted together. A function
+             that returns None exempts the request, unless `missing` says otherwise
     cost     a number, the name of an attribute, or a function that returns a number; 0 does not count the request
     name     without a name each route is counted by itself, under "GET /items/{id}"; with a name, all routes that
              use a limit of that name share one counter
@@ -87,6 +89,8 @@ class CodeLimit:
             dimensions = [key] if isinstance(key, str) else list(key)
             if all(dimension.startswith("param.") or dimension == "route" for dimension in dimensions):
                 mapping.setdefault("missing", "deny")  # a route always has its parameters
+            elif all(dimension.startswith("address") for dimension in dimensions):
+                mapping.setdefault("missing", "one")  # clients of a socket file have no address
             mapping["key"] = dimensions
         if cost is not None and self.cost_function is None:
             mapping["cost"] = cost

@@ -1,11 +1,11 @@
 """Decides the requests of one application: by a rulebook, by limits in code, or both, on one engine.
 
-RequestLimits (sync) and AsyncRequestLimits belong to one application. The engine is opened at the first request and
-closed with the application. What they share is written once, as flows whose steps are called or awaited; functions
-of the application may be either where the framework is async.
+RequestLimits (sync) and AsyncRequestLimits belong to one application. The engine is opened at the first request,
+and closed with the application. What they share is written once, as flows whose steps are called or awaited;
+functions of the application may be either where the framework is async.
 
-A request is decided in one stage or several: in a middleware, and again where its route is known. All limits of one
-stage are one atomic decision. If a later stage refuses, the charges of the earlier ones are given back.
+A request is decided in one stage or several: in a middleware, and again where its route is known. All limits of
+one stage are one atomic decision. If a later stage refuses, the charges of the earlier ones are given back.
 
 Laws (tests/integrations/test_request_limits.py):
   - a refused request has charged nothing, in any stage;
@@ -16,12 +16,12 @@ Laws (tests/integrations/test_request_limits.py):
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
 from threading import Lock
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypedDict, TypeVar, cast
 
 from headgate import limiter_flows
 from headgate.algorithms.slots import Slots
@@ -41,7 +41,7 @@ from headgate.integrations.request_parts import PartsReader, RequestParts
 from headgate.integrations.request_record import RequestRecord
 from headgate.integrations.route_checks import RouteInfo, check_code_limits, check_rulebook
 from headgate.integrations.shared_address import SharedAddressAlarm
-from headgate.rules.attributes import Attributes, segments
+from headgate.rules.attributes import ROUTE_PREFIX, Attributes, segments
 from headgate.rules.match import Match
 from headgate.rules.matching.used_attributes import used_attributes
 from headgate.rules.pattern import PathPattern
@@ -57,6 +57,32 @@ _PREFIXES = ("header.", "argument.", "cookie.", "param.")
 _log = logging.getLogger("headgate")
 
 
+class LimitSettings(TypedDict, total=False):
+    """The settings of an application's limits beside its rulebook and engine.
+
+    limits            limits in code for all requests of the application, counted together
+    user              a function of the request that returns the user's name, or None
+    attributes        a function of the request that returns other attributes: {"plan": "pro"}
+    exempt            path patterns that are not limited: "/health", "/static/**"
+    trusted_proxies   networks whose X-Forwarded-For names the client; "unix" for a socket file
+    forwarded_field   the field that they write: "x-forwarded-for" or "forwarded"
+    headers           the format of the header fields, if not that of the rulebook
+    strict            whether a rule that matches no route is an error
+    clock, prefix     as of a limiter
+    """
+
+    limits: Sequence[CodeLimit]
+    user: RequestFunction | None
+    attributes: RequestFunction | None
+    exempt: Iterable[str]
+    trusted_proxies: Iterable[str]
+    forwarded_field: ForwardingField
+    headers: Headers | None
+    strict: bool
+    clock: Clock | None
+    prefix: str
+
+
 class _RequestLimitsBase(Generic[L]):
     """The base of both: settings, the names of limits, and the flows."""
 
@@ -67,7 +93,7 @@ class _RequestLimitsBase(Generic[L]):
         *,
         limits: Sequence[CodeLimit] = (),
         user: RequestFunction | None = None,
-        attributes: Callable[[Any], Any] | None = None,
+        attributes: RequestFunction | None = None,
         exempt: Iterable[str] = (),
         trusted_proxies: Iterable[str] = (),
         forwarded_field: ForwardingField = X_FORWARDED_FOR,
@@ -134,8 +160,8 @@ class _RequestLimitsBase(Generic[L]):
             rule, location = self._code_rules.setdefault(name, (each.rule, limit.location))
             if rule != each.rule:
                 raise InvalidRule(
-                    f'{limit.location}: The limit "{name}" is written differently at {location}. Limits of one name '
-                    "share a counter: make them equal, or give each a name of its own."
+                    f'{limit.location}: The limit "{name}" is written differently at {location}. Limits of one '
+                    "name share a counter: make them equal, or give each a name of its own."
                 )
             if rule is each.rule:
                 added.append(rule)
@@ -155,17 +181,21 @@ class _RequestLimitsBase(Generic[L]):
 
     def check_routes(self, routes: Sequence[RouteInfo]) -> None:
         """Checks all limits against the routes of the application when it starts, and names those in code."""
-        check_code_limits(routes, self._supplies)
+        whole_app = RouteInfo("/{path...}", (), [bound.limit for bound in self.app_limits])
+        check_code_limits([*routes, whole_app], self._supplies)
         for route in routes:
             self.bind(route.name, route.limits)
-        check_code_limits(
-            [RouteInfo("/{path...}", (), [bound.limit for bound in self.app_limits])], self._supplies
-        )
         check_rulebook(self.limiter.rulebook, routes, strict=self.strict)
 
     def _supplies(self, attribute: str) -> bool:
         """Whether the application may have a value for this attribute."""
         return self.attributes is not None or (attribute == "user" and self.user is not None)
+
+    @property
+    def decides_by_route(self) -> bool:
+        """Whether a rule of the rulebook uses the route's template or parameters."""
+        names = self._reader_of_book(self.limiter.rulebook).names
+        return "route" in names or any(name.startswith(ROUTE_PREFIX) for name in names)
 
     def exempt_path(self, pattern: str) -> None:
         """Exempts the requests of a path pattern, such as /health or /static/**, from all limits."""

@@ -122,7 +122,8 @@ class PartsReader:
         client = self._proxies.behind(peer, line)
         if client is None:
             client = self._proxies.client(peer, None)
-            self._alarm.note(client)
+            if line is None or client not in line:  # else the server itself has read the field
+                self._alarm.note(client)
         return client
 
 

@@ -6,12 +6,13 @@ true, unlike a refused Decision: `record.fields()` has the header fields of allo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.http.headers import Fields, merged_headers
 from headgate.http.refusal_body import Answer
+from headgate.integrations.code_limit import CodeLimit
 from headgate.integrations.request_parts import RequestParts
 from headgate.rules.rule import Headers
 
@@ -25,7 +26,8 @@ class RequestRecord:
     """
 
     __slots__ = (
-        "answer", "attributes", "decisions", "exempt", "form", "holdings", "parts", "refunds", "user",
+        "answer", "attributes",
+        "decided", "decisions", "exempt", "form", "holdings", "parts", "refunds", "user",
     )  # fmt: skip
 
     def __init__(self, parts: RequestParts, exempt: bool) -> None:
@@ -36,6 +38,7 @@ class RequestRecord:
         self.form: Headers | None = None
         self.user: tuple[Any] | None = None  # what the resolver returned; None: it was not called yet
         self.attributes: Mapping[str, Any] | None = None
+        self.decided: Collection[CodeLimit] = ()  # limits in code that need not be decided again
         self.holdings: list[Any] = []
         self.refunds: list[tuple[Callable[[int, Any], object], RuleDecision, str]] = []
 
