@@ -89,11 +89,14 @@ class RequestFlows(Generic[L]):
         clock: Clock | None = None,
         prefix: str = "hg",
     ) -> None:
-        self.rules = Rulebook() if rules is None else rules
-        self.engine_or_url = engine
-        self.user, self.attributes = user, attributes
+        self.rules: Rules = Rulebook() if rules is None else rules
+        self.engine_or_url: Any = engine
+        self.user: RequestFunction | None = user
+        self.attributes: RequestFunction | None = attributes
         self.proxies: Proxies = Proxies(trusted_proxies, forwarded_field)
-        self.strict, self.clock, self.prefix = strict, clock, prefix
+        self.strict: bool = strict
+        self.clock: Clock | None = clock
+        self.prefix: str = prefix
         self._form = headers
         self._exempt = [PathPattern(text) for text in exempt]
         self._alarm = SharedAddressAlarm()
