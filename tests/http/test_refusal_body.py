@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from headgate import ManualClock
 from headgate.enforcement.rule_limiter import RuleLimiter
 from headgate.http.refusal_body import (
+    HTML,
     PLAIN,
     PROBLEM,
     REASONS,
@@ -40,7 +41,7 @@ def lua() -> Iterator[LuajitProcess]:
     running.close()
 
 
-@pytest.mark.parametrize("accept", [None, "", BROWSER, CURL, "text/html, application/json"])
+@pytest.mark.parametrize("accept", [None, "", CURL, "text/plain", "text/html;q=0"])
 @pytest.mark.parametrize(
     ("wait", "sentence"),
     [
@@ -53,6 +54,16 @@ def test_a_rule_that_says_nothing_is_a_sentence(accept: str | None, wait: int | 
     expected = RefusalResponse(429, [("Content-Type", PLAIN)], sentence.encode())
     assert configured_response(Refusal(), ["login"], accept, wait) == expected
     assert configured_response(Refusal(503), ["login"], accept, wait) == expected._replace(status=503)
+
+
+@pytest.mark.parametrize("accept", [BROWSER, "text/html, application/json", "TEXT/HTML;q=0.5"])
+def test_a_browser_gets_a_page(accept: str) -> None:
+    status, headers, body = configured_response(Refusal(), ["login"], accept, 12)
+    assert (status, headers) == (429, [("Content-Type", HTML)])
+    assert b"<h1>Too Many Requests</h1>\n<p>Too many requests. Try again in 12 seconds.</p>" in body
+    status, headers, body = undecided_response(accept)
+    assert (status, headers) == (503, [("Content-Type", HTML)])
+    assert b"<title>Service Unavailable</title>" in body
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -207,7 +218,7 @@ def test_nginx_answers_the_same(
         assert ours.body == theirs["body"].encode("latin-1")
         assert fields["Content-Type"] == theirs["type"]
     else:  # nginx has a page there
-        assert ours.body in (b"", b"Too many requests.\n")
+        assert ours.body in (b"", b"Too many requests.\n") or fields["Content-Type"] == HTML
 
 
 @settings(max_examples=300, deadline=None)

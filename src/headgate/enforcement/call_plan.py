@@ -15,12 +15,13 @@ A call whose rules are all REMOTE needs a single request, and its reply is the d
 the flow of `decide`.
 
 A CompiledRulebook belongs to one rulebook. Another rulebook is compiled anew, under the same names: counters
-carry over.
+carry over. Rules in code (code_rules) are bound like those of the book, but only the caller knows when they apply:
+it matches them itself (plan_matches).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -49,27 +50,40 @@ BoundRule = tuple[int, ChargeLabel, list[Any]]
 class CompiledRulebook:
     """A rulebook whose limits are bound to an engine, and to the in-memory engine of this process."""
 
-    def __init__(self, book: Rulebook, engine: Any, local: Any, options: EngineOptions) -> None:
+    def __init__(
+        self,
+        book: Rulebook,
+        engine: Any,
+        local: Any,
+        options: EngineOptions,
+        code_rules: Sequence[Rule] = (),
+        match: Callable[..., Sequence[Match]] | None = None,
+    ) -> None:
         self.book: Rulebook = check_split_limits(book)
+        rules = (*book.rules, *code_rules)
         self.engine = engine
         self.local = local  # the same as engine if that counts in this process
         self._options = options
         # The engine waits as long as its most patient rule; less patient rules set their own deadline.
-        self.deadline: float = max(map(self._patience, book.rules), default=options.effective_deadline)
-        self.match: Callable[..., Sequence[Match]] = Matcher(book).match
-        if any(map(_needs_process_count, book.rules)):
+        self.deadline: float = max(map(self._patience, rules), default=options.effective_deadline)
+        self.match: Callable[..., Sequence[Match]] = Matcher(book).match if match is None else match
+        if any(map(_needs_process_count, rules)):
             engine.count_members()  # before the first call: an outage may begin during that call
-        self.refusals: dict[str, Refusal] = {rule.name: rule.refuse for rule in book.rules}
-        self.never_allowed: frozenset[str] = frozenset(rule.name for rule in book.rules if _never_allowed(rule))
+        self.refusals: dict[str, Refusal] = {rule.name: rule.refuse for rule in rules}
+        self.never_allowed: frozenset[str] = frozenset(rule.name for rule in rules if _never_allowed(rule))
         self._bound_rules: dict[tuple[str, int, str | None], BoundRule] = {}
         self._bound_shares: dict[tuple[str, int, str | None, MemberPosition], BoundRule] = {}
         self._caller_meters: dict[tuple[Limit, str], Any] = {}
 
     def plan(self, attributes: Mapping[str, Any], cost: int | None) -> CallPlan:
         """Returns the charges of a call under the rules that apply to it."""
+        return self.plan_matches(self.match(attributes, cost))
+
+    def plan_matches(self, matches: Iterable[Match]) -> CallPlan:
+        """Returns the charges of a call under rules that were matched."""
         plan = CallPlan(self)
         bound_rules = self._bound_rules
-        for match in self.match(attributes, cost):
+        for match in matches:
             rule, key, limits, units, shadow, candidate, denied = match
             if denied is not None:
                 plan.denied_matches.append((len(plan.charges), match))

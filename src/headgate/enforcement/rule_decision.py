@@ -12,7 +12,7 @@ why        the reason if a rule refused without its limit: a dimension was missi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from headgate.algorithms.decision import (
@@ -68,6 +68,7 @@ class _NoMeter(NamedTuple):
     limit: Limit = UNLIMITED
 
 
+_new_tuple = tuple.__new__
 _NO_METER = _NoMeter()
 _DENIED: Outcome = False, 0, None, 0, 0, 0, 0
 _FREE: Outcome = True, EXACT, 0, 0, 0, 0, 0
@@ -114,6 +115,23 @@ class RuleDecision(Decision):
 
     def __bool__(self) -> bool:
         return self.allowed
+
+    def only(self, rules: Collection[str]) -> RuleDecision:
+        """Returns the part of these rules, to be refunded by itself.
+
+        >>> Limiter.from_rules(RULES).check({"user": "ann"}).only({"login"}).rule
+        'login'
+        """
+        chosen = [index for index, (rule, _) in enumerate(self.labels) if rule in rules]
+        heads, charges, answers = self.labels, self.charges, self.outcomes
+        return RuleDecision(
+            self._book,
+            [heads[index] for index in chosen],
+            [charges[index] for index in chosen],
+            [answers[index] for index in chosen],
+            (),
+            self._several_requests,
+        )
 
     @lazy_property
     def allowed(self) -> bool:
@@ -219,7 +237,17 @@ class RuleDecision(Decision):
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        return tuple(part.verdicts[0] for part in self.counter_decisions)
+        if self.denied_matches or any(isinstance(outcome, OverriddenOutcome) for outcome in self.outcomes):
+            return tuple(part.verdicts[0] for part in self.counter_decisions)
+        return tuple(
+            [  # as above, without the parts: every response of an application needs them
+                _new_tuple(Verdict, (*outcome, meter.limit, key, cost, rule, None))
+                for (rule, shadow_kind), (meter, key, cost), outcome in zip(
+                    self.labels, self.charges, self.outcomes, strict=True
+                )
+                if shadow_kind is None and outcome is not None
+            ]
+        )
 
     @property
     def shadow_verdicts(self) -> tuple[Verdict, ...]:

@@ -22,7 +22,7 @@ every call is decided by one rulebook.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from types import TracebackType
@@ -46,7 +46,8 @@ from headgate.engines.url_options import EngineOptions
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.flow import Flow, arun, run
 from headgate.rules.distribution.watcher import RulebookWatcher
-from headgate.rules.rule import Rulebook
+from headgate.rules.match import Match
+from headgate.rules.rule import Rule, Rulebook
 from headgate.slot_renewal import AsyncHolding, Holding, SlotHold
 from headgate.validation import check_cost, check_decision, check_engine, check_units, describe
 
@@ -65,6 +66,7 @@ class _RuleLimiterBase:
         self.clock = clock
         self.engine = engine
         self._local = local
+        self._code_rules: tuple[Rule, ...] = ()
         self._opened_engine = url is not None  # an engine that the caller passes keeps its own deadline
         self._options = EngineOptions() if url is None else url.options
         self.watcher: RulebookWatcher[Rulebook] | None
@@ -96,12 +98,26 @@ class _RuleLimiterBase:
                 "A Rulebook is expected, as headgate.rules.load.read(path) or load.from_mapping(mapping) "
                 f"returns it; not {describe(rulebook)}."
             )
-        compiled = CompiledRulebook(rulebook, self.engine, self._local, self._options)
+        self._compile(rulebook)
+        for warning in rulebook.located_warnings:
+            _log.warning(RULEBOOK_WARNING, warning)
+
+    def add_code_rules(self, rules: Sequence[Rule]) -> None:
+        """Adds rules that the rulebook does not have, and that the caller matches itself (see plan_matches).
+
+        >>> limiter = Limiter.from_rules(Rulebook())
+        >>> limiter.add_code_rules(Limiter.from_rules(RULES).rulebook.rules)
+        >>> str(limiter.check({"user": "ann"}))
+        'allowed: no limit applies'
+        """
+        self._code_rules = (*self._code_rules, *rules)
+        self._compile(self.rulebook, self._compiled.match)
+
+    def _compile(self, rulebook: Rulebook, match: Callable[..., Sequence[Match]] | None = None) -> None:
+        compiled = CompiledRulebook(rulebook, self.engine, self._local, self._options, self._code_rules, match)
         if self._opened_engine:
             self.engine.set_deadline(compiled.deadline)
         self._compiled = compiled
-        for warning in rulebook.located_warnings:
-            _log.warning(RULEBOOK_WARNING, warning)
 
     @property
     def compiled_rulebook(self) -> CompiledRulebook:
@@ -199,7 +215,15 @@ class RuleLimiter(_RuleLimiterBase):
         >>> Limiter.from_rules(RULES).check({"user": "ann"}).rule
         'login'
         """
-        plan = self.plan_call(attributes, cost)
+        return self.decide_plan(self.plan_call(attributes, cost))
+
+    def decide_plan(self, plan: CallPlan) -> RuleDecision:
+        """Decides a call whose charges are planned.
+
+        >>> limiter = Limiter.from_rules(RULES)
+        >>> limiter.decide_plan(limiter.plan_call({"user": "ann"})).rule
+        'login'
+        """
         if not plan.is_single_request:
             return run(plan.decide())
         if len(plan.charges) != 1:

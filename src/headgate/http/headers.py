@@ -28,6 +28,7 @@ Laws (tests/http/test_headers.py):
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from headgate.algorithms.decision import (
@@ -60,15 +61,32 @@ def headers(
     >>> headers(decision, "legacy")
     [('X-RateLimit-Limit', '2'), ('X-RateLimit-Remaining', '1'), ('X-RateLimit-Reset', '30')]
     """
+    return merged_headers((decision,), form, called)
+
+
+def merged_headers(
+    decisions: Sequence[Decision],
+    form: Headers = "draft-11",
+    called: Callable[[str | None], str | None] | None = None,
+) -> Fields:
+    """Returns the header fields for the response to a call that was decided in several steps: one set for all.
+
+    >>> limiter = Limiter.from_rules(RULES, clock=ManualClock())
+    >>> merged_headers([limiter.check({"user": "ann"}), limiter.check({"user": "bob"}, cost=2)])[1]
+    ('RateLimit', '"login";r=1;t=30, "login#1";r=0;t=60')
+    """
     write = _FORMS.get(form)
     if write is None:
         raise InvalidRule(f'"{form}" is not a form of headers. Known are {", ".join(_FORMS)}.')
     verdicts = [
-        verdict for verdict in decision.verdicts if verdict.limit is not UNLIMITED and not verdict.shadow_kind
+        verdict
+        for decision in decisions
+        for verdict in decision.verdicts
+        if verdict.limit is not UNLIMITED and not verdict.shadow_kind
     ]
     if called is not None:
         verdicts = [verdict._replace(rule=called(verdict.rule)) for verdict in verdicts]
-    wait = retry_after(decision)
+    wait = max((wait for decision in decisions if (wait := retry_after(decision)) is not None), default=None)
     fields = write(verdicts, wait) if verdicts else []
     return fields if wait is None else [*fields, ("Retry-After", str(wait))]
 
@@ -81,8 +99,7 @@ def retry_after(decision: Decision) -> int | None:
     >>> retry_after(passed), retry_after(limiter.take("ann"))
     (None, 30)
     """
-    wait = decision.retry_after
-    if decision.allowed or wait is None:
+    if decision.allowed or (wait := decision.retry_after) is None:
         return None
     return min(_MAX_INTEGER, max(1, ceil_seconds(round(wait * SECOND))))
 
@@ -132,10 +149,13 @@ class LimitFields:
 def _draft_11(verdicts: Sequence[Verdict], wait: int | None) -> Fields:
     policies, states = [], []
     for name, verdict in zip(_policy_names(verdicts), verdicts, strict=True):
-        fields = LimitFields(name, verdict.limit)
+        fields = _cached_fields(name, verdict.limit)
         policies.append(fields.policy)
         states.append(fields.state(verdict, wait))
     return [("RateLimit-Policy", ", ".join(policies)), ("RateLimit", ", ".join(states))]
+
+
+_cached_fields = lru_cache(maxsize=1024)(LimitFields)
 
 
 def _legacy(verdicts: Sequence[Verdict], wait: int | None) -> Fields:
@@ -189,6 +209,8 @@ def _most_restrictive(verdicts: Sequence[Verdict]) -> Verdict:
 
 def _policy_names(verdicts: Sequence[Verdict]) -> list[str]:
     """Returns a name for each verdict, no two alike."""
+    if len(verdicts) == 1:
+        return [verdicts[0].rule or verdicts[0].limit.text]
     counts: dict[str, int] = {}
     names = []
     for verdict in verdicts:

@@ -4,13 +4,14 @@
     refuse: {redirect: /slow-down}                           302 and a Location, or another status from 300 to 399
     nothing                                                  429, and a problem (RFC 9457) or a sentence
 
-A client that prefers JSON gets a problem, which names the rules that refused; any other client gets a line of
-plain text. It prefers JSON if it names application/json or application/problem+json in Accept, and does not prefer
-text/html: by q, or if q is the same, by naming text/html first. A wildcard names nothing: curl's */* gets the
-sentence. A service that cannot decide answers 503 in the same two ways.
+A client that prefers JSON gets a problem, which names the rules that refused; a browser gets a page, and any
+other client a line of plain text. It prefers JSON if it names application/json or application/problem+json in
+Accept, and does not prefer text/html: by q, or if q is the same, by naming text/html first. Of the others, one
+that names text/html is a browser. A wildcard names nothing: curl's */* gets the sentence. A service that cannot
+decide answers 503 in the same three ways.
 
-nginx answers the same (refusal.lua), but for the sentence: it has error pages of its own. headers.py writes the
-fields that describe the decision, with Retry-After.
+nginx answers the same (refusal_body.lua), but for the sentence and the page: it has error pages of its own.
+headers.py writes the fields that describe the decision, with Retry-After.
 
 Laws (tests/http/test_refusal_body.py):
   - a rule's own body, and a redirect, are answered whatever the client accepts;
@@ -39,6 +40,7 @@ QUOTA_EXCEEDED = f"{PROBLEM_TYPES}#quota-exceeded"
 REDUCED_CAPACITY = f"{PROBLEM_TYPES}#temporary-reduced-capacity"
 
 PROBLEM, PLAIN = "application/problem+json", "text/plain; charset=utf-8"
+HTML = "text/html; charset=utf-8"
 
 # Titles of problems: the reason phrases of RFC 9110. (Those of Python differ from one version to the next.)
 REASONS = {
@@ -132,18 +134,18 @@ def configured_response(
         return RefusalResponse(status, [], b"")
     if wants_json(accept):
         return _problem(QUOTA_EXCEEDED, REASONS[429], _QUOTA_EXCEEDED_DETAIL, status, names)
-    return _plain_text(status, f"Too many requests.{_retry_hint(wait)}")
+    return _sentence(status, f"Too many requests.{_retry_hint(wait)}", accept)
 
 
 def undecided_response(accept: str | None, names: Sequence[str] = (), wait: int | None = None) -> RefusalResponse:
     """Returns the response to a call that could not be decided; ``names``: the rules that refuse it then.
 
-    >>> undecided_response("text/html").body
+    >>> undecided_response("*/*").body
     b'This service cannot decide about requests at the moment.\\n'
     """
     if wants_json(accept):
         return _problem(REDUCED_CAPACITY, REASONS[503], f"{_UNDECIDED_DETAIL} Try again later.", 503, names)
-    return _plain_text(503, f"{_UNDECIDED_DETAIL}{_retry_hint(wait)}")
+    return _sentence(503, f"{_UNDECIDED_DETAIL}{_retry_hint(wait)}", accept)
 
 
 def wants_json(accept: str | None) -> bool:
@@ -175,6 +177,20 @@ def _wants_json(accept: str) -> bool:
 _cached_wants_json = lru_cache(maxsize=1024)(_wants_json)
 
 
+def wants_html(accept: str | None) -> bool:
+    """Returns whether a client that does not prefer JSON accepts a page: it names text/html, as browsers do.
+
+    >>> wants_html("text/html,application/xhtml+xml,*/*;q=0.8"), wants_html("*/*")
+    (True, False)
+    """
+    if not accept:
+        return False
+    return any(
+        kind == "text/html" and _quality_of(parameters) > 0
+        for kind, parameters in _media_range.findall(ascii_lower(accept))
+    )
+
+
 def _quality_of(parameters: str) -> float:
     match = _quality.search(parameters)
     try:
@@ -197,8 +213,29 @@ def _escaped(character: re.Match[str]) -> str:
     return f"\\u{ord(character[0]):04x}"
 
 
-def _plain_text(status: int, sentence: str) -> RefusalResponse:
-    return RefusalResponse(status, [("Content-Type", PLAIN)], f"{sentence}\n".encode())
+def _sentence(status: int, sentence: str, accept: str | None) -> RefusalResponse:
+    """Returns a sentence as a page for a browser, and as plain text for everybody else."""
+    if not wants_html(accept):
+        return RefusalResponse(status, [("Content-Type", PLAIN)], f"{sentence}\n".encode())
+    title = REASONS.get(status, REASONS[429])
+    page = _PAGE.format(title=title, sentence=sentence)
+    return RefusalResponse(status, [("Content-Type", HTML)], page.encode())
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>body {{ font: 1rem/1.5 sans-serif; max-width: 36rem; margin: 15vh auto; padding: 0 1rem }}</style>
+</head>
+<body>
+<h1>{title}</h1>
+<p>{sentence}</p>
+</body>
+</html>
+"""
 
 
 def _retry_hint(wait: int | None) -> str:

@@ -2,6 +2,7 @@
 
     method, path, host, address, user, plan, server       the well-known ones
     header.x-plan, argument.q, cookie.sid                 parts of an HTTP request
+    route, param.id                                       in an application: the route's template and parameters
     sku, tenant, ...                                      any others that the caller passes
 
 `request` makes them from an HTTP request; its result is in normal form and is not normalized again. For any other
@@ -26,6 +27,7 @@ from headgate.rules.ip_networks import canonical
 
 WELL_KNOWN = ("method", "path", "host", "address", "user", "plan", "server")
 PREFIXES = ("header.", "argument.", "cookie.")
+ROUTE_PREFIX = "param."  # path parameters, which only an application knows
 MAX_CACHED_LENGTH = 128  # longer names and hosts are not cached, so that clients cannot fill the memory
 
 Raw = str | bytes
@@ -161,13 +163,13 @@ def normalize_name(name: str) -> str:
 
 def parse_attribute_name(name: str) -> str:
     """Checks and normalizes an attribute name of a rulebook; raises InvalidRule if it is invalid."""
-    for prefix in PREFIXES:
+    for prefix in (*PREFIXES, ROUTE_PREFIX):
         if name.startswith(prefix) and _prefixed_name.fullmatch(name, len(prefix)):
             return normalize_name(name)
     if not _attribute_name.fullmatch(name):
         raise InvalidRule(
             f'"{name}" is no attribute: write {", ".join(WELL_KNOWN)}, header.NAME, argument.NAME, cookie.NAME, '
-            "or a name of your own in small letters, such as tenant_id."
+            "param.NAME, or a name of your own in small letters, such as tenant_id."
         )
     return name
 

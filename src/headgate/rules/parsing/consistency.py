@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from headgate.algorithms.slots import Slots
-from headgate.rules.attributes import PREFIXES, WELL_KNOWN
+from headgate.rules.attributes import PREFIXES, ROUTE_PREFIX, WELL_KNOWN
 from headgate.rules.parsing import fields
 from headgate.rules.parsing.document_tree import Fault, Position, quote
 from headgate.rules.parsing.impossible_conditions import always_captured, excludes_all
@@ -65,7 +65,7 @@ def _unknown_attributes(
     valid = {*WELL_KNOWN, *supplied, *captured}
     for field in rule_fields.values():
         for name, position in field.uses:
-            if name not in valid and not name.startswith(PREFIXES):
+            if name not in valid and not name.startswith((*PREFIXES, ROUTE_PREFIX)):
                 hint = fields.did_you_mean(name, sorted(valid))
                 yield Fault(position, f"{quote(name)} is not one of the attributes that the rulebook lists.", hint)
 

@@ -1,0 +1,53 @@
+"""Connects web frameworks to a limiter: one file per framework, on ground that all of them share.
+
+The ground, which knows no framework:
+    code_limit       CodeLimit: a limit in code, limit("5/s", key=...), checked when it is made
+    request_parts    RequestParts: a request as a framework's file describes it; PartsReader: its attributes
+    request_limits   RequestLimits, AsyncRequestLimits: all limits of one application, on one engine
+    request_flows    what both share: settings, names of limits, the steps of a decision
+    request_record   RequestRecord: what was decided about one request, and the header fields of its response
+    route_checks     RouteInfo; limits that can never match, and rules that match no route
+    shared_address   warns if all clients have the proxy's address
+
+The frameworks, each importing its one framework and no other:
+    asgi             a middleware for any ASGI application: Starlette, Litestar, Quart
+    fastapi          rate_limits(app), Depends(limit("5/s")), @limit("5/s")
+
+What a framework's file does:
+    1. Once per application: RequestLimits(rules, engine, limits=..., user=..., trusted_proxies=..., ...). The
+       engine is opened at the first request (`.limiter`); call close() with the application.
+    2. At start: check_routes([RouteInfo(template, methods, code_limits), ...]). It raises InvalidRule for limits
+       in code that can never match, and warns of rules that match no route. Templates are written /items/{id} and
+       /files/{path...}, whatever the framework writes.
+    3. Per request: record = limits.begin(RequestParts(...)), and put it where the application finds it. Then
+       answer = limits.decide(record, bound_limits): one atomic decision of the rulebook and these limits. If the
+       route is known only later, decide in two stages: the second with with_rules=False. An answer is the response
+       to send instead of the application's (429, the rule's own, or 503 if the engine is down). A queue's delay
+       has been slept when it returns.
+    4. limits.bind(route_name(methods, template), code_limits) gives the limits of a route their names; it is
+       cached.
+    5. On every response, also on errors and refusals: add record.fields(). Never test the truth of
+       record.decision: a refused Decision is false.
+    6. After every response: limits.finish(record, status, response): refunds by status, releases slots.
+
+    limits = RequestLimits("rules.yaml", "redis://localhost:6379/0", trusted_proxies=["10.0.0.0/8"])
+
+    def wsgi_app(environ, start_response):
+        parts = RequestParts(method, path, query, headers, environ["REMOTE_ADDR"], native=environ)
+        record = environ["headgate"] = limits.begin(parts)
+        if limits.decide(record, limits.app_limits) is not None:
+            status, fields, body = record.response()
+            start_response(f"{status} ...", fields)
+            return [body]
+
+        seen = [500]
+
+        def start_with_fields(status, headers, exc_info=None):
+            seen.append(int(status[:3]))
+            return start_response(status, [*headers, *record.fields()], exc_info)
+
+        try:
+            return app(environ, start_with_fields)         # (a real one finishes when the iterable is closed)
+        finally:
+            limits.finish(record, seen[-1])
+"""

@@ -1,0 +1,251 @@
+"""Limits any ASGI application: Starlette, Litestar, Quart, or one without a framework.
+
+    app = RateLimitMiddleware(app, rules="rules.yaml", engine="redis://localhost:6379/0")
+
+It wraps the whole application, so that the header fields are on every response, also on the 500 of an exception
+that nobody handles. Functions (user, attributes, key, cost, exempt) receive the ASGI scope. An application reads
+the RequestRecord at scope["state"]["headgate"], which is request.state.headgate in Starlette.
+
+WebSockets are decided when they connect, by the same limits as a GET request; a refused one gets the refusal as
+the response to its handshake, where the server can send one, or is closed with 1008. Their messages are decided by
+the limits `messages`: a queue ("10/s queue 100") slows the sender down, any other limit closes with 1008.
+
+It is made of two, which a framework's file may put into different places:
+    RecordMiddleware     outermost: starts the record, adds the fields, refunds and releases; closes the engine
+    DecisionMiddleware   decides the rulebook and the limits of the whole application, and answers refusals
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, Unpack
+from urllib.parse import quote
+
+from headgate.enforcement.open_rulebook import Rules
+from headgate.engines.port import AsyncEngine
+from headgate.errors import InvalidRule
+from headgate.http.headers import Fields, retry_after
+from headgate.integrations.code_limit import BoundLimit, CodeLimit
+from headgate.integrations.request_limits import AsyncRequestLimits, LimitSettings
+from headgate.integrations.request_parts import RequestParts
+from headgate.integrations.request_record import RequestRecord
+from headgate.integrations.route_checks import RouteInfo
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+FindRoute = Callable[[Scope], tuple[str | None, Mapping[str, Any]]]
+
+limit = CodeLimit
+
+POLICY_VIOLATION = 1008
+_STATE, _SCOPE_KEY = "headgate", "headgate"
+_EXTENSION = "websocket.http.response"
+
+
+class ResponseStart(NamedTuple):
+    """The start of a response, as functions that decide about refunds receive it."""
+
+    status: int
+    headers: Sequence[tuple[bytes, bytes]]
+
+
+class RateLimitMiddleware:
+    """Limits an ASGI application by a rulebook, by limits in code, or both; LimitSettings lists the settings."""
+
+    def __init__(
+        self,
+        app: App,
+        rules: Rules | None = None,
+        engine: str | AsyncEngine = "memory://",
+        *,
+        messages: Sequence[CodeLimit] = (),
+        **settings: Unpack[LimitSettings],
+    ) -> None:
+        self.limits: AsyncRequestLimits = AsyncRequestLimits(rules, engine, **settings)
+        decided = DecisionMiddleware(app, self.limits, messages=self.limits.bind("messages", messages))
+        self._app = RecordMiddleware(decided, self.limits)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+
+class RecordMiddleware:
+    """Starts the record of each request and adds the fields to its response; closes the engine with the app."""
+
+    def __init__(
+        self,
+        app: App,
+        limits: AsyncRequestLimits,
+        native: Callable[[Scope], Any] | None = None,
+        routes: Callable[[], Sequence[RouteInfo]] | None = None,
+    ) -> None:
+        self.app: App = app
+        self.limits: AsyncRequestLimits = limits
+        self.native: Callable[[Scope], Any] | None = native
+        self.routes: Callable[[], Sequence[RouteInfo]] | None = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            await self._request(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._lifespan(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        limits = self.limits
+        if self.routes is not None:
+            self._check_routes()
+        record = limits.begin(_parts(scope, scope if self.native is None else self.native(scope)))
+        scope[_SCOPE_KEY] = limits, record
+        scope["state"] = {**(scope.get("state") or {}), _STATE: record}
+        start = ResponseStart(500, ())  # unless the application sends another
+
+        async def send_with_fields(message: Message) -> None:
+            nonlocal start
+            if message["type"] in ("http.response.start", "websocket.accept", "websocket.http.response.start"):
+                headers = message.get("headers") or ()
+                start = ResponseStart(message.get("status", 101), headers)
+                fields = record.fields()
+                if fields:
+                    message = {**message, "headers": [*headers, *_encode(fields, headers)]}
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_with_fields)
+        finally:
+            if record.refunds or record.holdings:
+                await limits.finish(record, start.status, start)
+            record.parts.native = None  # it has the scope, which has the record: without it, no garbage is left
+
+    def _check_routes(self) -> None:
+        if self.routes is not None:
+            self.limits.check_routes(self.routes())
+            self.routes = None
+
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._check_routes()
+        except InvalidRule as error:
+            await receive()
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+
+        async def send_and_close(message: Message) -> None:
+            if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
+                await self.limits.close()
+            await send(message)
+
+        await self.app(scope, receive, send_and_close)
+
+
+class DecisionMiddleware:
+    """Decides the rulebook and the limits of the whole application; needs a RecordMiddleware around it."""
+
+    def __init__(
+        self,
+        app: App,
+        limits: AsyncRequestLimits,
+        *,
+        messages: Sequence[BoundLimit] = (),
+        find_route: FindRoute | None = None,
+    ) -> None:
+        self.app: App = app
+        self.limits: AsyncRequestLimits = limits
+        self.messages: Sequence[BoundLimit] = messages
+        self.find_route: FindRoute | None = find_route
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        _, record = scope.get(_SCOPE_KEY) or (None, None)
+        if record is None:
+            await self.app(scope, receive, send)
+            return
+        limits = self.limits
+        if self.find_route is not None and limits.decides_by_route:
+            record.parts.route, record.parts.params = self.find_route(scope)
+        if await limits.decide(record, limits.app_limits) is not None:
+            await send_refusal(record, scope, receive, send)
+        elif self.messages and scope["type"] == "websocket":
+            await self.app(scope, *_limit_messages(limits, self.messages, record, receive, send))
+        else:
+            await self.app(scope, receive, send)
+
+
+async def send_refusal(record: RequestRecord, scope: Scope, receive: Receive, send: Send) -> None:
+    """Sends the response of a refused request; the fields are added on its way out."""
+    assert record.answer is not None
+    status, headers, body = record.answer
+    head = [(_field_name(name), value.encode("latin-1", "replace")) for name, value in headers]
+    head.append((b"content-length", str(len(body)).encode()))
+    kind = "http.response"
+    if scope["type"] == "websocket":
+        await receive()  # the connect that is refused
+        if _EXTENSION not in (scope.get("extensions") or {}):
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": "Too many requests."})
+            return
+        kind = _EXTENSION
+    await send({"type": f"{kind}.start", "status": status, "headers": head})
+    await send({"type": f"{kind}.body", "body": b"" if scope.get("method") == "HEAD" else body})
+
+
+def _limit_messages(
+    limits: AsyncRequestLimits, bound: Sequence[BoundLimit], record: RequestRecord, receive: Receive, send: Send
+) -> tuple[Receive, Send]:
+    """Returns functions that receive and send messages of a WebSocket within its limits."""
+    closed = False
+
+    async def receive_limited() -> Message:
+        nonlocal closed
+        message = await receive()
+        if message["type"] != "websocket.receive":
+            return message
+        decided = RequestRecord(record.parts, record.exempt)
+        if await limits.decide(decided, bound, with_rules=False) is None:
+            await limits.finish(decided, 101)
+            return message
+        wait = retry_after(decided.decision) if decided.decision is not None else None
+        hint = "" if wait is None else f" Try again in {wait} s."
+        closed = True
+        await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": f"Too many messages.{hint}"})
+        return {"type": "websocket.disconnect", "code": POLICY_VIOLATION}
+
+    async def send_unless_closed(message: Message) -> None:
+        if not closed:
+            await send(message)
+
+    return receive_limited, send_unless_closed
+
+
+def _parts(scope: Scope, native: Any) -> RequestParts:
+    path = scope.get("raw_path")
+    if path is None:
+        path = quote(scope["path"], safe="/%:@!$&'()*+,;=~-._", errors="surrogatepass").encode()
+    elif b"?" in path:
+        path = path.partition(b"?")[0]
+    client = scope.get("client")
+    return RequestParts(
+        scope.get("method", "GET"),
+        path,
+        scope.get("query_string", b""),
+        scope["headers"],
+        client[0] if client else None,
+        native,
+    )
+
+
+@lru_cache(maxsize=64)
+def _field_name(name: str) -> bytes:
+    return name.lower().encode("latin-1")
+
+
+def _encode(fields: Fields, present: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Encodes header fields. Lists may be repeated; of other fields, the application's own stays."""
+    encoded = [(_field_name(name), value.encode("latin-1", "replace")) for name, value in fields]
+    if encoded[0][0] == b"ratelimit-policy":
+        return encoded
+    names = {name.lower() for name, _ in present}
+    return [pair for pair in encoded if pair[0] not in names]

@@ -1,0 +1,376 @@
+"""Limits a FastAPI application: per application, router and route.
+
+    app = FastAPI()
+    rate_limits(app, engine="redis://localhost:6379/0")
+
+    @app.get("/items", dependencies=[Depends(limit("5/s", key="address"))])
+    async def items() -> list[str]: ...
+
+    @app.post("/login")
+    @limit("5/minute", refund="2xx")              # the same as a decorator, below the route's
+    async def login() -> str: ...
+
+A limit is a dependency wherever FastAPI takes one: of a route, a router, an include_router, the application. It
+needs no parameter in the function. All limits of a route are one atomic decision, made where the first of them
+stands. Functions (user, attributes, key, cost, exempt) receive a Starlette Request, or a WebSocket.
+
+The rulebook and the limits of the whole application are decided in a middleware inside of all others, so that a
+refusal has CORS fields and a user resolver sees the session; the header fields are added outside of all others, so
+that they are on every response. If a route's limit refuses, what the middleware charged is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from functools import partial, wraps
+from typing import Any, NamedTuple, TypeVar, Unpack, cast, overload
+
+from headgate.enforcement.open_rulebook import Rules
+from headgate.engines.port import AsyncEngine
+from headgate.errors import InvalidRule, InvalidSetting
+from headgate.extras import require
+from headgate.integrations.asgi import App, DecisionMiddleware, RecordMiddleware, Scope, send_refusal
+from headgate.integrations.code_limit import BoundLimit, CodeLimit
+from headgate.integrations.request_limits import AsyncRequestLimits, LimitSettings
+from headgate.integrations.request_parts import EMPTY
+from headgate.integrations.request_record import RequestRecord
+from headgate.integrations.route_checks import RouteInfo, route_name
+from headgate.lazy import lazy_property
+
+require("headgate.integrations.fastapi", "fastapi", "fastapi")
+
+import anyio.from_thread  # noqa: E402
+from fastapi import Depends, FastAPI, Request, Response, WebSocket, routing  # noqa: E402
+from starlette.exceptions import HTTPException  # noqa: E402
+from starlette.middleware import Middleware  # noqa: E402
+from starlette.requests import HTTPConnection  # noqa: E402
+from starlette.routing import BaseRoute, Host, Match, Mount  # noqa: E402
+
+__all__ = ["exempt", "limit", "rate_limits", "RequestRefused"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MAX_CACHED_ROUTES = 10_000  # a mount with parameters has another root path for each
+_LIMITED, _EXEMPT = "__headgate_limited__", "__headgate_exempt__"
+_INSTALLED = "headgate"
+_REFUSED_RESPONSE = {
+    "description": "Too Many Requests",
+    "headers": {
+        "Retry-After": {"description": "Seconds to wait, if waiting helps.", "schema": {"type": "integer"}},
+        "RateLimit": {"description": "What is left of each limit.", "schema": {"type": "string"}},
+        "RateLimit-Policy": {"description": "The limits.", "schema": {"type": "string"}},
+    },
+    "content": {"application/problem+json": {"schema": {"type": "object"}}},
+}
+
+_parameter = re.compile(r"\{[^{}]*\}")
+_typed_parameter = re.compile(r"\{([^{}:]+):([^{}]+)\}")
+
+
+class RequestRefused(HTTPException):
+    """Raised by a limit that refuses. A handler of this class, or of its status, may answer in its own way.
+
+    ``record``: what was decided; its fields are added to whatever the handler returns.
+    """
+
+    def __init__(self, record: RequestRecord) -> None:
+        assert record.answer is not None
+        super().__init__(record.answer.status, str(record.decision or "The request could not be decided."))
+        self.record: RequestRecord = record
+
+
+class limit(CodeLimit):  # noqa: N801 (it is written like a function)
+    """A limit in code, as a dependency and as a decorator. CodeLimit describes the arguments."""
+
+    @lazy_property
+    def __wrapped__(self) -> Callable[[HTTPConnection], Coroutine[Any, Any, None]]:
+        """Shows FastAPI the parameters of the dependency, and that it is a coroutine."""
+        return self._enforce
+
+    @overload
+    def __call__(self, endpoint: F) -> F: ...
+
+    @overload
+    def __call__(self, *, connection: HTTPConnection) -> Coroutine[Any, Any, None] | None: ...
+
+    def __call__(self, endpoint: Any = None, *, connection: HTTPConnection | None = None) -> Any:
+        if connection is None:
+            return self._decorate(endpoint)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # a FastAPI that calls it in a thread
+            return anyio.from_thread.run(self._enforce, connection)
+        return self._enforce(connection)
+
+    async def _enforce(self, connection: HTTPConnection) -> None:
+        """Decides all limits of the route, unless that is done."""
+        scope = connection.scope
+        installed = scope.get(_INSTALLED)
+        if installed is None:
+            raise InvalidSetting(f"{self.location}: The limit has no engine: write rate_limits(app) for this app.")
+        limits: AsyncRequestLimits = installed[0]
+        record: RequestRecord = installed[1]
+        if self in record.decided or hasattr(scope.get("endpoint"), _EXEMPT):
+            return
+        template, code_limits, bound = _bound_limits(limits, scope)
+        if self not in code_limits:  # solved without FastAPI
+            code_limits, bound = (self,), limits.bind(template, (self,))
+        record.decided = (*record.decided, *code_limits)
+        record.parts.native = connection
+        record.parts.route, record.parts.params = template, scope.get("path_params", EMPTY)
+        if await limits.decide(record, bound, with_rules=False) is not None:
+            # An application that is mounted has handlers of its own, and does not know this exception.
+            scope.get("starlette.exception_handlers", ({}, {}))[0].setdefault(RequestRefused, _answer)
+            raise RequestRefused(record)
+
+    def _decorate(self, endpoint: F) -> F:
+        """Adds the limit to a function as a parameter that only FastAPI sees."""
+        if not inspect.isroutine(endpoint):
+            raise InvalidRule(f"{self.location}: A limit decorates a function, not {endpoint!r}.")
+        signature = inspect.signature(endpoint)
+        parameters = list(signature.parameters.values())
+        name = f"headgate_limit_{sum(each.name.startswith('headgate_limit_') for each in parameters)}"
+        parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=Depends(self))
+        variable = [each for each in parameters if each.kind is inspect.Parameter.VAR_KEYWORD]
+        fixed = [each for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        wrapper = _without_argument(endpoint, name)
+        wrapper.__signature__ = signature.replace(parameters=[*fixed, parameter, *variable])
+        vars(endpoint)[_LIMITED] = self, wrapper  # for the check at start: is the wrapper what the route calls?
+        return cast(F, wrapper)
+
+
+# As a class and not as text: FastAPI looks for the names of an object's annotations where there are none.
+limit._enforce.__annotations__ = {"connection": HTTPConnection, "return": None}
+
+
+def exempt(endpoint: F) -> F:
+    """Exempts a route from all limits, also those of its router and of the rulebook. Write it below the route."""
+    vars(endpoint)[_EXEMPT] = True
+    return endpoint
+
+
+def rate_limits(
+    app: FastAPI,
+    rules: Rules | None = None,
+    engine: str | AsyncEngine = "memory://",
+    *,
+    messages: Sequence[CodeLimit] = (),
+    **settings: Unpack[LimitSettings],
+) -> AsyncRequestLimits:
+    """Limits an application. Call it once, before the first request; LimitSettings lists the settings.
+
+    rules      a rulebook, decided for every request
+    engine     where counts are kept: memory:// (this process), redis://host:port/db, or an engine
+    messages   limits of the messages of WebSockets
+    """
+    if app.middleware_stack is not None:
+        raise InvalidSetting("rate_limits(app) comes too late: call it before the application starts.")
+    if hasattr(app.state, _INSTALLED):
+        raise InvalidSetting("rate_limits(app) was called before: an application has one engine and one rulebook.")
+    limits = app.state.headgate = AsyncRequestLimits(rules, engine, **settings)
+    bound_messages = limits.bind("messages", messages)
+    if rules is not None or limits.app_limits or messages:
+        find_route = partial(_find_route, app.routes)
+        # The last is the innermost: those that the application adds later come before it.
+        app.user_middleware.append(
+            Middleware(
+                cast(Any, DecisionMiddleware), limits=limits, messages=bound_messages, find_route=find_route
+            )
+        )
+    build_stack = app.build_middleware_stack
+
+    def build_stack_with_record() -> App:
+        return RecordMiddleware(build_stack(), limits, _native, partial(_start, app, limits))
+
+    app.build_middleware_stack = build_stack_with_record  # type: ignore[method-assign]
+    app.add_exception_handler(RequestRefused, cast(Any, _answer))
+    make_schema = app.openapi
+
+    def schema_with_refusals() -> dict[str, Any]:
+        return _add_refusals(make_schema(), app, everywhere=rules is not None or bool(limits.app_limits))
+
+    app.openapi = schema_with_refusals  # type: ignore[method-assign]
+    return limits
+
+
+def _native(scope: Scope) -> HTTPConnection:
+    return Request(scope) if scope["type"] == "http" else HTTPConnection(scope)
+
+
+async def _answer(connection: HTTPConnection, error: Exception) -> Response | None:
+    """Answers a refused request, or denies a refused WebSocket."""
+    assert isinstance(error, RequestRefused)
+    record = error.record
+    if isinstance(connection, WebSocket):
+        await send_refusal(record, connection.scope, connection._receive, connection._send)
+        return None
+    assert record.answer is not None
+    status, headers, body = record.answer
+    return Response(body, status, dict(headers))
+
+
+def _without_argument(endpoint: Callable[..., Any], name: str) -> Any:
+    """Returns the function without one argument: a coroutine stays one, and so do generators."""
+    if inspect.iscoroutinefunction(endpoint):
+
+        @wraps(endpoint)
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
+            kwargs.pop(name, None)
+            return await endpoint(*args, **kwargs)
+
+        return call_async
+    if inspect.isasyncgenfunction(endpoint):
+
+        @wraps(endpoint)
+        async def iterate_async(*args: Any, **kwargs: Any) -> Any:
+            kwargs.pop(name, None)
+            async for item in endpoint(*args, **kwargs):
+                yield item
+
+        return iterate_async
+    if inspect.isgeneratorfunction(endpoint):
+
+        @wraps(endpoint)
+        def iterate(*args: Any, **kwargs: Any) -> Any:
+            kwargs.pop(name, None)
+            return (yield from endpoint(*args, **kwargs))
+
+        return iterate
+
+    @wraps(endpoint)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kwargs.pop(name, None)
+        return endpoint(*args, **kwargs)
+
+    return call
+
+
+class _Route(NamedTuple):
+    """A route as a request reaches it: with the prefixes of routers and mounts."""
+
+    template: str
+    methods: Collection[str]
+    dependant: Any
+    endpoint: Any
+    path: str | None  # as FastAPI's own schema has it
+
+
+def _walk(routes: Sequence[BaseRoute], prefix: str = "") -> Iterator[_Route]:
+    """Yields all routes, also those of included routers and mounted applications."""
+    for route in _contexts(routes):
+        effective = getattr(route, "_effective_route", route)
+        if isinstance(effective, Mount | Host):
+            yield from _walk(effective.routes or (), prefix + _template(getattr(effective, "path", "")))
+        elif getattr(effective, "path", None) is not None:
+            yield _Route(
+                prefix + _template(effective.path),
+                getattr(effective, "methods", None) or (),
+                getattr(effective, "dependant", None),
+                getattr(effective, "endpoint", None),
+                None if prefix else getattr(effective, "path_format", None),
+            )
+
+
+def _contexts(routes: Sequence[BaseRoute]) -> Iterator[Any]:
+    """Yields routes with the prefixes and dependencies of included routers, where FastAPI keeps them apart."""
+    iterate = getattr(routing, "iter_route_contexts", iter)
+    return cast(Iterator[Any], iterate(routes))
+
+
+def _route_of(scope: Scope) -> _Route:
+    """Returns the route of a request that was routed."""
+    context = (scope.get("fastapi") or {}).get("effective_route_context")
+    route = scope["route"] if context is None else context
+    mounted = scope.get("root_path", "")[len(scope["app_root_path"]) :] if "app_root_path" in scope else ""
+    template = mounted + _template(getattr(route, "path", ""))
+    methods = getattr(route, "methods", None) or ()
+    return _Route(template, methods, getattr(route, "dependant", None), scope.get("endpoint"), None)
+
+
+def _bound_limits(
+    limits: AsyncRequestLimits, scope: Scope
+) -> tuple[str, tuple[limit, ...], tuple[BoundLimit, ...]]:
+    """Returns the template and the limits of the route of a request; cached, unless limits are overridden."""
+    overridden = _overrides(scope)
+    context = (scope.get("fastapi") or EMPTY).get("effective_route_context")
+    cache_key = id(scope.get("route")), id(context), scope.get("root_path")
+    cached = limits.bound_routes.get(cache_key)
+    if cached is not None and not overridden:
+        return cast("tuple[str, tuple[limit, ...], tuple[BoundLimit, ...]]", cached[0])
+    route = _route_of(scope)
+    code_limits = _limits_of(route.dependant, overridden)
+    found = route.template, code_limits, limits.bind(route_name(route.methods, route.template), code_limits)
+    if not overridden and len(limits.bound_routes) < MAX_CACHED_ROUTES:
+        limits.bound_routes[cache_key] = found, scope.get("route"), context  # the objects keep their ids
+    return found
+
+
+def _find_route(
+    routes: Sequence[BaseRoute], scope: Scope, prefix: str = ""
+) -> tuple[str | None, Mapping[str, Any]]:
+    """Returns the template and parameters of the route that a request will reach."""
+    for route in _contexts(routes):
+        match, child_scope = route.matches(scope)
+        if match is Match.FULL:
+            effective = getattr(route, "_effective_route", route)
+            template = prefix + _template(getattr(effective, "path", ""))
+            if isinstance(effective, Mount | Host):
+                return _find_route(effective.routes or (), {**scope, **child_scope}, template)
+            return template, child_scope.get("path_params", EMPTY)
+    return None, EMPTY
+
+
+def _template(path: str) -> str:
+    """Returns a path of Starlette as a template: {rest:path} is {rest...}, {id:int} is {id}."""
+    return _typed_parameter.sub(lambda match: f"{{{match[1]}{'...' if match[2] == 'path' else ''}}}", path)
+
+
+def _limits_of(dependant: Any, overridden: Mapping[Any, Any]) -> tuple[limit, ...]:
+    """Returns the limits among the dependencies of a route, in the order in which they are solved."""
+    found: dict[limit, None] = {}
+
+    def visit(each: Any) -> None:
+        for dependency in getattr(each, "dependencies", ()):
+            if dependency.call in overridden:
+                continue
+            visit(dependency)
+            if isinstance(dependency.call, limit):
+                found[dependency.call] = None
+
+    visit(dependant)
+    return tuple(found)
+
+
+def _overrides(scope: Scope) -> Mapping[Any, Any]:
+    return cast(Mapping[Any, Any], getattr(scope.get("app"), "dependency_overrides", EMPTY))
+
+
+def _start(app: FastAPI, limits: AsyncRequestLimits) -> list[RouteInfo]:
+    """Returns all routes with their limits; exempts marked ones, and raises InvalidRule for misplaced limits."""
+    routes = list(_walk(app.routes))
+    endpoints = {id(route.endpoint) for route in routes}
+    for route in routes:
+        misplaced = getattr(route.endpoint, "__dict__", {}).get(_LIMITED)
+        if misplaced is not None and id(misplaced[1]) not in endpoints:
+            name = route_name(route.methods, route.template)
+            raise InvalidRule(
+                f"{misplaced[0].location}: The limit {misplaced[0].text} of {name} can never match: it stands "
+                "above the decorator of the route, which does not see it. Write it below."
+            )
+        if hasattr(route.endpoint, _EXEMPT):
+            limits.exempt_path(_parameter.sub(lambda match: "**" if "..." in match[0] else "*", route.template))
+    return [RouteInfo(route.template, route.methods, _limits_of(route.dependant, {})) for route in routes]
+
+
+def _add_refusals(schema: dict[str, Any], app: FastAPI, *, everywhere: bool) -> dict[str, Any]:
+    """Adds the 429 to the operations that have a limit."""
+    for route in _walk(app.routes):
+        if (everywhere or _limits_of(route.dependant, {})) and not hasattr(route.endpoint, _EXEMPT):
+            for method in route.methods:
+                operation = schema.get("paths", {}).get(route.path, {}).get(method.lower())
+                if operation is not None:
+                    operation.setdefault("responses", {}).setdefault("429", _REFUSED_RESPONSE)
+    return schema

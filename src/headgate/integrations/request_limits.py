@@ -1,0 +1,151 @@
+"""Decides the requests of one application: by a rulebook, by limits in code, or both, on one engine.
+
+RequestLimits (sync) and AsyncRequestLimits belong to one application. The engine is opened at the first request,
+and closed with the application. What they share is written once, in request_flows.py.
+
+A request is decided in one stage or several: in a middleware, and again where its route is known. All limits of
+one stage are one atomic decision. If a later stage refuses, the charges of the earlier ones are given back.
+
+Laws (tests/integrations/test_request_limits.py):
+  - a refused request has charged nothing, in any stage;
+  - an engine that does not answer is a 503, never an exception, unless the rule's fallback decides;
+  - whatever happens to the request, `finish` refunds and releases at most once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from inspect import isawaitable
+from types import CoroutineType
+from typing import Any, cast
+
+from headgate.enforcement.rule_decision import RuleDecision
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
+from headgate.engines.port import AsyncEngine, Engine
+from headgate.errors import InvalidCharge
+from headgate.flow import Flow, T
+from headgate.http.refusal_body import RefusalResponse
+from headgate.integrations.code_limit import BoundLimit
+from headgate.integrations.request_flows import LimitSettings, RequestFlows
+from headgate.integrations.request_record import RequestRecord
+from headgate.slot_renewal import AsyncHolding, Holding
+
+__all__ = ["AsyncRequestLimits", "LimitSettings", "RequestLimits"]
+
+
+class RequestLimits(RequestFlows[RuleLimiter]):
+    """Decides the requests of a sync application. Thread-safe."""
+
+    def _open(self) -> RuleLimiter:
+        return RuleLimiter(
+            self.rules, cast("str | Engine", self.engine_or_url), clock=self.clock, prefix=self.prefix
+        )
+
+    def decide(
+        self, record: RequestRecord, limits: Sequence[BoundLimit] = (), *, with_rules: bool = True
+    ) -> RefusalResponse | None:
+        """Decides the rulebook (`with_rules`) and these limits together; returns the response of a refusal."""
+        return _run(self._decide(record, limits, with_rules))
+
+    def finish(self, record: RequestRecord, status: int, response: Any = None) -> None:
+        """Refunds and releases after the response. Call it once for every request, also for one that failed."""
+        if record.refunds or record.holdings:
+            _run(self._finish(record, status, response))
+
+    def close(self) -> None:
+        """Closes the engine, if it was opened."""
+        limiter, self._limiter = self._limiter, None
+        if limiter is not None:
+            limiter.close()
+
+    def _sleep_us(self, duration_us: int) -> None:
+        self.limiter.clock.sleep_us(duration_us)
+
+    def _holding(self, decision: RuleDecision, hold: Any) -> Holding:
+        limiter = self.limiter
+        return Holding(hold, lambda: limiter.renew(decision), lambda: hold.over or limiter.release(decision))
+
+    def _enter(self, holding: Holding) -> None:
+        holding.__enter__()
+
+    def _leave(self, holding: Holding) -> None:
+        holding.__exit__(None, None, None)
+
+
+class AsyncRequestLimits(RequestFlows[AsyncRuleLimiter]):
+    """Decides the requests of an async application."""
+
+    def _open(self) -> AsyncRuleLimiter:
+        return AsyncRuleLimiter(
+            self.rules, cast("str | AsyncEngine", self.engine_or_url), clock=self.clock, prefix=self.prefix
+        )
+
+    async def decide(
+        self, record: RequestRecord, limits: Sequence[BoundLimit] = (), *, with_rules: bool = True
+    ) -> RefusalResponse | None:
+        """Decides the rulebook (`with_rules`) and these limits together; returns the response of a refusal."""
+        return await _arun(self._decide(record, limits, with_rules))
+
+    async def finish(self, record: RequestRecord, status: int, response: Any = None) -> None:
+        """Refunds and releases after the response. Call it once for every request, also for one that failed."""
+        if record.refunds or record.holdings:
+            await _arun(self._finish(record, status, response))
+
+    async def close(self) -> None:
+        """Closes the engine, if it was opened."""
+        limiter, self._limiter = self._limiter, None
+        if limiter is not None:
+            await limiter.close()
+
+    def _sleep_us(self, duration_us: int) -> Awaitable[None]:
+        return self.limiter.clock.asleep_us(duration_us)
+
+    def _holding(self, decision: RuleDecision, hold: Any) -> AsyncHolding:
+        limiter = self.limiter
+
+        async def release() -> bool:
+            return bool(hold.over or await limiter.release(decision))
+
+        return AsyncHolding(hold, lambda: limiter.renew(decision), release)
+
+    def _enter(self, holding: AsyncHolding) -> Awaitable[Any]:
+        return holding.__aenter__()
+
+    def _leave(self, holding: AsyncHolding) -> Awaitable[None]:
+        return holding.__aexit__(None, None, None)
+
+
+def _run(flow: Flow[T]) -> T:
+    """Runs a flow whose steps return at once; a coroutine is a mistake of the application."""
+    try:
+        step = next(flow)
+        while True:
+            try:
+                result = step()
+                if isawaitable(result):
+                    if hasattr(result, "close"):
+                        result.close()
+                    raise InvalidCharge("A function of the request is a coroutine, but this application is sync.")
+            except BaseException as error:
+                step = flow.throw(error)
+            else:
+                step = flow.send(result)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+async def _arun(flow: Flow[T]) -> T:
+    """Runs a flow whose steps are awaited where they can be."""
+    try:
+        step = next(flow)
+        while True:
+            try:
+                result = step()
+                if result.__class__ is CoroutineType or isawaitable(result):
+                    result = await result
+            except BaseException as error:
+                step = flow.throw(error)
+            else:
+                step = flow.send(result)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]

@@ -1,0 +1,42 @@
+"""Limits in code: what they take, and that a mistake is reported with its line."""
+
+from collections.abc import Callable
+
+import pytest
+
+from headgate import TokenBucket
+from headgate.errors import InvalidRule
+from headgate.integrations.code_limit import CodeLimit
+
+
+def test_a_limit_has_every_field_of_a_rule() -> None:
+    limit = CodeLimit(
+        "5/s; 1000/day", key=["user", "address/24"], missing="one", mode="shadow", refuse={"status": 503}, cost=2
+    )
+    assert limit.text == "5/s; 1000/day"
+    assert limit.rule.refuse.status == 503
+    assert limit.rule.mode.shadow == 10_000
+    assert limit.uses == {"user", "address"}
+    assert CodeLimit([TokenBucket(5, 1), "9/hour"]).text == "5/s; 9/hour"
+    assert CodeLimit("1/s", when={"path": "/items/{sku}"}, key="sku").uses == {"path"}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: CodeLimit("5/sec0nd"), 'limit: "5/sec0nd" is not a limit'),
+        (lambda: CodeLimit("5/s", key="usr name"), '"usr name" is no attribute'),
+        (lambda: CodeLimit("5/s", key="user"), "user can be missing, and the rule does not say what then"),
+        (lambda: CodeLimit("5/s", key="adress", missing="one"), r"did you mean address"),
+        (lambda: CodeLimit("5/s", refund="9xx"), 'refund: "9xx" is no status'),
+        (lambda: CodeLimit("5/s", refund=[]), "refund: no status is given"),
+        (lambda: CodeLimit("5/s", name="two words"), '"two words" cannot be the name of a rule'),
+        (lambda: CodeLimit("5/s", mod="shadow"), 'A rule has no field "mod"'),  # type: ignore[call-arg]
+        (lambda: CodeLimit("5/s", cost=0), "A cost of 0 charges nothing"),
+    ],
+)
+def test_a_mistake_is_reported_with_file_and_line(make: Callable[[], CodeLimit], message: str) -> None:
+    with pytest.raises(InvalidRule, match=message) as caught:
+        make()
+    assert str(caught.value).startswith(f"{__file__}:{make.__code__.co_firstlineno}: ")
+    assert "rules[0]" not in str(caught.value)
