@@ -178,7 +178,7 @@ def test_a_question_that_commits_nothing_is_asked(gate: RedisDriverNginx, server
 
 def test_with_something_aside_all_is_asked(gate: RedisDriverNginx, server: RedisServer) -> None:
     harness = NginxDenialCacheHarness(
-        gate, server, {"sale": "1/minute", "beside": "100/minute"}, beside={"aside": True}
+        gate, server, {"sale": "1/minute", "beside": "100/minute"}, beside={"is_shadow": True}
     )
     for _ in range(2):
         harness.take("a")

@@ -151,7 +151,7 @@ def test_a_shed_charge_refuses_all_and_asks_nobody(gate: RedisDriverNginx, serve
 
 
 @pytest.mark.parametrize(
-    "terms", [{"lockout": [1000, 1_000_000, 1_000_000]}, {"overrides": True}, {"aside": True}]
+    "terms", [{"lockout": [1000, 1_000_000, 1_000_000]}, {"overrides": True}, {"is_shadow": True}]
 )
 def test_rules_that_must_be_asked_are_not_shed(
     gate: RedisDriverNginx, server: RedisServer, terms: dict[str, Any]
