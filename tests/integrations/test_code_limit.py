@@ -26,7 +26,7 @@ def test_a_limit_has_every_field_of_a_rule() -> None:
     [
         (lambda: CodeLimit("5/sec0nd"), 'limit: "5/sec0nd" is not a limit'),
         (lambda: CodeLimit("5/s", key="usr name"), '"usr name" is no attribute'),
-        (lambda: CodeLimit("5/s", key="user"), "user can be missing, and the rule does not say what then"),
+        (lambda: CodeLimit("5/s", key="user"), "user can be missing, and the rule does not say what happens then"),
         (lambda: CodeLimit("5/s", key="adress", missing="one"), r"did you mean address"),
         (lambda: CodeLimit("5/s", refund="9xx"), 'refund: "9xx" is no status'),
         (lambda: CodeLimit("5/s", refund=[]), "refund: no status is given"),

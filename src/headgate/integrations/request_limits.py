@@ -63,7 +63,7 @@ class RequestLimits(RequestFlows[RuleLimiter]):
 
     def _holding(self, decision: RuleDecision, hold: Any) -> Holding:
         limiter = self.limiter
-        return Holding(hold, lambda: limiter.renew(decision), lambda: hold.over or limiter.release(decision))
+        return Holding(hold, lambda: limiter.renew(decision), lambda: hold.is_released or limiter.release(decision))
 
     def _enter(self, holding: Holding) -> None:
         holding.__enter__()
@@ -104,7 +104,7 @@ class AsyncRequestLimits(RequestFlows[AsyncRuleLimiter]):
         limiter = self.limiter
 
         async def release() -> bool:
-            return bool(hold.over or await limiter.release(decision))
+            return bool(hold.is_released or await limiter.release(decision))
 
         return AsyncHolding(hold, lambda: limiter.renew(decision), release)
 
