@@ -41,19 +41,24 @@ class EngineLayer:
 
     @property
     def degraded_count(self) -> int:
+        """How many decisions were made without the engine."""
         count: int = self.inner.degraded_count
         return count
 
     def set_deadline(self, seconds: float) -> None:
+        """Changes how long a decision may take."""
         self.inner.set_deadline(seconds)
 
     def count_members(self) -> None:
+        """Counts the processes that share the limits, from now on."""
         self.inner.count_members()
 
     def member_position(self) -> MemberPosition:
+        """Returns how many processes share the limits, and the rank of this one."""
         position: MemberPosition = self.inner.member_position()
         return position
 
     def degraded_shards(self) -> Sequence[tuple[Hashable, str]]:
+        """Returns the parts of the engine that give no answer."""
         shards: Sequence[tuple[Hashable, str]] = self.inner.degraded_shards()
         return shards

@@ -42,7 +42,8 @@ def questions(engine: NginxRedisEngine) -> dict[str, RequestBuilder]:
         given: dict[str, Any] = dict(said)
         if "lockout" in given:
             given["lockout"] = Lockout(*given["lockout"])
-        found[name] = RequestBuilder(engine.limits[name], name, "hg", ChargeOptions(name, **given))
+        options = ChargeOptions(name, is_shadow=given.pop("aside", False), **given)
+        found[name] = RequestBuilder(engine.limits[name], name, "hg", options)
     return found
 
 

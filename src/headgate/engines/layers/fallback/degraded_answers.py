@@ -17,13 +17,14 @@ that it has not decided about lately, one of the rule's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 from headgate.algorithms.decision import ALLOWED, MARK, DegradedOutcome, Outcome
 from headgate.algorithms.limit import SECOND, Limit
 from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions
+from headgate.engines.layers.fallback.breaker import CLOSED
 from headgate.engines.layers.fallback.description import describe_share
 from headgate.engines.layers.fallback.membership import MembershipState
 from headgate.engines.layers.fallback.settlement import MeterCharge, Settlement
@@ -91,6 +92,12 @@ class DegradedAnswers(Settlement):
         self.on_use()
         place: MemberPosition = self.members.position
         return place
+
+    def degraded_shards(self) -> list[tuple[Hashable, str]]:
+        """Returns the parts of the engine whose breaker is not closed, each with its state."""
+        now_us = self.clock.now_us()
+        states = [(name, shard.phase(now_us)) for name, shard in tuple(self.shards.items())]
+        return [(name, state.value) for name, state in states if state is not CLOSED]
 
     def guarantees(
         self, limit: Limit, nodes: int, options: ChargeOptions | None = None

@@ -113,11 +113,6 @@ class Fallback(DegradedAnswers):
         part = self.shards.get(shard)
         return CLOSED if part is None else part.phase(self.clock.now_us())
 
-    def degraded_shards(self) -> list[tuple[Hashable, str]]:
-        """Returns the parts of the engine whose breaker is not closed, each with its state."""
-        states = [(name, self.state(name)) for name in tuple(self.shards)]
-        return [(name, state.value) for name, state in states if state is not CLOSED]
-
     def overrides(self, rule: str) -> Any:
         return self.inner.overrides(rule)
 
