@@ -111,6 +111,7 @@ class FixedWindow(WindowLimit):
     algorithm = "fixed_window"
     has_edges = True
 
+    amount: int
     period_us: int
     unit: str | None
     zone: str | None

@@ -102,7 +102,7 @@ class SlidingLog(WindowLimit):
     refunds_newest_first = True
 
     def __init__(self, amount: int, per: float = 1) -> None:
-        self.amount = check_whole("The amount of a sliding log", amount)
+        self.amount: int = check_whole("The amount of a sliding log", amount)
         self.period_us: int = check_microseconds("The period of a sliding log", per)
         self.text: str = f"{amount}/{format_period(self.period_us)} log"
         if amount > _MAX_UNITS:

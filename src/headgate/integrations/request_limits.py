@@ -63,7 +63,9 @@ class RequestLimits(RequestFlows[RuleLimiter]):
 
     def _holding(self, decision: RuleDecision, hold: Any) -> Holding:
         limiter = self.limiter
-        return Holding(hold, lambda: limiter.renew(decision), lambda: hold.is_released or limiter.release(decision))
+        return Holding(
+            hold, lambda: limiter.renew(decision), lambda: hold.is_released or limiter.release(decision)
+        )
 
     def _enter(self, holding: Holding) -> None:
         holding.__enter__()
