@@ -29,7 +29,7 @@ from tests.linearizability.checker import Model
 
 # Each is Name(inner, *, options, clock), and AsyncName likewise.
 WRAPPERS = {
-    "memo": ("headgate.engines.layers.denial_cache.engines", "DenialCacheEngine"),
+    "memo": ("headgate.engines.layers.denial_cache", "DenialCacheEngine"),
     "lease": ("headgate.engines.layers.prefetch.engines", "PrefetchEngine"),
 }
 

@@ -96,7 +96,7 @@ def open_engine(
 
         engine = PrefetchEngine(engine, hold_us=options.hold_us, units=options.prefetch_units, clock=clock)
     if options.denial_cache:
-        from headgate.engines.layers.denial_cache.engines import DenialCacheEngine
+        from headgate.engines.layers.denial_cache import DenialCacheEngine
 
         engine = DenialCacheEngine(engine, clock=clock)
     if ruled or options.fallback is not None:
@@ -165,7 +165,7 @@ def open_async_engine(
 
         engine = AsyncPrefetchEngine(engine, hold_us=options.hold_us, units=options.prefetch_units, clock=clock)
     if options.denial_cache:
-        from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine
+        from headgate.engines.layers.denial_cache import AsyncDenialCacheEngine
 
         engine = AsyncDenialCacheEngine(engine, clock=clock)
     if ruled or options.fallback is not None:
