@@ -23,7 +23,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LAYERS = "src/headgate/engines/layers"
-SOURCES = (f"{LAYERS}/denial_cache/async_engine.py",)
+SOURCES = (
+    f"{LAYERS}/denial_cache/async_engine.py",
+    f"{LAYERS}/prefetch/async_engine.py",
+    f"{LAYERS}/prefetch/async_give_back.py",
+    f"{LAYERS}/prefetch/async_meter.py",
+)
 WORDS: dict[str, str] = {}
 ASYNC_ONLY = re.compile(r".*# async only\n", re.MULTILINE)
 PREFIXED = re.compile(r"\b(?:Async(?=[A-Z])|async_(?=[a-z]))")

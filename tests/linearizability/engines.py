@@ -30,7 +30,7 @@ from tests.linearizability.checker import Model
 # Each is Name(inner, *, options, clock), and AsyncName likewise.
 WRAPPERS = {
     "memo": ("headgate.engines.layers.denial_cache", "DenialCacheEngine"),
-    "lease": ("headgate.engines.layers.prefetch.engines", "PrefetchEngine"),
+    "lease": ("headgate.engines.layers.prefetch", "PrefetchEngine"),
 }
 
 

@@ -92,7 +92,7 @@ def open_engine(
 
         engine = RedisEngine(server_url, prefix=prefix, clock=clock, deadline=options.effective_deadline)
     if ruled or options.prefetch is not None:
-        from headgate.engines.layers.prefetch.engines import PrefetchEngine
+        from headgate.engines.layers.prefetch import PrefetchEngine
 
         engine = PrefetchEngine(engine, hold_us=options.hold_us, units=options.prefetch_units, clock=clock)
     if options.denial_cache:
@@ -161,7 +161,7 @@ def open_async_engine(
 
         engine = AsyncRedisEngine(server_url, prefix=prefix, clock=clock, deadline=options.effective_deadline)
     if ruled or options.prefetch is not None:
-        from headgate.engines.layers.prefetch.engines import AsyncPrefetchEngine
+        from headgate.engines.layers.prefetch import AsyncPrefetchEngine
 
         engine = AsyncPrefetchEngine(engine, hold_us=options.hold_us, units=options.prefetch_units, clock=clock)
     if options.denial_cache:
