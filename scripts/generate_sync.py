@@ -25,6 +25,9 @@ ROOT = Path(__file__).parents[1]
 LAYERS = "src/headgate/engines/layers"
 SOURCES = (
     f"{LAYERS}/denial_cache/async_engine.py",
+    f"{LAYERS}/fallback/async_engine.py",
+    f"{LAYERS}/fallback/async_slot_meter.py",
+    f"{LAYERS}/fallback/async_verbs.py",
     f"{LAYERS}/prefetch/async_engine.py",
     f"{LAYERS}/prefetch/async_give_back.py",
     f"{LAYERS}/prefetch/async_meter.py",

@@ -17,7 +17,6 @@ from headgate.engines.layers.fallback.shard import Shard
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import Meter
 from headgate.errors import EngineUnavailable
-from headgate.flow import run
 
 
 class FaultyMeter:
@@ -90,7 +89,7 @@ class ImmediateFallback(FallbackEngine):
     """A fallback whose background is now."""
 
     def settle_in_background(self, shard: Shard) -> None:
-        run(self.settle_shard(shard))
+        self.settle_shard(shard)
 
 
 def faulty(clock: ManualClock, parts: bool = False) -> FaultyEngine:
