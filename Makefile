@@ -19,7 +19,7 @@ demo-gateway: bootstrap  ## a flash sale at two real nginx, one Redis and a back
 test: check  ## everything: checks, then the whole suite on real servers; nothing is skipped
 	@scripts/test
 
-check: bootstrap  ## style, types, Lua, import contracts
+check: bootstrap  ## style, types, Lua, import contracts, generated files
 	@scripts/check
 
 test-quick: bootstrap  ## the tests that need no server and are not slow

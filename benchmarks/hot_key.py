@@ -32,7 +32,7 @@ from benchmarks.interleave import (
 )
 from benchmarks.report import BenchmarkReport, figure
 from benchmarks.servers import pinned_server
-from headgate.engines.layers.prefetch.engines import guarantee, max_prefetch
+from headgate.engines.layers.prefetch import guarantee, max_prefetch
 from tests.servers import RedisServer
 
 LIMIT, AMOUNT, SECONDS = "100000000/day", 100_000_000, 86_400

@@ -11,7 +11,6 @@ from headgate.engines.layers.fallback import FallbackEngine
 from headgate.engines.layers.fallback.shard import Shard
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.errors import EngineUnavailable
-from headgate.flow import run
 from headgate.limiter import AsyncLimiter, Limiter
 from tests.engines.layers.faulty_engine import FaultyEngine
 from tests.servers import Proxy, RedisServer
@@ -60,7 +59,7 @@ def test_a_caller_tells_only_if_there_is_time_for_it(seconds: float, asked: int)
 
     assert engine.owing is not None or asked > 1
     if engine.owing is not None:
-        run(engine.settle_shard(engine.owing))
+        engine.settle_shard(engine.owing)
     clock.advance(2)
     before = wire.asked
     assert meter.decide("key", 1)[:2] == (True, 4)  # four, one and one

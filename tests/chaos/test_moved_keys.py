@@ -7,7 +7,6 @@ import pytest
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.clock import ManualClock
 from headgate.engines.memory.engine import MemoryEngine
-from headgate.flow import run
 from tests.engines.layers.faulty_engine import FaultyEngine, ImmediateFallback
 
 
@@ -46,7 +45,7 @@ def test_the_heir_is_told_what_was_admitted_meanwhile(clock: ManualClock) -> Non
     wire.down_parts = {"old"}
     assert sum(meter.decide("key", 1)[0] for _ in range(6)) == 6
     wire.part = "new"
-    run(engine.heartbeat_flow())  # with the next beat
+    engine.on_heartbeat()  # with the next beat
     assert sum(meter.decide("key", 1)[0] for _ in range(20)) == 4
 
 

@@ -9,9 +9,9 @@ from headgate.algorithms.limit import SECOND
 from headgate.algorithms.quota_grants import QuotaGrant
 from headgate.algorithms.quota_units import ALL_GRANT_UNITS
 from headgate.clock import ManualClock
-from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine, DenialCacheEngine
+from headgate.engines.layers.denial_cache import AsyncDenialCacheEngine, DenialCacheEngine
 from headgate.engines.layers.fallback import FallbackEngine
-from headgate.engines.layers.prefetch.engines import AsyncPrefetchEngine, PrefetchEngine
+from headgate.engines.layers.prefetch import AsyncPrefetchEngine, PrefetchEngine
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import Engine, Ledger

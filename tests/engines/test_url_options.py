@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, Limiter, open_async_engine, open_engine
-from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine, DenialCacheEngine
+from headgate.engines.layers.denial_cache import AsyncDenialCacheEngine, DenialCacheEngine
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.redis.topology import topology
 from headgate.engines.url import KeywordOptions

@@ -30,8 +30,8 @@ from tests.linearizability.checker import Model
 
 # Each is Name(inner, *, options, clock), and AsyncName likewise.
 WRAPPERS = {
-    "memo": ("headgate.engines.layers.denial_cache.engines", "DenialCacheEngine"),
-    "lease": ("headgate.engines.layers.prefetch.engines", "PrefetchEngine"),
+    "memo": ("headgate.engines.layers.denial_cache", "DenialCacheEngine"),
+    "lease": ("headgate.engines.layers.prefetch", "PrefetchEngine"),
 }
 
 

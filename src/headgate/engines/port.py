@@ -54,6 +54,12 @@ class Meter(Protocol):
         """Deletes the counters of the key."""
 
 
+class Decide(Protocol):
+    """The signature of a meter's `decide`."""
+
+    def __call__(self, key: str, cost: int, patience_us: int | None = None) -> Outcome: ...
+
+
 class SlotMeter(Protocol):
     """The slots of one limit bound to an engine: held and released, not charged."""
 
@@ -179,6 +185,12 @@ class AsyncMeter(Protocol):
     async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome: ...
     async def retune(self, key: str) -> None: ...
     async def reset(self, key: str) -> None: ...
+
+
+class AsyncDecide(Protocol):
+    """The signature of an AsyncMeter's `decide`."""
+
+    def __call__(self, key: str, cost: int, patience_us: int | None = None) -> Awaitable[Outcome]: ...
 
 
 class AsyncSlotMeter(Protocol):

@@ -104,11 +104,11 @@ def build_engine(url: EngineUrl, prefix: str = "hg", clock: Clock | None = None,
 
         engine = RedisEngine(server_url, prefix=prefix, clock=clock, deadline=options.effective_deadline)
     if ruled or options.prefetch is not None:
-        from headgate.engines.layers.prefetch.engines import PrefetchEngine
+        from headgate.engines.layers.prefetch import PrefetchEngine
 
         engine = PrefetchEngine(engine, hold_us=options.hold_us, units=options.prefetch_units, clock=clock)
     if options.denial_cache:
-        from headgate.engines.layers.denial_cache.engines import DenialCacheEngine
+        from headgate.engines.layers.denial_cache import DenialCacheEngine
 
         engine = DenialCacheEngine(engine, clock=clock)
     if ruled or options.fallback is not None:
@@ -179,11 +179,11 @@ def build_async_engine(
 
         engine = AsyncRedisEngine(server_url, prefix=prefix, clock=clock, deadline=options.effective_deadline)
     if ruled or options.prefetch is not None:
-        from headgate.engines.layers.prefetch.engines import AsyncPrefetchEngine
+        from headgate.engines.layers.prefetch import AsyncPrefetchEngine
 
         engine = AsyncPrefetchEngine(engine, hold_us=options.hold_us, units=options.prefetch_units, clock=clock)
     if options.denial_cache:
-        from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine
+        from headgate.engines.layers.denial_cache import AsyncDenialCacheEngine
 
         engine = AsyncDenialCacheEngine(engine, clock=clock)
     if ruled or options.fallback is not None:

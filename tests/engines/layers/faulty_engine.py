@@ -18,7 +18,6 @@ from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import Meter
 from headgate.engines.stack import InnermostEngine
 from headgate.errors import EngineUnavailable
-from headgate.flow import run
 
 
 class FaultyMeter:
@@ -91,7 +90,7 @@ class ImmediateFallback(FallbackEngine):
     """A fallback whose background is now."""
 
     def settle_in_background(self, shard: Shard) -> None:
-        run(self.settle_shard(shard))
+        self.settle_shard(shard)
 
 
 def faulty_memory_engine(clock: ManualClock, parts: bool = False) -> FaultyEngine:

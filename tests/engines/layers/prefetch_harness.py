@@ -12,7 +12,7 @@ from headgate.algorithms.decision import Decision, Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.clock import ManualClock
 from headgate.engines.charge_options import ChargeOptions
-from headgate.engines.layers.prefetch.engines import PrefetchEngine
+from headgate.engines.layers.prefetch import PrefetchEngine
 from headgate.engines.memory.engine import MemoryEngine, MemoryMeter
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import EngineUnavailable

@@ -32,8 +32,8 @@ from headgate.algorithms.decision import (
 from headgate.algorithms.limit import Limit
 from headgate.clock import ManualClock
 from headgate.engines.charge_options import ChargeOptions
+from headgate.engines.layers.denial_cache import AsyncDenialCacheEngine, DenialCacheEngine
 from headgate.engines.layers.denial_cache.denial_table import _GENERATION_SLOTS, MAX_REPEAT_US, DenialTable
-from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine, DenialCacheEngine
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.engines.memory.engine import MemoryEngine, MemoryMeter
 from headgate.engines.port import Meter

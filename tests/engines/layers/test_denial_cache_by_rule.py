@@ -10,7 +10,7 @@ from headgate.algorithms.decision import ALLOWED, RETRY_AFTER_US, LockedOutcome,
 from headgate.algorithms.lockout import Lockout
 from headgate.clock import ManualClock
 from headgate.engines.charge_options import ChargeOptions
-from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine, DenialCacheEngine
+from headgate.engines.layers.denial_cache import AsyncDenialCacheEngine, DenialCacheEngine
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.limit_syntax import parse
 from headgate.testing import SyncAdapter

@@ -206,8 +206,8 @@ async def test_awaited_it_beats_on_the_loop_where_it_is_used() -> None:
         left.append(member)
 
     members = AsyncMembership(beat, leave, interval_s=0.01)
-    members.start()
-    members.start()
+    members.ensure_started()
+    members.ensure_started()
     await asyncio.wait_for(thrice.wait(), 10)
     assert set(beats) == {asyncio.get_running_loop()}
     assert members.position == (3, 2)
@@ -230,7 +230,7 @@ def test_awaited_it_moves_on_when_its_loop_is_gone() -> None:
     members = AsyncMembership(beat, interval_s=3600)
 
     async def use() -> None:
-        members.start()
+        members.ensure_started()
         await asyncio.sleep(0.01)
 
     for loops in (1, 2, 3):

@@ -10,11 +10,11 @@ import pytest
 
 from headgate.algorithms.decision import Receipt
 from headgate.clock import ManualClock
-from headgate.engines.layers.prefetch.engines import PrefetchEngine, guarantee, max_prefetch
+from headgate.engines.layers.prefetch import PrefetchEngine, guarantee, max_prefetch
 from headgate.engines.layers.prefetch.prefetched_units import PrefetchTable
+from headgate.engines.layers.prefetch.sync_give_back import give_back
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.errors import EngineUnavailable, InvalidCharge, InvalidRule
-from headgate.flow import run
 from headgate.limit_syntax import parse
 from headgate.limiter import Limiter
 from tests.engines.layers.prefetch_harness import PrefetchHarness
@@ -231,7 +231,7 @@ def test_no_lease_is_asked_for_while_another_is_on_its_way_back(harness: Prefetc
     harness.warehouse.costs.clear()
     harness.takes(5)
     assert harness.warehouse.costs == [1] * 5
-    run(harness.engine._hot_keys.give_back(batch))
+    give_back(harness.engine._hot_keys, batch)
     harness.takes(1)
     assert harness.warehouse.costs[-1] > 1
 

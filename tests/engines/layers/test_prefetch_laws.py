@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headgate.algorithms.decision import Decision
 from headgate.clock import ManualClock
-from headgate.engines.layers.prefetch.engines import PrefetchEngine
+from headgate.engines.layers.prefetch import PrefetchEngine
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.limiter import Limiter
 from tests.engines.layers.prefetch_harness import PrefetchHarness

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from headgate.clock import ManualClock
-from headgate.engines.layers.prefetch.engines import AsyncPrefetchEngine, PrefetchEngine, guarantee, max_prefetch
+from headgate.engines.layers.prefetch import AsyncPrefetchEngine, PrefetchEngine, guarantee, max_prefetch
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.redis.sync_engine import RedisEngine

@@ -6,9 +6,9 @@ import pytest
 
 from headgate.algorithms.decision import REMAINING, DegradedOutcome
 from headgate.engines.charge_options import ChargeOptions
-from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine, DenialCacheEngine
+from headgate.engines.layers.denial_cache import AsyncDenialCacheEngine, DenialCacheEngine
 from headgate.engines.layers.fallback import AsyncFallbackEngine, FallbackEngine
-from headgate.engines.layers.prefetch.engines import AsyncPrefetchEngine, PrefetchEngine
+from headgate.engines.layers.prefetch import AsyncPrefetchEngine, PrefetchEngine
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.redis.async_engine import AsyncRedisEngine

@@ -13,9 +13,9 @@ from headgate.algorithms.decision import REMAINING, Outcome
 from headgate.algorithms.lockout import Lockout
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.deadlines import shortest_deadline
-from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine, DenialCacheEngine
+from headgate.engines.layers.denial_cache import AsyncDenialCacheEngine, DenialCacheEngine
 from headgate.engines.layers.fallback import AsyncFallbackEngine, FallbackEngine
-from headgate.engines.layers.prefetch.engines import AsyncPrefetchEngine, PrefetchEngine
+from headgate.engines.layers.prefetch import AsyncPrefetchEngine, PrefetchEngine
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.redis.async_engine import AsyncRedisEngine
 from headgate.engines.redis.pool_state import PoolState, PoolWaiter

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from headgate.algorithms import algorithm, lockout, quota_grants
 from headgate.algorithms.decision import Outcome, Receipt
@@ -26,16 +26,10 @@ from headgate.engines.memory.slot_table import SlotTable
 from headgate.engines.memory.state_table import StateTable
 from headgate.engines.overrides import Limits, MemoryOverrides, StoredOverride, active_limits
 from headgate.engines.pending_cancellations import PendingCancellations, QueuePlace
-from headgate.engines.port import Meter, Slot
+from headgate.engines.port import Decide, Meter, Slot
 from headgate.engines.quota_ledger import MemoryLedger
 from headgate.engines.stack import InnermostEngine
 from headgate.errors import InvalidCharge
-
-
-class Decide(Protocol):
-    """The signature of a meter's `decide`."""
-
-    def __call__(self, key: str, cost: int, patience_us: int | None = None) -> Outcome: ...
 
 
 class CancelledReservation(NamedTuple):

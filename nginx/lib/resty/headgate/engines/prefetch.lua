@@ -1,5 +1,5 @@
 -- Prefetching: units of hot keys are fetched ahead from Redis, and handed out by this nginx without asking. It obeys
--- the law of engines/layers/prefetch/engines.py; one nginx, all its workers together, is one process of that law.
+-- the law of engines/layers/prefetch/__init__.py; one nginx, all its workers together, is one process of that law.
 --
 -- Picture a kiosk that orders from a warehouse. What sells is ordered ahead, as much as was sold lately, and sold over
 -- the counter; what does not sell goes back before it spoils. A fetch is a take of the call's cost and some extra, one
@@ -36,7 +36,7 @@
 -- LAW (tests/nginx/engines/test_prefetch.py). Let N nginx use a key, each holding at most U of its units, including
 -- those on the way to and from Redis:
 --   - over any span, at most N * U units more are admitted than the limit alone admits; of a fixed window, whose units
---     end with it, not one more (the proof is in engines/layers/prefetch/engines.py);
+--     end with it, not one more (the proof is in engines/layers/prefetch/__init__.py);
 --   - at most N * U units are withheld from others, for at most `hold`.
 -- The following are withheld until the limit refills, and handed out by no one: units of a worker that is killed while
 -- it fetches or refunds, and the units it would have refunded if nothing is fetched again within a hold time; units of

@@ -143,7 +143,7 @@ class Membership(MembershipState):
             self.close()
 
     def start(self, delay_s: float = 0.0) -> None:
-        """Starts heartbeats, unless they run. If no thread can be started, `retry_start` tries again."""
+        """Starts heartbeats, unless they run. If no thread can be started, `ensure_started` tries again."""
         if self._heartbeat is None or self._stop is not None:
             return
         try:
@@ -164,7 +164,7 @@ class Membership(MembershipState):
                     error,
                 )
 
-    def retry_start(self) -> None:
+    def ensure_started(self) -> None:
         """Starts heartbeats, if no thread could be started before."""
         if self._lacks_thread:
             self.start()
@@ -243,7 +243,7 @@ class AsyncMembership(MembershipState):
         if not self.engines:
             await self.close()
 
-    def start(self) -> None:
+    def ensure_started(self) -> None:
         """Starts heartbeats on this loop, unless they run on another one that still runs."""
         loop = asyncio.get_running_loop()
         if self._heartbeat is None or loop is self.loop:

@@ -14,7 +14,6 @@ would be counted towards a lockout, a peek first finds how much fits.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import partial
 from typing import Any
 
 from headgate.algorithms.decision import (
@@ -28,13 +27,10 @@ from headgate.algorithms.decision import (
 )
 from headgate.algorithms.limit import Limit
 from headgate.clock import Clock
-from headgate.engines.layers.fallback.breaker import ASK, BreakerRoute
 from headgate.engines.layers.fallback.limit_share import share, units_for_rank
 from headgate.engines.layers.fallback.membership import MembershipState
 from headgate.engines.layers.fallback.shard import LocalCount, RecentEntries, Shard, Tag
 from headgate.engines.memory.engine import MemoryEngine
-from headgate.errors import EngineUnavailable
-from headgate.flow import Flow
 
 MeterCharge = tuple[Any, str, int]  # a meter of the fallback engine, a key, a cost
 
@@ -64,9 +60,6 @@ class Settlement:
         """Returns the part of the engine that decides for the key."""
         name = self.inner.shard(key)
         return self.shards.get(name) or self.shards.setdefault(name, Shard(name, self.settle_us))
-
-    def note_failure(self, shard: Shard, route: BreakerRoute, error: BaseException) -> None:
-        raise NotImplementedError
 
     def remember(self, charges: Sequence[MeterCharge], answers: Sequence[Outcome]) -> None:
         """Remembers the engine's last outcomes of counts that may be shared."""
@@ -189,47 +182,3 @@ class Settlement:
             count = self.shard_of(key).counts.get(meter.tag(key))
             if count is not None and cost and outcome[ALLOWED]:
                 count.meter.refund(key, cost, Receipt.from_outcome(outcome, cost))
-
-    def settle_count(
-        self, shard: Shard, tag: Tag, *, max_wait_us: int | None = None, engine_answers: bool = False
-    ) -> Flow[bool]:
-        """Charges the engine with what a share still holds, before it decides about that count. Returns whether it
-        is settled.
-
-        Unless the engine has just answered, a peek first checks that it is there, because settling is done once:
-        if no answer comes, the engine may have been charged. A caller cannot wait long: with its own request there
-        are up to four, and if the first takes more than a quarter of the deadline, the background settles the
-        count. Then this returns False.
-        """
-        count = shard.unsettled.get(tag)
-        if count is None:
-            return True
-        decide_inner, key, started_us = count.engine_meter.meter.decide, count.key, self.clock.now_us()
-        counts_refusals = count.engine_meter.options is not None and count.engine_meter.options.lockout is not None
-        outcome: Outcome | None = (
-            None if engine_answers and not counts_refusals else (yield partial(decide_inner, key, 0))
-        )
-        if max_wait_us is not None and self.clock.now_us() - started_us > max_wait_us:
-            return tag not in shard.unsettled  # or another caller has settled it meanwhile
-        unsettled_units = shard.take_unsettled(tag)
-        if counts_refusals and outcome is not None:
-            unsettled_units = min(unsettled_units, outcome[REMAINING])
-        if unsettled_units:
-            outcome = yield partial(decide_inner, key, unsettled_units)
-            if not outcome[ALLOWED] and outcome[REMAINING]:
-                outcome = yield partial(decide_inner, key, outcome[REMAINING])
-        if outcome is not None:
-            self.remember([(count.engine_meter, key, unsettled_units)], [outcome])
-        shard.mark_settled(tag, count)
-        return True
-
-    def settle_shard(self, shard: Shard) -> Flow[None]:
-        """Settles every count of a part, one after the other, for as long as settling lasts."""
-        until_us, engine_answers = self.clock.now_us() + self.settle_us, False
-        try:
-            while shard.unsettled and self.clock.now_us() < until_us:
-                engine_answers = yield from self.settle_count(
-                    shard, next(iter(shard.unsettled), ()), engine_answers=engine_answers
-                )
-        except EngineUnavailable as error:
-            self.note_failure(shard, ASK, error)

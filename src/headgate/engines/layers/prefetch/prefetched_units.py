@@ -10,6 +10,7 @@ from headgate.algorithms.decision import AT_US, MARK, REMAINING, RESET_AFTER_US,
 from headgate.algorithms.limit import Limit
 
 HOT_CALLS = 4  # a key with so many calls during one hold time is hot
+MIN_WAKE_US = 1000  # a batch is given back at most so much late
 
 _MAX_DEMANDS = 4096  # keys of a name whose demand is tracked
 _READY_BATCH = 64  # units prepared at once

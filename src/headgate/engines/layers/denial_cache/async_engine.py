@@ -1,0 +1,162 @@
+"""The engine of the denial cache."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+from headgate.algorithms.decision import ALLOWED, LockedOutcome, Outcome, Receipt
+from headgate.algorithms.limit import Limit
+from headgate.algorithms.slots import Slots
+from headgate.clock import Clock, SystemClock
+from headgate.engines.charge_options import ChargeOptions
+from headgate.engines.fork_reset import on_fork
+from headgate.engines.layers.denial_cache.denial_table import DenialTable
+from headgate.engines.port import AsyncEngine, AsyncLedger, AsyncMeter, AsyncSlotMeter
+from headgate.engines.stack import EngineLayer
+from headgate.errors import InvalidCharge
+
+
+class AsyncDenialCacheEngine(EngineLayer):
+    """Repeats refusals by itself, and sends every other request to the engine behind it."""
+
+    def __init__(self, inner: AsyncEngine, *, entries: int = 10_000, clock: Clock | None = None) -> None:
+        self.inner: AsyncEngine = inner
+        self.clock: Clock = clock or SystemClock()
+        self.denials: DenialTable = DenialTable(entries)
+        on_fork(self.reset_after_fork)
+
+    def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> AsyncDenialCacheMeter:
+        return AsyncDenialCacheMeter(self, self.inner.meter(limit, name, options), options)
+
+    def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> AsyncSlotMeter:
+        return self.inner.slots(limit, name, options)
+
+    def overrides(self, rule: str) -> AsyncDenialCacheOverrides:
+        return AsyncDenialCacheOverrides(self.inner.overrides(rule), self.denials)
+
+    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> AsyncLedger:
+        return self.inner.quota_ledger(limit, name, ttl_us, grace_us)
+
+    async def decide_all(
+        self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
+    ) -> list[Outcome]:
+        """Decides charges together: looked up together, or requested and stored together."""
+        own_charges = [(_own_meter(meter), key, cost) for meter, key, cost in charges]
+        inner_charges = [(meter.meter, key, cost) for meter, key, cost in own_charges]
+        costs = tuple(cost for _, _, cost in charges)
+        if (
+            patience_us is not None
+            or not commit
+            or not all(costs)
+            or any(meter.always_requests for meter, _, _ in own_charges)
+        ):
+            return await self.inner.decide_all(inner_charges, patience_us, commit)
+        now_us, denials, index = self.clock.now_us(), self.denials, self.denials.combined
+        index_key = tuple((meter.limit.algorithm, meter.name, key) for meter, key, _ in own_charges)
+        limits = tuple(meter.limit for meter, _, _ in own_charges)
+        cached = denials.lookup(index, index_key, limits, costs, now_us)
+        if cached is not None:
+            return cached
+        limit_charges = [(meter.limit, key, cost) for meter, key, cost in own_charges]
+        generations = [denials.generation(key) for _, key, _ in own_charges]
+        outcomes = await self.inner.decide_all(inner_charges, patience_us, commit)
+        denials.store(index, index_key, limit_charges, outcomes, now_us, generations)
+        return outcomes
+
+    @property
+    def hits(self) -> int:
+        """How many requests the cache answered."""
+        return self.denials.hits
+
+    def guarantees(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
+        yield (
+            "denial cache",
+            "a refusal is repeated here for at most min(retry_after, 1 s): never more than the limit is "
+            "admitted, and units that another process frees meanwhile are refused for at most that long",
+        )
+
+    def shard(self, key: str) -> Hashable:
+        return self.inner.shard(key)
+
+    def reset_after_fork(self) -> None:
+        """Drops all cached refusals in a forked child."""
+        self.denials.reset()
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+class AsyncDenialCacheMeter:
+    """A limit bound to the denial cache: the index of its name, and what may be stored in it."""
+
+    def __init__(self, cache: AsyncDenialCacheEngine, meter: AsyncMeter, options: ChargeOptions | None) -> None:
+        self.meter = meter
+        self.limit: Limit = meter.limit
+        self.name: str = meter.name
+        self.options = options
+        self._now_us = cache.clock.now_us
+        self._denials = cache.denials
+        self._has_lockout = options is not None and options.lockout is not None
+        self._index = cache.denials.index_for(meter.limit, meter.name, self._has_lockout)
+        self._invalidating = cache.denials.invalidating
+        self._is_shadow = options is not None and options.is_shadow
+        self.always_requests: bool = self._has_lockout or self._is_shadow  # also together with others
+
+    async def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
+        if patience_us is not None or not cost or self._is_shadow:
+            return await self.meter.decide(key, cost, patience_us)
+        now_us, denials, index = self._now_us(), self._denials, self._index
+        if key in index and (cached := denials.lookup(index, key, (self.limit,), (cost,), now_us)):
+            return cached[0]
+        generation = denials.generation(key)
+        outcome = await self.meter.decide(key, cost)
+        if not outcome[ALLOWED]:
+            self._store(key, cost, outcome, now_us, generation)
+        return outcome
+
+    def _store(self, key: str, cost: int, outcome: Outcome, requested_us: int, generation: object) -> None:
+        """Stores a refusal."""
+        if not self._has_lockout:
+            self._denials.store(self._index, key, [(self.limit, key, cost)], [outcome], requested_us, [generation])
+        elif isinstance(outcome, LockedOutcome):  # whatever it costs
+            self._denials.store(self._index, key, [(self.limit, key, 1)], [outcome], requested_us, [generation])
+
+    async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
+        with self._invalidating(key):
+            return await self.meter.refund(key, units, receipt, cancel)
+
+    async def retune(self, key: str) -> None:
+        with self._invalidating(key):
+            await self.meter.retune(key)
+
+    async def reset(self, key: str) -> None:
+        with self._invalidating(key):
+            await self.meter.reset(key)
+
+
+class AsyncDenialCacheOverrides:
+    """The engine's overrides of one rule; a change ends the cached refusals of its key."""
+
+    def __init__(self, inner: Any, denials: DenialTable) -> None:
+        self.get: Any = inner.get
+        self.list: Any = inner.list
+        self._inner = inner
+        self._invalidating = denials.invalidating
+
+    async def set(self, key: str, limits: str, *, absent: bool = False, ttl: float | None = None) -> bool:
+        with self._invalidating(key):
+            done: bool = await self._inner.set(key, limits, absent=absent, ttl=ttl)
+            return done
+
+    async def unset(self, key: str) -> bool:
+        with self._invalidating(key):
+            done: bool = await self._inner.unset(key)
+            return done
+
+
+def _own_meter(meter: object) -> AsyncDenialCacheMeter:
+    """Returns the meter; InvalidCharge if it is another engine's."""
+    if not isinstance(meter, AsyncDenialCacheMeter):
+        raise InvalidCharge("A charge of another engine cannot be decided here.")
+    return meter
