@@ -33,6 +33,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack, cast
 
 from headgate.enforcement.open_rulebook import Rules
+from headgate.enforcement.rule_decision import RuleDecision
 from headgate.engines.port import Engine
 from headgate.errors import InvalidRule, InvalidSetting
 from headgate.extras import require
@@ -56,7 +57,7 @@ from headgate.integrations.wsgi import RECORD, WSGIRecordMiddleware, WSGIRespons
 require("headgate.integrations.flask", "flask", "flask")
 
 from flask import Blueprint, Flask, Response, current_app, g, has_request_context, request  # noqa: E402
-from werkzeug.exceptions import HTTPException  # noqa: E402
+from werkzeug.exceptions import HTTPException, ServiceUnavailable, TooManyRequests  # noqa: E402
 
 from headgate.integrations.flask_commands import commands  # noqa: E402
 
@@ -79,20 +80,16 @@ class FlaskSettings(LimitSettings, total=False):
     default_limits: Sequence[CodeLimit]
 
 
-class RateLimitExceeded(HTTPException):
-    """Raised by a limit that refuses. A handler of this class, or of its status, may answer in its own way.
+class RateLimitExceeded(TooManyRequests):
+    """Raised by a limit that refuses with 429. A handler of this class, or of 429, may answer in its own way.
 
-    ``record``: what was decided; its fields are added to whatever the handler returns.
+    decision   the decision that refused: which rule, how long to wait
+    record     the record of the request; its fields are added to whatever the handler returns
     """
 
-    def __init__(self, record: RequestRecord) -> None:
-        assert record.answer is not None
-        status, headers, body = record.answer
-        super().__init__(
-            str(record.decision or "The request could not be decided."), Response(body, status, dict(headers))
-        )
-        self.code = status
-        self.record = record
+    def __init__(self, record: RequestRecord, decision: RuleDecision, response: Response) -> None:
+        super().__init__(str(decision), response)
+        self.record, self.decision = record, decision
 
 
 class FlaskLimit(CodeLimit):
@@ -146,7 +143,9 @@ class RateLimiter:
         settings["limits"] = _as_limits(settings.get("limits", ()))
         limits = RequestLimits(**settings)
         app_limits = app.extensions[_EXTENSION] = FlaskAppLimits(app, limits, default_limits)
-        app.wsgi_app = WSGIRecordMiddleware(app.wsgi_app, limits, _find_response)  # type: ignore[method-assign]
+        app.wsgi_app = WSGIRecordMiddleware(  # type: ignore[method-assign]
+            app.wsgi_app, limits, _find_response, answer_exceptions=False
+        )
         app.before_request(app_limits.decide)
         app.after_request(_save_response)
         app_limits.check_each_new_route()
@@ -200,7 +199,7 @@ class FlaskAppLimits:
         app.add_url_rule = add_and_check  # type: ignore[method-assign]
 
     def decide(self) -> None:
-        """Decides the request; raises RateLimitExceeded if it is refused. Runs before each request."""
+        """Decides the request, before it reaches its view; raises an HTTPException if it is refused."""
         record = g.headgate = _record(self.limits)
         if not self.enabled:
             return
@@ -217,7 +216,7 @@ class FlaskAppLimits:
             record.decided = route.decided
             bound = (*bound, *route.bound)
         if self.limits.decide(record, bound) is not None:
-            raise RateLimitExceeded(record)
+            raise _refusal(record)
 
     def decide_call(self, view: Callable[..., Any]) -> None:
         """Decides the limits of a view that is called, unless that is done: no route shows them."""
@@ -228,7 +227,7 @@ class FlaskAppLimits:
         record.decided = (*record.decided, *undecided)
         bound = self.limits.bind(f"{view.__module__}.{view.__qualname__}", undecided)
         if self.limits.decide(record, bound, with_rules=False) is not None:
-            raise RateLimitExceeded(record)
+            raise _refusal(record)
 
     @property
     def enabled(self) -> bool:
@@ -249,6 +248,18 @@ class FlaskAppLimits:
             route = _LimitedRoute(template_of(app, rule), exempted, tuple(bound), decided)
             self._routes[cache_key] = route
         return route
+
+
+def _refusal(record: RequestRecord) -> HTTPException:
+    """Returns the exception of a refused request. No handler replaces a status that a rule chose."""
+    assert record.answer is not None
+    status, headers, body = record.answer
+    response = Response(body, status, dict(headers))
+    if record.decision is None:
+        return ServiceUnavailable("The request could not be decided.", response)
+    return (
+        RateLimitExceeded(record, record.decision, response) if status == 429 else HTTPException(response=response)
+    )
 
 
 def _answers(methods: Iterable[str], method: str) -> bool:

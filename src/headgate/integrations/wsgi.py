@@ -3,8 +3,8 @@
     app = WSGIRateLimitMiddleware(app, rules="rules.yaml", engine="redis://localhost:6379/0")
 
 It wraps the whole application, so that the header fields are on every response. An exception that the application
-does not handle is answered with a 500 that has them, if nothing was sent yet, and raised again for the server's
-log. Werkzeug's debugger, if there is one, gets the exception and answers it itself.
+does not handle is logged and answered with a 500 that has them, if nothing was sent yet. A debugger or test client
+that wants the exception (environ["x-wsgiorg.throw_errors"], Werkzeug's with its console) gets it instead.
 
 Functions (user, attributes, key, cost, exempt) receive the environ. An application reads the RequestRecord at
 environ["headgate"]. A function that decides about refunds receives a WSGIResponseStart.
@@ -19,7 +19,7 @@ It is made of two, of which a framework's file may replace the second:
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
@@ -38,10 +38,12 @@ if TYPE_CHECKING:
 
 RECORD = "headgate"  # its name in the environ
 
-_DEBUGGER = "werkzeug.debug.preserve_context"
+_WANTS_EXCEPTIONS = ("werkzeug.debug.preserve_context", "x-wsgiorg.throw_errors", "paste.throw_errors")
 _UNRESERVED = "/:@!$&'()*+,;=~-._"
 _LISTS = {"ratelimit", "ratelimit-policy"}
 _INTERNAL_ERROR = b"Internal Server Error\n"
+
+_log = logging.getLogger("headgate")
 
 limit = CodeLimit
 
@@ -92,7 +94,8 @@ def decide_first(app: WSGIApplication, limits: RequestLimits) -> WSGIApplication
 class WSGIRecordMiddleware:
     """Starts the record of each request, adds the fields to its response, and finishes it.
 
-    ``find_response`` returns the framework's own response, for functions that decide about refunds.
+    find_response       returns the framework's own response, for functions that decide about refunds
+    answer_exceptions   whether exceptions are answered; a framework does that itself
     """
 
     def __init__(
@@ -100,20 +103,19 @@ class WSGIRecordMiddleware:
         app: WSGIApplication,
         limits: RequestLimits,
         find_response: Callable[[WSGIEnvironment, WSGIResponseStart], Any] | None = None,
+        *,
+        answer_exceptions: bool = True,
     ) -> None:
         self.app, self.limits, self.find_response = app, limits, find_response
+        self.answer_exceptions = answer_exceptions
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         record = environ[RECORD] = self.limits.begin(request_parts(environ))
         exchange = _Exchange(self, record, environ, start_response)
         try:
             body = self.app(environ, exchange.start)
-        except Exception:
-            exchange.fail()
-            raise
-        except BaseException:
-            exchange.finish()
-            raise
+        except BaseException as error:
+            return [exchange.answer_exception(error)]
         if isinstance(body, list | tuple):  # all of it is there; servers look at its length
             exchange.finish()
             return body
@@ -154,13 +156,17 @@ class _Exchange:
 
         return write_and_note
 
-    def fail(self) -> None:
-        """Answers an exception with a 500 that has the fields, unless bytes were sent or a debugger answers."""
+    def answer_exception(self, error: BaseException) -> bytes:
+        """Starts a 500 with the fields and returns its body; raises the exception where it cannot."""
         try:
-            if not self.sent and _DEBUGGER not in self.environ:
-                head = [("Content-Type", "text/plain"), ("Content-Length", str(len(_INTERNAL_ERROR)))]
-                write = self.start(_status_line(500), head, sys.exc_info())
-                write(b"" if self.environ["REQUEST_METHOD"] == "HEAD" else _INTERNAL_ERROR)
+            wanted = not self.layer.answer_exceptions or any(map(self.environ.get, _WANTS_EXCEPTIONS))
+            if self.sent or wanted or not isinstance(error, Exception):
+                self.response = WSGIResponseStart(500, [])
+                raise error
+            _log.error("headgate: the application raised an exception, which was answered 500", exc_info=error)
+            head = [("Content-Type", "text/plain"), ("Content-Length", str(len(_INTERNAL_ERROR)))]
+            self.start(_status_line(500), head, (type(error), error, error.__traceback__))
+            return b"" if self.environ["REQUEST_METHOD"] == "HEAD" else _INTERNAL_ERROR
         finally:
             self.finish()
 
@@ -198,9 +204,9 @@ class _Body:
         except StopIteration:
             exchange.finish()
             raise
-        except Exception:
-            exchange.fail()
-            raise
+        except BaseException as error:
+            self._iterator = iter(())
+            return exchange.answer_exception(error)
         if chunk:
             exchange.sent = True
             if exchange.missing is not None:
