@@ -4,6 +4,7 @@ The ground, which knows no framework:
     code_limit       CodeLimit: a limit in code, limit("5/s", key=...), checked when it is made
     request_parts    RequestParts: a request as a framework's file describes it; PartsReader: its attributes
     request_limits   RequestLimits, AsyncRequestLimits: all limits of one application, on one engine
+    request_flows    what both share: settings, names of limits, the steps of a decision
     request_record   RequestRecord: what was decided about one request, and the header fields of its response
     route_checks     RouteInfo; limits that can never match, and rules that match no route
     shared_address   warns if all clients have the proxy's address
@@ -11,6 +12,8 @@ The ground, which knows no framework:
 The frameworks, each importing its one framework and no other:
     asgi             a middleware for any ASGI application: Starlette, Litestar, Quart
     fastapi          rate_limits(app), Depends(limit("5/s")), @limit("5/s")
+    wsgi             a middleware for any WSGI application: Bottle, Pyramid, Falcon
+    flask            RateLimiter(app), @limit("5/s"), limits of blueprints; with flask_routes and flask_commands
 
 What a framework's file does:
     1. Once per application: RequestLimits(rules, engine, limits=..., user=..., trusted_proxies=..., ...). The

@@ -17,6 +17,7 @@ from headgate.http.client_ip import FORWARDED, X_FORWARDED_FOR, Proxies
 from headgate.integrations.shared_address import SharedAddressAlarm
 from headgate.rules.attributes import (
     MAX_CACHED_LENGTH,
+    PREFIXES,
     ROUTE_PREFIX,
     Attributes,
     Raw,
@@ -25,7 +26,9 @@ from headgate.rules.attributes import (
     to_text,
 )
 
+KEY_ATTRIBUTE = "key"  # what the key function of a limit in code returned
 EMPTY: Mapping[str, Any] = {}
+_OF_REQUEST = ("method", "path", "host", "address", "route", KEY_ATTRIBUTE)
 _set = dict.__setitem__
 _FORWARDING_FIELDS = {f"header.{X_FORWARDED_FOR}", f"header.{FORWARDED}"}
 
@@ -68,10 +71,11 @@ class RequestParts:
 class PartsReader:
     """Reads the attributes of these names from requests."""
 
-    __slots__ = ("_address", "_alarm", "_fields", "_params", "_proxies", "_simple", "names")
+    __slots__ = ("_address", "_alarm", "_fields", "_params", "_proxies", "_simple", "names", "unknown")
 
     def __init__(self, names: Iterable[str], proxies: Proxies, alarm: SharedAddressAlarm) -> None:
         self.names: frozenset[str] = frozenset(names)
+        self.unknown: list[str] = [name for name in self.names if is_unknown(name)]
         self._proxies, self._alarm = proxies, alarm
         self._address = "address" in self.names
         self._params = [name for name in self.names if name.startswith(ROUTE_PREFIX)]
@@ -125,6 +129,11 @@ class PartsReader:
             if line is None or client not in line:  # else the server itself has read the field
                 self._alarm.note(client)
         return client
+
+
+def is_unknown(attribute: str) -> bool:
+    """Returns whether no request has this attribute: the application must supply it."""
+    return attribute not in _OF_REQUEST and not attribute.startswith((*PREFIXES, ROUTE_PREFIX))
 
 
 def _fold_header_name(raw: Raw) -> str:
