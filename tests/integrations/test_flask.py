@@ -126,7 +126,7 @@ def test_classes_and_methods_of_classes() -> None:
     app = make_app(default_limits=[limit("7/minute")])
 
     @limit("5/minute")
-    class Items(MethodView):
+    class Goods(MethodView):
         @limit("1/minute")
         def get(self) -> str:
             return "items"
@@ -152,7 +152,7 @@ def test_classes_and_methods_of_classes() -> None:
         def dispatch_request(self) -> str:
             return "page"
 
-    app.add_url_rule("/items", view_func=Items.as_view("items"))
+    app.add_url_rule("/items", view_func=Goods.as_view("items"))
     app.add_url_rule("/orders", view_func=Orders.as_view("orders"))
     app.add_url_rule("/page", view_func=Page.as_view("page"))
     assert policy(app, "/items") == '"GET|POST /items";q=5;w=60, "GET /items";q=1;w=60'
@@ -507,7 +507,18 @@ def test_the_command_lists_every_route() -> None:
             {"name": "items", "limit": "5/s", "when": {"path": "/items/**", "method": "GET"}},
         ]
     }
-    app = make_app(rules=book, limits=[limit("1000/hour", key=None)], default_limits=[limit("60/minute")])
+    app = make_app(
+        rules=book, limits=[limit("1000/hour", key=None)], default_limits=[limit("60/minute")], exempt=["/up"]
+    )
+
+    class Parcels(MethodView):
+        @limit("2/s")
+        def get(self) -> str:
+            return ""
+
+        @exempt
+        def put(self) -> str:
+            return ""
 
     @app.get("/items/<int:id>")
     @limit("5/s; 100/day", key=["address/24", "param.id"], missing="one")
@@ -516,12 +527,15 @@ def test_the_command_lists_every_route() -> None:
         return ""
 
     app.add_url_rule("/health", "health", exempt(lambda: ""))
+    app.add_url_rule("/orders", view_func=Parcels.as_view("orders"))
     app.add_url_rule("/items", "make", lambda: "", methods=["POST"])
     result = app.test_cli_runner().invoke(args=["headgate", "limits"])
     lines = [line.partition("  tests/")[0] for line in result.output.splitlines()]
     assert lines == [
         "all requests together",
         "    1000/hour",
+        "exempt paths",
+        "    /up",
         "GET /health",
         "    exempt",
         "POST /items",
@@ -531,6 +545,11 @@ def test_the_command_lists_every_route() -> None:
         "    5/s; 100/day by address/24, param.id",
         '    9/s by a function "function"',
         "    rules: everything, items",
+        "GET|PUT /orders",
+        "    rules: everything",
+        "    PUT is exempt",
+        "GET /orders",
+        "    2/s by address",
         "GET /static/{filename...}",
         "    60/minute by address",
         "    rules: everything",

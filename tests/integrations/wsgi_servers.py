@@ -1,26 +1,18 @@
-"""Runs WSGI applications on real servers, in a thread of the test or as a process of gunicorn."""
+"""Runs WSGI applications on real servers, in a thread of the test."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
 import waitress  # type: ignore[import-untyped]
 from werkzeug.serving import make_server
 
-from tests.servers.redis_server import free_port
-from tests.servers.waiting import until
-
-ROOT = Path(__file__).parents[2]
 THREADED = ("werkzeug", "waitress")
-START_SECONDS, STOP_SECONDS = 30, 10
+STOP_SECONDS = 10
 
 
 @contextmanager
@@ -50,41 +42,8 @@ def serve(kind: str, app: Any) -> Iterator[httpx.Client]:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as client:
             yield client
     finally:
         stop()
         thread.join(STOP_SECONDS)
-
-
-@contextmanager
-def serve_gunicorn(app: str, folder: Path, **environment: str) -> Iterator[httpx.Client]:
-    """Serves an application, named like module:app in this folder, with gunicorn."""
-    url = f"http://127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "gunicorn", "--bind", url.removeprefix("http://"), "--threads", "2", app]
-    paths = os.pathsep.join([str(ROOT / "src"), str(folder)])
-    with (
-        subprocess.Popen(
-            command,
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": paths, **environment},
-            stderr=subprocess.DEVNULL,
-        ) as process,
-        httpx.Client(base_url=url, timeout=30) as client,
-    ):
-
-        def missing() -> str | None:
-            if process.poll() is not None:
-                raise RuntimeError(f"gunicorn ended with {process.returncode}: {' '.join(command)}")
-            try:
-                client.request("TRACE", "/")
-            except httpx.TransportError as error:
-                return f"gunicorn does not answer: {error}"
-            return None
-
-        try:
-            until(missing, START_SECONDS)
-            yield client
-        finally:
-            process.terminate()
-            process.wait(STOP_SECONDS)

@@ -141,8 +141,10 @@ class RateLimiter:
         settings = {**self._settings, **_read_config(app.config)}
         default_limits = _as_limits(settings.pop("default_limits", ()))
         settings["limits"] = _as_limits(settings.get("limits", ()))
+        exempt_paths = settings["exempt"] = tuple(settings.get("exempt", ()))
         limits = RequestLimits(**settings)
-        app_limits = app.extensions[_EXTENSION] = FlaskAppLimits(app, limits, default_limits)
+        app_limits = FlaskAppLimits(app, limits, default_limits, exempt_paths)
+        app.extensions[_EXTENSION] = app_limits
         app.wsgi_app = WSGIRecordMiddleware(  # type: ignore[method-assign]
             app.wsgi_app, limits, _find_response, answer_exceptions=False
         )
@@ -169,8 +171,11 @@ class _LimitedRoute(NamedTuple):
 class FlaskAppLimits:
     """The limits of one application, at app.extensions["headgate"]."""
 
-    def __init__(self, app: Flask, limits: RequestLimits, default_limits: Sequence[CodeLimit]) -> None:
-        self.app, self.limits, self.default_limits = app, limits, default_limits
+    def __init__(
+        self, app: Flask, limits: RequestLimits, default_limits: Sequence[CodeLimit], exempt_paths: Sequence[str]
+    ) -> None:
+        self.app, self.limits = app, limits
+        self.default_limits, self.exempt_paths = default_limits, exempt_paths
         self._routes: dict[tuple[int, str, int], _LimitedRoute] = {}
         self._checked = False
 

@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
-from headgate.integrations.code_limit import KEY_ATTRIBUTE, CodeLimit
+from headgate.integrations.code_limit import CodeLimit
 from headgate.integrations.flask_routes import is_exempt, limits_of
+from headgate.integrations.request_parts import KEY_ATTRIBUTE
 from headgate.integrations.route_checks import may_match
 
 import click  # isort: skip
@@ -15,6 +16,8 @@ from flask import current_app  # isort: skip
 from flask.cli import AppGroup  # isort: skip
 
 if TYPE_CHECKING:
+    from werkzeug.routing import Rule as Route
+
     from headgate.integrations.flask import FlaskAppLimits
 
 commands = AppGroup("headgate", help="Shows the limits of this application.")
@@ -34,21 +37,35 @@ def _lines(app_limits: FlaskAppLimits) -> Iterator[str]:
     if whole_app:
         yield "all requests together"
         yield from map(_describe, whole_app)
-    rules = app_limits.limits.limiter.rulebook.rules
-    for rule in sorted(
-        app_limits.app.url_map.iter_rules(), key=lambda rule: (rule.rule, sorted(rule.methods or ()))
-    ):
-        for route in limits_of(app_limits.app, rule, app_limits.default_limits):
-            yield route.name
-            if is_exempt(app_limits.app, rule, next(iter(route.methods), "GET")):
-                yield "    exempt"
-                continue
-            yield from map(_describe, route.limits)
-            matching = [each.name for each in rules if may_match(each, route)]
-            if matching:
-                yield f"    rules: {', '.join(matching)}"
-            if not (matching or route.limits):
-                yield "    no limit" + (" of its own" if whole_app else "")
+    if app_limits.exempt_paths:
+        yield "exempt paths"
+        yield f"    {', '.join(app_limits.exempt_paths)}"
+    routes = app_limits.app.url_map.iter_rules()
+    for route in sorted(routes, key=lambda each: (each.rule, sorted(each.methods or ()))):
+        yield from _route_lines(app_limits, route)
+
+
+def _route_lines(app_limits: FlaskAppLimits, route: Route) -> Iterator[str]:
+    """Describes a route, and below it the methods of its class that have limits of their own."""
+    app = app_limits.app
+    shared, *own = limits_of(app, route, app_limits.default_limits)
+    yield shared.name
+    if is_exempt(app, route):
+        yield "    exempt"
+        return
+    rules = [rule.name for rule in app_limits.limits.limiter.rulebook.rules if may_match(rule, shared)]
+    yield from map(_describe, shared.limits)
+    if rules:
+        yield f"    rules: {', '.join(rules)}"
+    if not (rules or shared.limits or own):
+        yield "    no limit of its own"
+    for method in sorted(shared.methods):
+        if is_exempt(app, route, method):
+            yield f"    {method} is exempt"
+    for each in own:
+        if each.limits and not is_exempt(app, route, *each.methods):
+            yield each.name
+            yield from map(_describe, each.limits)
 
 
 def _describe(limit: CodeLimit) -> str:

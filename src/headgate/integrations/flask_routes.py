@@ -60,9 +60,9 @@ def is_automatic_options(rule: Rule) -> bool:
     return bool(getattr(rule, "provide_automatic_options", False))
 
 
-def is_exempt(app: Flask, rule: Rule, method: str) -> bool:
+def is_exempt(app: Flask, rule: Rule, method: str | None = None) -> bool:
     """Whether a route is exempt, by a mark on its blueprints, its class, its view, or this method of its class."""
-    marked = [*_owners(app, rule), _method_of(_class_of(app, rule), method)]
+    marked = [*_owners(app, rule), method and _method_of(_class_of(app, rule), method)]
     return any(getattr(each, _EXEMPT, False) for each in marked)
 
 
