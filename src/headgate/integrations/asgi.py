@@ -65,7 +65,7 @@ class RateLimitMiddleware:
         messages: Sequence[CodeLimit] = (),
         **settings: Unpack[LimitSettings],
     ) -> None:
-        self.limits = AsyncRequestLimits(rules, engine, **settings)
+        self.limits: AsyncRequestLimits = AsyncRequestLimits(rules, engine, **settings)
         decided = DecisionMiddleware(app, self.limits, messages=self.limits.bind("messages", messages))
         self._app = RecordMiddleware(decided, self.limits)
 
@@ -83,7 +83,10 @@ class RecordMiddleware:
         native: Callable[[Scope], Any] | None = None,
         routes: Callable[[], Sequence[RouteInfo]] | None = None,
     ) -> None:
-        self.app, self.limits, self.native, self.routes = app, limits, native, routes
+        self.app: App = app
+        self.limits: AsyncRequestLimits = limits
+        self.native: Callable[[Scope], Any] | None = native
+        self.routes: Callable[[], Sequence[RouteInfo]] | None = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
@@ -150,7 +153,10 @@ class DecisionMiddleware:
         messages: Sequence[BoundLimit] = (),
         find_route: FindRoute | None = None,
     ) -> None:
-        self.app, self.limits, self.messages, self.find_route = app, limits, messages, find_route
+        self.app: App = app
+        self.limits: AsyncRequestLimits = limits
+        self.messages: Sequence[BoundLimit] = messages
+        self.find_route: FindRoute | None = find_route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         _, record = scope.get(_SCOPE_KEY) or (None, None)

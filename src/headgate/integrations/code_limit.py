@@ -78,7 +78,7 @@ class CodeLimit:
         **fields: Unpack[RuleFields],
     ) -> None:
         self.location: str = _caller_location()
-        self.name = name
+        self.name: str | None = name
         self.key_function: RequestFunction | None = key if callable(key) else None
         self.cost_function: RequestFunction | None = cost if callable(cost) else None
         self.exempt_function: RequestFunction | None = exempt if callable(exempt) else None

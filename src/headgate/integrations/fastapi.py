@@ -78,7 +78,7 @@ class RequestRefused(HTTPException):
     def __init__(self, record: RequestRecord) -> None:
         assert record.answer is not None
         super().__init__(record.answer.status, str(record.decision or "The request could not be decided."))
-        self.record = record
+        self.record: RequestRecord = record
 
 
 class limit(CodeLimit):  # noqa: N801 (it is written like a function)
@@ -139,6 +139,10 @@ class limit(CodeLimit):  # noqa: N801 (it is written like a function)
         wrapper.__signature__ = signature.replace(parameters=[*fixed, parameter, *variable])
         vars(endpoint)[_LIMITED] = self, wrapper  # for the check at start: is the wrapper what the route calls?
         return cast(F, wrapper)
+
+
+# As a class and not as text: FastAPI looks for the names of an object's annotations where there are none.
+limit._enforce.__annotations__ = {"connection": HTTPConnection, "return": None}
 
 
 def exempt(endpoint: F) -> F:

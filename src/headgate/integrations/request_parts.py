@@ -56,8 +56,14 @@ class RequestParts:
         route: str | None = None,
         params: Mapping[str, Any] = EMPTY,
     ) -> None:
-        self.method, self.path, self.query, self.headers, self.peer = method, path, query, headers, peer
-        self.native, self.route, self.params = native, route, params
+        self.method: str = method
+        self.path: Raw = path
+        self.query: Raw = query
+        self.headers: Iterable[tuple[Raw, Raw]] = headers
+        self.peer: str | None = peer
+        self.native: Any = native
+        self.route: str | None = route
+        self.params: Mapping[str, Any] = params
 
     def header(self, name: str) -> str | None:
         """Returns a header field, several lines joined by commas; None if there is none."""
