@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -89,5 +90,8 @@ def test_the_command_lists_the_routes_of_the_example() -> None:
     command = [sys.executable, "-m", "flask", "--app", "examples.flask_app", "headgate", "limits"]
     shown = subprocess.run(command, env=environment("memory://"), cwd=ROOT, capture_output=True, text=True)
     assert (shown.returncode, shown.stderr) == (0, "")
+    page = (ROOT / "docs" / "how-to" / "flask.md").read_text("utf-8")
+    documented = page.partition("headgate limits\n    all")[2].partition("    …\n")[0]
+    assert shown.stdout.startswith(textwrap.dedent("    all" + documented))
     assert "GET /health\n    exempt\n" in shown.stdout
     assert "DELETE /items/{item}\n    2/minute by address  examples/flask_app.py:" in shown.stdout
