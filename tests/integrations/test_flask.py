@@ -208,6 +208,27 @@ def test_blueprints_nested_and_exempt() -> None:
     assert get(app, "/outer/list", 4) == [200, 200, 200, 429]  # the routes of the name "outer" share a counter
 
 
+def test_one_limit_in_several_places_counts_once() -> None:
+    shared = limit("100/minute", name="all")
+    app, api, five = make_app(limits=[shared]), Blueprint("api", __name__), limit("5/minute")
+    five(api)
+    shared(api)
+
+    class Twice(MethodView):
+        @five
+        @limit("100/minute", name="all")
+        def get(self) -> str:
+            return "twice"
+
+    api.add_url_rule("/class", view_func=five(Twice).as_view("twice"))
+    api.add_url_rule("/view", "view", five(five(lambda: "view")))
+    app.register_blueprint(api)
+    for number, path in ((1, "/class"), (2, "/view")):
+        reply = app.test_client().get(path)
+        assert reply.headers["RateLimit-Policy"] == f'"all";q=100;w=60, "GET {path}";q=5;w=60'
+        assert f'"all";r={100 - number};' in reply.headers["RateLimit"]
+
+
 def test_a_key_function_reads_the_current_user() -> None:
     app = Flask(__name__)
 
@@ -331,6 +352,13 @@ def test_only_failures_count(kind: str) -> None:
         assert statuses == [200] * 9 + [401, 401, 429]
         assert [client.get("/stream").text for _ in range(3)] == ["ab"] * 3
     assert [type(each) for each in seen] == [Response] * 3
+
+
+def test_a_test_client_need_not_read_the_body() -> None:
+    app = make_app()
+    app.add_url_rule("/", "view", limit("1/minute", refund="2xx")(lambda: "body"))
+    client = app.test_client()
+    assert [client.get("/").status_code for _ in range(3)] == [200] * 3
 
 
 def test_exceptions_are_refunded_as_500_and_reach_the_test() -> None:

@@ -89,7 +89,8 @@ class RateLimitExceeded(TooManyRequests):
 
     def __init__(self, record: RequestRecord, decision: RuleDecision, response: Response) -> None:
         super().__init__(str(decision), response)
-        self.record, self.decision = record, decision
+        self.record: RequestRecord = record
+        self.decision: RuleDecision = decision
 
 
 class FlaskLimit(CodeLimit):
@@ -146,7 +147,7 @@ class RateLimiter:
         app_limits = FlaskAppLimits(app, limits, default_limits, exempt_paths)
         app.extensions[_EXTENSION] = app_limits
         app.wsgi_app = WSGIRecordMiddleware(  # type: ignore[method-assign]
-            app.wsgi_app, limits, _find_response, answer_exceptions=False
+            app.wsgi_app, limits, _find_response, _is_complete, answer_exceptions=False
         )
         app.before_request(app_limits.decide)
         app.after_request(_save_response)
@@ -160,7 +161,7 @@ class RateLimiter:
 
 
 class _LimitedRoute(NamedTuple):
-    """A route as its requests are decided: its template, whether it is exempt, and its limits."""
+    """A route as its requests are decided: `bound` are its limits and those of the whole application."""
 
     template: str
     exempt: bool
@@ -174,9 +175,11 @@ class FlaskAppLimits:
     def __init__(
         self, app: Flask, limits: RequestLimits, default_limits: Sequence[CodeLimit], exempt_paths: Sequence[str]
     ) -> None:
-        self.app, self.limits = app, limits
-        self.default_limits, self.exempt_paths = default_limits, exempt_paths
-        self._routes: dict[tuple[int, str, int], _LimitedRoute] = {}
+        self.app: Flask = app
+        self.limits: RequestLimits = limits
+        self.default_limits: Sequence[CodeLimit] = default_limits
+        self.exempt_paths: Sequence[str] = exempt_paths
+        self._routes: dict[tuple[int, str, Any], _LimitedRoute] = {}
         self._checked = False
 
     def check(self) -> None:
@@ -219,7 +222,7 @@ class FlaskAppLimits:
             parts.route, parts.params = route.template, request.view_args or EMPTY
             record.exempt |= route.exempt
             record.decided = route.decided
-            bound = (*bound, *route.bound)
+            bound = route.bound
         if self.limits.decide(record, bound) is not None:
             raise _refusal(record)
 
@@ -241,16 +244,18 @@ class FlaskAppLimits:
 
     def _route(self, rule: Rule) -> _LimitedRoute:
         app, method = self.app, request.method
-        cache_key = id(rule), method, id(app.view_functions.get(rule.endpoint))
+        cache_key = id(rule), method, app.view_functions.get(rule.endpoint)
         route = self._routes.get(cache_key)
         if route is None:
             automatic = method == "OPTIONS" and is_automatic_options(rule)
             shared, *own = limits_of(app, rule, self.default_limits)
             applied = [] if automatic else [shared, *(each for each in own if _answers(each.methods, method))]
             bound = [each for info in applied for each in self.limits.bind(info.name, info.limits)]
+            bound = [*self.limits.app_limits, *bound]
             decided = frozenset(each.limit for each in bound)
+            unique = {each.rule.name: each for each in bound}  # what has one name counts once
             exempted = is_exempt(app, rule, method)
-            route = _LimitedRoute(template_of(app, rule), exempted, tuple(bound), decided)
+            route = _LimitedRoute(template_of(app, rule), exempted, tuple(unique.values()), decided)
             self._routes[cache_key] = route
         return route
 
@@ -317,6 +322,12 @@ def _find_response(environ: WSGIEnvironment, start: WSGIResponseStart) -> Respon
     """Returns the response of the application, or one like the server's if an exception left it without."""
     response: Response | None = environ.get(_RESPONSE)
     return Response(status=start.status, headers=start.headers) if response is None else response
+
+
+def _is_complete(environ: WSGIEnvironment) -> bool:
+    """Whether the application has made all of its response: it is no stream."""
+    response: Response | None = environ.get(_RESPONSE)
+    return response is not None and not response.is_streamed
 
 
 def _read_config(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from headgate.integrations.flask import FlaskAppLimits
 
-commands = AppGroup("headgate", help="Shows the limits of this application.")
+commands: AppGroup = AppGroup("headgate", help="Shows the limits of this application.")
 
 
 @commands.command("limits")

@@ -69,9 +69,12 @@ def is_exempt(app: Flask, rule: Rule, method: str | None = None) -> bool:
 def limits_of(app: Flask, rule: Rule, default_limits: Sequence[CodeLimit]) -> list[RouteInfo]:
     """Returns the route with its limits, and once more each method of its class that has limits of its own."""
     template, methods = template_of(app, rule), _methods(rule)
-    shared = [limit for owner in _owners(app, rule) for limit in marked_limits(owner)]
+    shared = list(dict.fromkeys(limit for owner in _owners(app, rule) for limit in marked_limits(owner)))
     view_class = _class_of(app, rule)
-    by_method = {method: marked_limits(_method_of(view_class, method)) for method in sorted(methods)}
+    by_method = {
+        method: [limit for limit in marked_limits(_method_of(view_class, method)) if limit not in shared]
+        for method in sorted(methods)
+    }
     if not any(by_method.values()):
         return [RouteInfo(template, methods, shared or default_limits)]
     own = [

@@ -65,7 +65,7 @@ class WSGIRateLimitMiddleware:
         engine: str | Engine = "memory://",
         **settings: Unpack[LimitSettings],
     ) -> None:
-        self.limits = RequestLimits(rules, engine, **settings)
+        self.limits: RequestLimits = RequestLimits(rules, engine, **settings)
         self._app = WSGIRecordMiddleware(decide_first(app, self.limits), self.limits)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -95,6 +95,7 @@ class WSGIRecordMiddleware:
     """Starts the record of each request, adds the fields to its response, and finishes it.
 
     find_response       returns the framework's own response, for functions that decide about refunds
+    is_complete         returns whether that response has all of its body already
     answer_exceptions   whether exceptions are answered; a framework does that itself
     """
 
@@ -103,11 +104,15 @@ class WSGIRecordMiddleware:
         app: WSGIApplication,
         limits: RequestLimits,
         find_response: Callable[[WSGIEnvironment, WSGIResponseStart], Any] | None = None,
+        is_complete: Callable[[WSGIEnvironment], bool] | None = None,
         *,
         answer_exceptions: bool = True,
     ) -> None:
-        self.app, self.limits, self.find_response = app, limits, find_response
-        self.answer_exceptions = answer_exceptions
+        self.app: WSGIApplication = app
+        self.limits: RequestLimits = limits
+        self.find_response: Callable[[WSGIEnvironment, WSGIResponseStart], Any] | None = find_response
+        self.is_complete: Callable[[WSGIEnvironment], bool] | None = is_complete
+        self.answer_exceptions: bool = answer_exceptions
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         record = environ[RECORD] = self.limits.begin(request_parts(environ))
@@ -116,9 +121,9 @@ class WSGIRecordMiddleware:
             body = self.app(environ, exchange.start)
         except BaseException as error:
             return [exchange.answer_exception(error)]
-        if isinstance(body, list | tuple):  # all of it is there; servers look at its length
+        if isinstance(body, list | tuple) or (self.is_complete is not None and self.is_complete(environ)):
             exchange.finish()
-            return body
+            return body  # as it is: servers look at the length of a list
         wrapper = environ.get("wsgi.file_wrapper")
         if not exchange.unfinished and isinstance(wrapper, type) and isinstance(body, wrapper):
             return body  # which the server may send without reading it here
