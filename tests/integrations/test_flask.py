@@ -13,6 +13,7 @@ from flask.typing import ResponseReturnValue
 from flask.views import MethodView, View
 from werkzeug.exceptions import HTTPException
 from werkzeug.middleware.proxy_fix import ProxyFix
+from werkzeug.test import EnvironBuilder
 
 from headgate import ManualClock
 from headgate.errors import InvalidRule, InvalidRulebook, InvalidSetting
@@ -354,11 +355,17 @@ def test_only_failures_count(kind: str) -> None:
     assert [type(each) for each in seen] == [Response] * 3
 
 
-def test_a_test_client_need_not_read_the_body() -> None:
+@pytest.mark.parametrize("body", ["", "body"])
+def test_refunds_do_not_wait_until_the_body_is_read(body: str) -> None:
     app = make_app()
-    app.add_url_rule("/", "view", limit("1/minute", refund="2xx")(lambda: "body"))
-    client = app.test_client()
-    assert [client.get("/").status_code for _ in range(3)] == [200] * 3
+    app.add_url_rule("/", "view", limit("1/minute", refund="2xx")(lambda: body))
+
+    def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None, /) -> Callable[[bytes], object]:
+        return len
+
+    unread = [app.wsgi_app(EnvironBuilder().get_environ(), start) for _ in range(2)]
+    assert get(app, "/", 2) == [200, 200]
+    assert [b"".join(each).decode() for each in unread] == [body, body]
 
 
 def test_exceptions_are_refunded_as_500_and_reach_the_test() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
+from werkzeug.test import EnvironBuilder
 
 from headgate import ManualClock
 from headgate.integrations.request_limits import RequestLimits
@@ -152,6 +153,19 @@ def test_successes_do_not_count(kind: str) -> None:
         statuses = [client.get("/login?password=right").status_code for _ in range(9)]
         statuses += [client.get("/login").status_code for _ in range(3)]
     assert statuses == [200] * 9 + [401, 401, 429]
+
+
+@pytest.mark.parametrize(("path", "chunks"), [("/login?password=right", 1), ("/stream", 4)])
+def test_a_refund_is_made_before_the_last_byte(path: str, chunks: int) -> None:
+    """Else a client could send its next request before. A body of unknown length ends with its iterable."""
+    app = WSGIRateLimitMiddleware(site, limits=[limit("2/minute", key=None, refund="2xx")], clock=ManualClock())
+    environ = EnvironBuilder(path).get_environ()
+    body = iter(app(environ, lambda status, headers, exc_info=None, /: len))
+    charged = environ["headgate"].refunds
+    for _ in range(chunks):
+        assert environ["headgate"].refunds == charged != []
+        next(body, None)
+    assert environ["headgate"].refunds == []
 
 
 def test_a_refund_function_receives_the_start_of_the_response() -> None:

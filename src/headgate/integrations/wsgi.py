@@ -214,10 +214,10 @@ class _Body:
             return exchange.answer_exception(error)
         if chunk:
             exchange.sent = True
-            if exchange.missing is not None:
-                exchange.missing -= len(chunk)
-                if exchange.missing <= 0:
-                    exchange.finish()
+        if exchange.missing is not None:
+            exchange.missing -= len(chunk)
+            if exchange.missing <= 0:
+                exchange.finish()
         return chunk
 
     def close(self) -> None:
