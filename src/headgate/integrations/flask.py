@@ -56,7 +56,7 @@ from headgate.integrations.wsgi import RECORD, WSGIRecordMiddleware, WSGIRespons
 
 require("headgate.integrations.flask", "flask", "flask")
 
-from flask import Blueprint, Flask, Response, current_app, g, has_request_context, request  # noqa: E402
+from flask import Blueprint, Flask, Request, Response, current_app, g, has_request_context, request  # noqa: E402
 from werkzeug.exceptions import HTTPException, ServiceUnavailable, TooManyRequests  # noqa: E402
 
 from headgate.integrations.flask_commands import commands  # noqa: E402
@@ -208,18 +208,19 @@ class FlaskAppLimits:
 
     def decide(self) -> None:
         """Decides the request, before it reaches its view; raises an HTTPException if it is refused."""
-        record = g.headgate = _record(self.limits)
+        current: Request = request._get_current_object()  # type: ignore[attr-defined]
+        record = g.headgate = _record(self.limits, current.environ)
         if not self.enabled:
             return
         if not self._checked:
             self.check()
-        parts, rule = record.parts, request.url_rule
-        parts.native = request._get_current_object()  # type: ignore[attr-defined]
-        parts.peer = request.environ.get("REMOTE_ADDR") or None  # ProxyFix may have stood in between
+        parts, rule = record.parts, current.url_rule
+        parts.native = current
+        parts.peer = current.environ.get("REMOTE_ADDR") or None  # ProxyFix may have stood in between
         bound = self.limits.app_limits
         if rule is not None:
-            route = self._route(rule)
-            parts.route, parts.params = route.template, request.view_args or EMPTY
+            route = self._route(rule, current.method)
+            parts.route, parts.params = route.template, current.view_args or EMPTY
             record.exempt |= route.exempt
             record.decided = route.decided
             bound = route.bound
@@ -228,7 +229,7 @@ class FlaskAppLimits:
 
     def decide_call(self, view: Callable[..., Any]) -> None:
         """Decides the limits of a view that is called, unless that is done: no route shows them."""
-        record = _record(self.limits)
+        record = _record(self.limits, request.environ)
         undecided = [each for each in marked_limits(view) if each not in record.decided]
         if not undecided or not self.enabled:
             return
@@ -242,8 +243,8 @@ class FlaskAppLimits:
         """Whether the limits are switched on."""
         return bool(self.app.config.get(_ENABLED, True))
 
-    def _route(self, rule: Rule) -> _LimitedRoute:
-        app, method = self.app, request.method
+    def _route(self, rule: Rule, method: str) -> _LimitedRoute:
+        app = self.app
         cache_key = id(rule), method, app.view_functions.get(rule.endpoint)
         route = self._routes.get(cache_key)
         if route is None:
@@ -276,9 +277,8 @@ def _answers(methods: Iterable[str], method: str) -> bool:
     return method in methods or (method == "HEAD" and "GET" in methods)
 
 
-def _record(limits: RequestLimits) -> RequestRecord:
+def _record(limits: RequestLimits, environ: WSGIEnvironment) -> RequestRecord:
     """Returns the record of the current request; starts it if the request did not come through the WSGI layer."""
-    environ = request.environ
     if RECORD not in environ:
         environ[RECORD] = limits.begin(request_parts(environ))
     return cast(RequestRecord, environ[RECORD])
