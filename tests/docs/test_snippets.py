@@ -41,7 +41,7 @@ def test_snippets_run(page: Path, redis_server: RedisServer) -> None:
     with ExitStack() as stack:
         if any(SHOWN_SERVICE in source for source in _block.findall(text)):
             places[SHOWN_SERVICE] = stack.enter_context(Service(_rules(text))).url
-        names: dict[str, object] = {"_same": _same}
+        names: dict[str, object] = {"_same": _same, "__name__": "__main__"}
         for block in _block.finditer(text):
             source = _looked_at.sub(LOOK, block[1])
             for shown, real in places.items():

@@ -15,6 +15,7 @@ REDIS = "The Redis engine needs redis and hiredis: pip install 'headgate[redis]'
 YAML = "A rulebook in YAML needs PyYAML: pip install 'headgate[yaml]'. TOML and JSON are read without it."
 CLIENT = "headgate.client needs httpx: pip install 'headgate[client]'."
 FASTAPI = "headgate.integrations.fastapi needs fastapi: pip install 'headgate[fastapi]'."
+FLASK = "headgate.integrations.flask needs flask: pip install 'headgate[flask]'."
 SERVICE = "headgate serve needs granian and msgspec: pip install 'headgate[service]'."
 
 ENTRANCES = {
@@ -25,6 +26,7 @@ ENTRANCES = {
     "yaml": ("from headgate.rules import load; load.parse('rules: []', format='yaml')", YAML),
     "yaml file": ("from headgate import Limiter; Limiter.from_rules('RULES')", YAML),
     "client": ("import headgate.client", CLIENT),
+    "flask": ("import headgate.integrations.flask", FLASK),
     "fastapi": ("import headgate.integrations.fastapi", FASTAPI),
 }
 COMMANDS = {

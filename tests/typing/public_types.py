@@ -7,6 +7,9 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any, assert_type
 
+from flask import Blueprint
+from flask.views import MethodView
+
 from headgate import (
     AsyncLease,
     AsyncLimiter,
@@ -21,6 +24,7 @@ from headgate import (
     RuleLimiter,
 )
 from headgate.client import Answer, AsyncClient, Client
+from headgate.integrations import flask as headgate_flask
 from headgate.integrations.fastapi import exempt, limit
 
 limiter = Limiter("3/s")
@@ -135,3 +139,28 @@ def limited_sync_route(item: int) -> str:
 async def decorated_routes_keep_their_types() -> None:
     assert_type(await limited_route(7, page=2), str)
     assert_type(limited_sync_route(7), str)
+
+
+@headgate_flask.limit("5/s", key="user", missing="deny", refund="2xx")
+async def limited_async_view(item: int, *, page: int = 1) -> str:
+    return f"{item} {page}"
+
+
+@headgate_flask.exempt
+@headgate_flask.limit("5/s", key=lambda request: request.headers["x-key"])
+def limited_view(item: int) -> str:
+    return str(item)
+
+
+@headgate_flask.limit("5/s")
+class LimitedView(MethodView):
+    @headgate_flask.limit("1/s")
+    def get(self, item: int) -> str:
+        return str(item)
+
+
+async def decorated_views_keep_their_types() -> None:
+    assert_type(await limited_async_view(7, page=2), str)
+    assert_type(limited_view(7), str)
+    assert_type(LimitedView().get(7), str)
+    assert_type(headgate_flask.limit("5/s")(Blueprint("api", __name__)), Blueprint)

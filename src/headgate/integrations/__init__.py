@@ -12,6 +12,8 @@ The ground, which knows no framework:
 The frameworks, each importing its one framework and no other:
     asgi             a middleware for any ASGI application: Starlette, Litestar, Quart
     fastapi          rate_limits(app), Depends(limit("5/s")), @limit("5/s")
+    wsgi             a middleware for any WSGI application: Bottle, Pyramid, Falcon
+    flask            RateLimiter(app), @limit("5/s"), limits of blueprints; with flask_routes and flask_commands
 
 What a framework's file does:
     1. Once per application: RequestLimits(rules, engine, limits=..., user=..., trusted_proxies=..., ...). The

@@ -176,10 +176,14 @@ class RequestFlows(Generic[L]):
     def check_routes(self, routes: Sequence[RouteInfo]) -> None:
         """Checks all limits against the routes of the application when it starts, and names those in code."""
         whole_app = RouteInfo("/{path...}", (), [bound.limit for bound in self.app_limits])
-        check_code_limits([*routes, whole_app], self._supplies)
+        self.check_code_limits([*routes, whole_app])
         for route in routes:
             self.bind(route.name, route.limits)
         check_rulebook(self.limiter.rulebook, routes, strict=self.strict)
+
+    def check_code_limits(self, routes: Sequence[RouteInfo]) -> None:
+        """Raises InvalidRule for limits in code of these routes that can never match. Opens no engine."""
+        check_code_limits(routes, self._supplies)
 
     def _supplies(self, attribute: str) -> bool:
         """Whether the application may have a value for this attribute."""

@@ -1,0 +1,97 @@
+"""examples/flask_app.py under gunicorn and waitress, on memory and on Redis."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from tests.repo_rules.repository import ROOT
+from tests.servers import RedisServer
+from tests.servers.redis_server import free_port
+from tests.servers.waiting import until
+
+SERVERS = {
+    "gunicorn": ["-m", "gunicorn", "--threads=4", "--log-level=critical", "--bind"],
+    "waitress": ["-m", "waitress", "--listen"],
+}
+FIELDS = ("RateLimit", "RateLimit-Policy")
+
+
+def environment(engine: str) -> dict[str, str]:
+    return {**os.environ, "ENGINE": engine, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+
+
+@contextmanager
+def running(server: str, engine: str) -> Iterator[httpx.Client]:
+    address = f"127.0.0.1:{free_port()}"
+    *command, option = [sys.executable, *SERVERS[server]]
+    process = subprocess.Popen(
+        [*command, f"{option}={address}", "examples.flask_app:app"],
+        env=environment(engine),
+        cwd=ROOT,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        with httpx.Client(base_url=f"http://{address}", trust_env=False, timeout=30) as client:
+            until(lambda: missing(client), 30)
+            yield client
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def missing(client: httpx.Client) -> str | None:
+    try:
+        return None if client.get("/health").status_code == 200 else "the application is not healthy"
+    except httpx.TransportError:
+        return "the server does not listen"
+
+
+@pytest.fixture(params=["gunicorn memory", "waitress memory", "gunicorn redis", "waitress redis"])
+def client(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
+    server, engine = request.param.split()
+    url = "memory://"
+    if engine == "redis":
+        redis: RedisServer = request.getfixturevalue("redis_server")
+        redis.flush()
+        url = redis.url
+    with running(server, url) as client:
+        yield client
+
+
+def test_the_flask_example_limits_as_it_says(client: httpx.Client) -> None:
+    shown = client.get("/items/7")
+    assert shown.json() == {"item": 7}
+    assert shown.headers["RateLimit-Policy"] == '"app";q=100;w=60, "DELETE|GET /items/{item}";q=20;w=60'
+    assert "RateLimit" not in client.get("/health").headers
+    assert [client.delete("/items/7").status_code for _ in range(3)] == [204, 204, 429]
+    ordered = [client.post("/items/7/orders", headers={"X-User": "ann"}) for _ in range(4)]
+    assert [reply.status_code for reply in ordered] == [200, 200, 200, 429]
+    assert ordered[3].json()["error"] == "Slow down."
+    assert int(ordered[3].headers["Retry-After"]) <= 20
+    assert client.post("/items/8/orders", headers={"X-User": "ann"}).status_code == 200
+    assert client.post("/items/8/orders").status_code == 429, "an order needs a user"
+    wrong, right = {"password": "guess"}, {"password": "open sesame"}
+    logins = [client.post("/login", data=each).status_code for each in (right, right, wrong, right, *[wrong] * 5)]
+    assert logins == [200, 200, 401, 200, 401, 401, 401, 401, 429]
+    assert [client.get("/report").text for _ in range(3)] == ["item,sold\n7,42\n"] * 3
+    assert client.get("/remaining").json()["remaining"] in range(30, 100)
+    for path, status in (("/broken", 500), ("/nowhere", 404), ("/report", 200)):
+        reply = client.get(path)
+        assert (reply.status_code, [field in reply.headers for field in FIELDS]) == (status, [True, True])
+
+
+def test_the_command_lists_the_routes_of_the_example() -> None:
+    command = [sys.executable, "-m", "flask", "--app", "examples.flask_app", "headgate", "limits"]
+    shown = subprocess.run(command, env=environment("memory://"), cwd=ROOT, capture_output=True, text=True)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    page = (ROOT / "docs" / "how-to" / "flask.md").read_text("utf-8")
+    documented = page.partition("headgate limits\n    all")[2].partition("    …\n")[0]
+    assert shown.stdout.startswith(textwrap.dedent("    all" + documented))
+    assert "GET /health\n    exempt\n" in shown.stdout
+    assert "DELETE /items/{item}\n    2/minute by address  examples/flask_app.py:" in shown.stdout
