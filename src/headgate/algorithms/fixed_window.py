@@ -110,6 +110,7 @@ class FixedWindow(WindowLimit):
     __slots__ = ("boundaries_us", "period_us", "resolved", "unit", "zone")
     algorithm = "fixed_window"
     has_edges = True
+    refill = "window"
 
     amount: int
     period_us: int

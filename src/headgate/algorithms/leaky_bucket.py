@@ -86,6 +86,7 @@ class LeakyBucket(Limit):
 
     __slots__ = ("burst", "capacity", "delay", "max_water", "rate", "undelayed_water")
     algorithm = "leaky_bucket"
+    refill = "bucket"
 
     def __init__(self, amount: int, per: float = 1, burst: int = 0, delay: int | None = 0) -> None:
         check_whole("The amount of a leaky bucket", amount)

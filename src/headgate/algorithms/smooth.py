@@ -116,6 +116,7 @@ class Smooth(Limit):
         "warmup_us",
     )
     algorithm = "smooth"
+    refill = "bucket"
     no_bucket = "a smooth limit makes callers wait for each other, and holders decide alone"
     args: _Args
     interval_us: float

@@ -149,6 +149,7 @@ class TokenBucket(Limit):
     __slots__ = ("amount", "burst", "capacity", "measure", "pace", "period_us")
     algorithm = "token_bucket"
     prefetchable = True
+    refill = "exact bucket"
 
     def __init__(self, amount: int, per: float = 1, burst: int | None = None) -> None:
         check_whole("The amount of a token bucket", amount)

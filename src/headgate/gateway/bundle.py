@@ -53,16 +53,6 @@ Bundle = dict[str, Any]
 MAX_COMBINED_ALGORITHMS = 3  # calls with up to so many have a script with just theirs
 YEARS_BACK, YEARS_AHEAD = 2, 30
 
-# How the units of a limit come back: at the end of a window, one by one, or as earlier calls expire.
-_SHAPES = {
-    "token_bucket": "exact bucket",
-    "leaky_bucket": "bucket",
-    "smooth": "bucket",
-    "fixed_window": "window",
-    "sliding_window": "sliding",
-    "sliding_log": "sliding",
-}
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STEP_S = 86_400  # no zone changes its offset twice within a day
 
@@ -109,8 +99,8 @@ def limit_entry(limit: Limit) -> Iterator[tuple[str, Any]]:
     yield "fresh", limit.units_at_once
     if limit.prefetchable:
         yield "drain", list(limit.unit_drain)
-    if (shape := _SHAPES.get(limit.algorithm)) and (rate_per_second := limit.units_per_second) is not None:
-        yield "flow", {"shape": shape, "period_us": float(limit.units_at_once * SECOND / rate_per_second)}
+    if limit.refill is not None and (rate_per_second := limit.units_per_second) is not None:
+        yield "flow", {"shape": limit.refill, "period_us": float(limit.units_at_once * SECOND / rate_per_second)}
     if isinstance(limit, Smooth):
         yield "interval_us", max(1, int(limit.interval_us))
     if isinstance(limit, FixedWindow) and limit.unit is not None:

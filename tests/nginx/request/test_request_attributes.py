@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from headgate.gateway.bundle import compile_bundle
 from headgate.rules import load
 from headgate.rules.ip_networks import canonical
-from headgate.rules.serialization import document
 from tests.nginx.rules.luajit_process import raw_bytes
 from tests.rules.match_vectors import lines
 from tests.servers import Nginx
@@ -121,7 +121,7 @@ def written(request: dict[str, Any]) -> bytes:
 
 def of_match(line: dict[str, Any]) -> tuple[str, list[tuple[bytes, bytes, int]]]:
     expected = [(one["rule"].encode(), raw_bytes(one["key"]), one["cost"]) for one in line["expect"]]
-    return json.dumps(document(load.from_mapping(line["rules"]))), expected
+    return json.dumps(compile_bundle(load.from_mapping(line["rules"]), 0)), expected
 
 
 def of_key(line: dict[str, Any]) -> tuple[str, list[tuple[bytes, bytes, int]]]:

@@ -37,7 +37,7 @@ local function text(value) return value and quoted(value) or "null" end
 
 local function written(one)
   return string.format(
-    '{"rule":%s,"key":%s,"cost":%.0f,"limits":%s,"shadow":%s,"candidate":%s,"denied":%s}',
+    '{"rule":%s,"key":%s,"cost":%.0f,"limits":%s,"shadow":%s,"candidate":%s,"denial_reason":%s}',
     quoted(one.rule.name), quoted(one.key), one.cost, texts(one.limits), tostring(one.shadow), texts(one.candidate),
     text(one.denied)
   )
