@@ -102,7 +102,13 @@ class _RuleLimiterBase:
             _log.warning(RULEBOOK_WARNING, warning)
 
     def add_code_rules(self, rules: Sequence[Rule]) -> None:
-        """Adds rules that the rulebook does not have, and that the caller matches itself (see plan_matches)."""
+        """Adds rules that the rulebook does not have, and that the caller matches itself (see plan_matches).
+
+        >>> limiter = Limiter.from_rules(Rulebook())
+        >>> limiter.add_code_rules(Limiter.from_rules(RULES).rulebook.rules)
+        >>> str(limiter.check({"user": "ann"}))
+        'allowed: no limit applies'
+        """
         self._code_rules = (*self._code_rules, *rules)
         self._compile(self.rulebook, self._compiled.match)
 
@@ -211,7 +217,12 @@ class RuleLimiter(_RuleLimiterBase):
         return self.decided(self.call(attributes, cost))
 
     def decided(self, plan: CallPlan) -> RuleDecision:
-        """Decides a call whose charges are planned."""
+        """Decides a call whose charges are planned.
+
+        >>> limiter = Limiter.from_rules(RULES)
+        >>> limiter.decided(limiter.call({"user": "ann"})).rule
+        'login'
+        """
         if not plan.straight:
             return run(plan.decide())
         if len(plan.charges) != 1:

@@ -4,6 +4,7 @@ The ground, which knows no framework:
     code_limit       CodeLimit: a limit in code, limit("5/s", key=...), checked when it is made
     request_parts    RequestParts: a request as a framework's file describes it; PartsReader: its attributes
     request_limits   RequestLimits, AsyncRequestLimits: all limits of one application, on one engine
+    request_flows    what both share: settings, names of limits, the steps of a decision
     request_record   RequestRecord: what was decided about one request, and the header fields of its response
     route_checks     RouteInfo; limits that can never match, and rules that match no route
     shared_address   warns if all clients have the proxy's address
