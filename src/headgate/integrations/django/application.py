@@ -14,8 +14,8 @@
     enabled           False switches all limits off
     clock, prefix     as of a limiter
 
-Functions may be dotted paths. Sync and async code decide on the same counts: in memory by one engine, on a server by
-one connection each. A changed setting (override_settings) starts anew.
+Functions may be dotted paths. Sync and async code decide on the same counts: in memory by one engine, on a server
+by one connection each. A changed setting (override_settings) starts anew.
 """
 
 from __future__ import annotations
@@ -140,9 +140,8 @@ def _project_limit(index: int, value: Any) -> CodeLimit:
     except InvalidRule as error:
         raise InvalidRule(f"{location}: {str(error).partition(': ')[2]}") from None
     except TypeError as error:  # an argument is missing, or unknown
-        raise InvalidRule(
-            f'{location} is "5/s" or {{"limit": "5/s", "key": "user"}}, not {value!r}: {error}.'
-        ) from None
+        form = '"5/s" or {"limit": "5/s", "key": "user"}'
+        raise InvalidRule(f"{location} is {form}, not {value!r}: {error}.") from None
     made.location = location
     return made
 

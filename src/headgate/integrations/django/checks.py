@@ -45,7 +45,7 @@ def check_middleware(app_configs: Any = None, **kwargs: Any) -> list[CheckMessag
             return []
         if application.decides_all:
             what = (
-                f"{SETTING} has a rulebook or limits, but MIDDLEWARE lacks HeadgateMiddleware: nothing is limited."
+                f"{SETTING} has a rulebook or limits, but HeadgateMiddleware is missing: nothing is limited."
             )
             return [checks.Error(what, hint=hint, id="headgate.E002")]
         if any(route.limits for route in application.routes()):
@@ -57,8 +57,8 @@ def check_middleware(app_configs: Any = None, **kwargs: Any) -> list[CheckMessag
         return []
     return [
         checks.Warning(
-            f"HeadgateMiddleware stands after {', '.join(before)}: what they answer is not limited, and they may drop "
-            "or cache the fields of the limits.",
+            f"HeadgateMiddleware stands after {', '.join(before)}: what they answer is not limited, and they may "
+            "drop or cache the fields of the limits.",
             hint=f'Write "{MIDDLEWARE}" first in MIDDLEWARE.',
             id="headgate.W002",
         )

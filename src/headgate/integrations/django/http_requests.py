@@ -97,7 +97,7 @@ def route_template(route: str) -> str:
 def _plain_regex(regex: str) -> str:
     """Replaces the groups of a regular expression by parameters, and drops its anchors."""
     text, start = "", 0
-    for match in iter(lambda: _group_start.search(regex, start), None):
+    while match := _group_start.search(regex, start):
         end = _group_end(regex, match.start())
         inside = regex[match.end() : end]
         depth = "..." if re.search(r"(?<!\\)\.[*+]|\^/\]|/", inside.replace("[^/]", "")) else ""

@@ -39,7 +39,7 @@ _finishing: set[asyncio.Task[None]] = set()  # a loop holds tasks weakly
 
 
 class RequestState:
-    """The record of a request, and the limits that decide it; `decided`: whether the rulebook and the project's are."""
+    """The record of a request, and the limits that decide it; `decided`: whether the project's were."""
 
     def __init__(self, request: HttpRequest, app: ApplicationLimits) -> None:
         self.request, self.app, self.decided = request, app, False
@@ -127,7 +127,7 @@ class RequestState:
         return record
 
     def refusal(self) -> HttpResponseBase:
-        """Returns the response of a refused request, without the header fields: the project's own, if it has one."""
+        """Returns the response of a refused request, without the fields: the project's own, if it has one."""
         if self.app.refusal is not None:
             return cast(HttpResponseBase, self.app.refusal(self.request, self.record))
         assert self.record.answer is not None

@@ -25,7 +25,7 @@ def is_exempt(view: Any) -> bool:
 def limits_of_view(view: Any) -> tuple[Any, ...]:
     """Returns the limits that a view carries, the outermost first."""
     attributes = getattr(view, "__dict__", {})
-    return tuple(attributes[name] for name in sorted(attributes, reverse=True) if name.startswith(LIMIT_MARK))
+    return tuple(attributes[name] for name in sorted(attributes) if name.startswith(LIMIT_MARK))
 
 
 def limits_of_handlers(view: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
