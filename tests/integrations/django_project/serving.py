@@ -32,9 +32,12 @@ class _QuietServer(ThreadedWSGIServer):
 def serve_project(interface: Interface, headgate: dict[str, Any], **more: Any) -> Iterator[httpx.Client]:
     """Serves the project with this HEADGATE; yields a client."""
     serve = _serve_wsgi if interface == "wsgi" else _serve_asgi
-    with override_settings(HEADGATE=headgate, **more), serve() as url:
-        with httpx.Client(base_url=url, headers={"Connection": "close"}, trust_env=False) as client:
-            yield client
+    with (
+        override_settings(HEADGATE=headgate, **more),
+        serve() as url,
+        httpx.Client(base_url=url, headers={"Connection": "close"}, trust_env=False) as client,
+    ):
+        yield client
 
 
 @contextmanager

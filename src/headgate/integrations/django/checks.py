@@ -44,9 +44,7 @@ def check_middleware(app_configs: Any = None, **kwargs: Any) -> list[CheckMessag
         if application is None:
             return []
         if application.decides_all:
-            what = (
-                f"{SETTING} has a rulebook or limits, but HeadgateMiddleware is missing: nothing is limited."
-            )
+            what = f"{SETTING} has a rulebook or limits, but HeadgateMiddleware is missing: nothing is limited."
             return [checks.Error(what, hint=hint, id="headgate.E002")]
         if any(route.limits for route in application.routes()):
             what = "MIDDLEWARE lacks HeadgateMiddleware: responses to errors have no fields of the limits."

@@ -19,7 +19,7 @@ from headgate.enforcement.rule_decision import RuleDecision
 from headgate.errors import RateLimited
 from headgate.http import refusal_body
 from headgate.http.headers import retry_after
-from headgate.integrations.code_limit import BoundLimit
+from headgate.integrations.code_limit import BoundLimit, CodeLimit
 from headgate.integrations.django.application import ApplicationLimits, application_limits
 from headgate.integrations.django.http_requests import http_request, in_event_loop, request_parts, route_template
 from headgate.integrations.django.view_marks import handler_method, is_exempt, limits_of_view
@@ -242,6 +242,11 @@ class RequestState:
     def _limits_of_check(self, limit: ViewLimit) -> Sequence[BoundLimit]:
         self._note_route()
         return self._limits.bind(f"{self._template or 'request'} check", (limit,))
+
+    def bind_throttle(self, limit: CodeLimit) -> BoundLimit:
+        """Names the limit of a throttle of REST framework: by its view and text, if it has no name."""
+        self._note_route()
+        return self._limits.bind(f"{self._template or 'request'} {limit.text}", (limit,))[0]
 
     def _undecided(self, bound: Sequence[BoundLimit], *, block: bool) -> Sequence[BoundLimit]:
         chosen = [
