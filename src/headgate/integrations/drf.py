@@ -6,7 +6,7 @@
     }
 
     AnonRateThrottle, UserRateThrottle, ScopedRateThrottle, SimpleRateThrottle    in place of REST framework's own
-    throttle("5/s burst 20", key="user")                                          a class for throttle_classes
+    throttle("5/s burst 20")                                                      a class for throttle_classes
 
 A rate of REST framework (100/day, 10/min) means what it means there: so many requests within any such period.
 Every other text is a limit of headgate. HEADGATE names the engine, as for headgate.integrations.django.

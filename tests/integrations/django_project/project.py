@@ -45,6 +45,10 @@ if not settings.configured:
         USE_TZ=True,
         LOGGING_CONFIG=None,
         HEADGATE={},
+        REST_FRAMEWORK={
+            "DEFAULT_THROTTLE_RATES": {"anon": "2/min", "user": "3/day", "uploads": "1/s burst 2"},
+            "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
+        },
     )
     django.setup()
 
@@ -242,4 +246,5 @@ urlpatterns = [
     path("limiter", limiter_of_its_own),
     path("own-body", own_body),
     path("slash/", free),
+    path("api/", include("tests.integrations.django_project.api")),
 ]

@@ -4,7 +4,7 @@
     MIDDLEWARE = ["headgate.integrations.django.HeadgateMiddleware", ...]         # first
     HEADGATE = {"engine": "redis://localhost:6379/0", "rules": "rules.yaml", "limits": ["1000/hour"]}
 
-    @limit("5/minute", key="user")
+    @limit("5/minute", key="user", missing="deny")
     def export(request): ...
 
     @limit("5/minute", when={"method": "POST"}, refund="2xx, 3xx")      # counts failures only

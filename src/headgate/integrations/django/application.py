@@ -2,7 +2,7 @@
 
     engine            where counts are kept: memory:// (this process), redis://host:port/db
     rules             a rulebook, decided for every request: a path, a mapping, a Rulebook
-    limits            limits of all requests, counted together: texts, mappings as {"limit": "5/s", "key": "user"}
+    limits            limits of all requests, counted together: texts, or mappings of the arguments of limit
     user              a function that names the user of a request; the primary key of request.user unless set
     attributes        a function that returns other attributes: {"plan": "pro"}
     refusal           a function of request and record that answers refusals, in place of 429 and a body by Accept
@@ -140,7 +140,7 @@ def _project_limit(index: int, value: Any) -> CodeLimit:
     except InvalidRule as error:
         raise InvalidRule(f"{location}: {str(error).partition(': ')[2]}") from None
     except TypeError as error:  # an argument is missing, or unknown
-        form = '"5/s" or {"limit": "5/s", "key": "user"}'
+        form = '"5/s" or {"limit": "5/s", "key": "address"}'
         raise InvalidRule(f"{location} is {form}, not {value!r}: {error}.") from None
     made.location = location
     return made

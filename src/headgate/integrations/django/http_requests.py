@@ -6,11 +6,10 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
-from inspect import iscoroutinefunction
 from typing import Any
 from urllib.parse import quote
 
-from asgiref.sync import async_to_sync, sync_to_async
+from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.http import HttpRequest
 from django.urls import URLPattern, URLResolver
 from django.urls.resolvers import LocalePrefixPattern

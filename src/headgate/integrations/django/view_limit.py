@@ -10,9 +10,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
-from inspect import iscoroutinefunction
 from typing import Any, TypeVar, Unpack
 
+from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest
 from django.utils.decorators import method_decorator
