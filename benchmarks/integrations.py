@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from statistics import fmean
 
 import httpx
@@ -49,6 +50,16 @@ class _Server:
                     raise
                 time.sleep(0.1)
 
+    def load(self) -> dict[str, float]:
+        """Runs wrk; returns its figures, and the CPU time that the server took for a request."""
+        before = self._cpu_us()
+        sample = _wrk(self.url, SECONDS)
+        return {**sample, "cpu_us": (self._cpu_us() - before) / (sample[SPEED] * SECONDS)}
+
+    def _cpu_us(self) -> float:
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) * 1e6 / os.sysconf("SC_CLK_TCK")
+
     def __exit__(self, *error: object) -> None:
         self._process.terminate()
         self._process.wait()
@@ -64,7 +75,7 @@ def answer(report: Report) -> None:
                 turns: Samples = {name: [] for name in names}
                 for turn in range(1 + TURNS):  # the first one warms up
                     for name in (*names[number % len(names) :], *names[: number % len(names)]):
-                        sample = _wrk(servers[name].url, SECONDS)
+                        sample = servers[name].load()
                         if turn:
                             turns[name].append(sample)
             for name in names:
@@ -74,9 +85,9 @@ def answer(report: Report) -> None:
     rows = []
     for names in (STARLETTE, FASTAPI):
         for name in names:
-            cells = [figure(median(samples, name, what)) for what in (SPEED, "p99_us", "refused")]
+            cells = [figure(median(samples, name, what)) for what in (SPEED, "p99_us", "cpu_us", "refused")]
             rows.append([name, cells[0], figure(ratio(samples, name, names[0], SPEED)), *cells[1:]])
-    report.table(["", "requests/s", "of none", "p99 us", "refused"], rows)
+    report.table(["", "requests/s", "of none", "p99 us", "server CPU us", "refused"], rows)
     report.target("Starlette in memory of none", ratio(samples, STARLETTE[1], STARLETTE[0], SPEED), at_least=0.8)
     report.target("Starlette on Redis of none", ratio(samples, STARLETTE[2], STARLETTE[0], SPEED), at_least=0.6)
     for peer in FASTAPI[2:]:

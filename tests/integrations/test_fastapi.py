@@ -36,6 +36,7 @@ def engine(request: pytest.FixtureRequest) -> str:
     if request.param == "memory":
         return "memory://"
     server: RedisServer = request.getfixturevalue("redis_server")
+    server.flush()
     return server.url
 
 

@@ -14,6 +14,7 @@ from tests.repo_rules.repository import ROOT
 REDIS = "The Redis engine needs redis and hiredis: pip install 'headgate[redis]'."
 YAML = "A rulebook in YAML needs PyYAML: pip install 'headgate[yaml]'. TOML and JSON are read without it."
 CLIENT = "headgate.client needs httpx: pip install 'headgate[client]'."
+FASTAPI = "headgate.integrations.fastapi needs fastapi: pip install 'headgate[fastapi]'."
 SERVICE = "headgate serve needs granian and msgspec: pip install 'headgate[service]'."
 
 ENTRANCES = {
@@ -24,6 +25,7 @@ ENTRANCES = {
     "yaml": ("from headgate.rules import load; load.parse('rules: []', format='yaml')", YAML),
     "yaml file": ("from headgate import Limiter; Limiter.from_rules('RULES')", YAML),
     "client": ("import headgate.client", CLIENT),
+    "fastapi": ("import headgate.integrations.fastapi", FASTAPI),
 }
 COMMANDS = {
     "take": (["take", "ann", "--limit", "3/s", "--engine", "redis://127.0.0.1:1"], REDIS),

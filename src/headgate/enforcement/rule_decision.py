@@ -68,6 +68,7 @@ class _NoMeter(NamedTuple):
     limit: Limit = UNLIMITED
 
 
+_new_tuple = tuple.__new__
 _NO_METER = _NoMeter()
 _DENIED: Outcome = False, 0, None, 0, 0, 0, 0
 _FREE: Outcome = True, EXACT, 0, 0, 0, 0, 0
@@ -226,7 +227,17 @@ class RuleDecision(Decision):
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        return tuple(part.verdicts[0] for part in self.parts)
+        if self.denied or any(isinstance(outcome, OverriddenOutcome) for outcome in self.answers):
+            return tuple(part.verdicts[0] for part in self.parts)
+        return tuple(
+            [  # as above, without the parts: every response of an application needs them
+                _new_tuple(Verdict, (*outcome, meter.limit, key, cost, rule, None))
+                for (rule, shadow_kind), (meter, key, cost), outcome in zip(
+                    self.heads, self.charges, self.answers, strict=True
+                )
+                if shadow_kind is None and outcome is not None
+            ]
+        )
 
     @property
     def shadow_verdicts(self) -> tuple[Verdict, ...]:

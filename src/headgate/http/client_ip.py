@@ -90,8 +90,8 @@ class Proxies:
         >>> Proxies(["10.0.0.0/8"]).client("192.0.2.7:4711", "6.6.6.6")
         '192.0.2.7'
         """
-        behind = self.behind(peer, forwarded_for)
-        return self._cached_peer(_host(peer))[0] if behind is None else behind
+        address, trusted = self._cached_peer(_host(peer))
+        return self._behind(address, forwarded_for) if trusted else address
 
     def behind(self, peer: str, forwarded_for: str | None) -> str | None:
         """Returns the address of the client if the peer is a trusted proxy, otherwise None.
@@ -101,8 +101,9 @@ class Proxies:
         ('203.0.113.7', None)
         """
         address, trusted = self._cached_peer(_host(peer))
-        if not trusted:
-            return None
+        return self._behind(address, forwarded_for) if trusted else None
+
+    def _behind(self, address: str, forwarded_for: str | None) -> str:
         if not forwarded_for:
             return address
         walk = self._cached_walk if len(forwarded_for) <= _MAX_CACHED_CHARS else self._walk

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from headgate.algorithms.decision import Decision, Verdict
@@ -99,8 +100,7 @@ def retry_after(decision: Decision) -> int | None:
     >>> retry_after(passed), retry_after(limiter.take("ann"))
     (None, 30)
     """
-    wait = decision.retry_after
-    if decision.allowed or wait is None:
+    if decision.allowed or (wait := decision.retry_after) is None:
         return None
     return min(_MAX_INTEGER, max(1, _seconds(round(wait * SECOND))))
 
@@ -173,12 +173,23 @@ def per_second(limit: Limit) -> int | None:
 def _draft_11(verdicts: Sequence[Verdict], wait: int | None) -> Fields:
     policies, limits = [], []
     for name, verdict in zip(_policy_names(verdicts), verdicts, strict=True):
-        window, reset = window_seconds(verdict.limit), _seconds_to_reset(verdict)
-        unit = "" if window is not None else ';qu="concurrent-requests"'
-        omit_t = window is None or (wait is not None and reset > wait)
-        policies.append(f"{_string(name)};q={quota(verdict.limit)}{unit}{_parameter('w', window)}")
-        limits.append(f"{_string(name)};r={_remaining(verdict)}{_parameter('t', None if omit_t else reset)}")
+        string, policy, units, windowed = _cached_policy(name, verdict.limit)
+        reset = _seconds_to_reset(verdict)
+        omit_t = not windowed or (wait is not None and reset > wait)
+        policies.append(policy)
+        remaining = max(0, min(verdict.remaining, units))
+        limits.append(f"{string};r={remaining}" if omit_t else f"{string};r={remaining};t={reset}")
     return [("RateLimit-Policy", ", ".join(policies)), ("RateLimit", ", ".join(limits))]
+
+
+def _policy(name: str, limit: Limit) -> tuple[str, str, int, bool]:
+    """Returns a policy's name as a String, its text, its quota, and whether it has a window."""
+    window, units, string = window_seconds(limit), quota(limit), _string(name)
+    unit = "" if window is not None else ';qu="concurrent-requests"'
+    return string, f"{string};q={units}{unit}{_parameter('w', window)}", units, window is not None
+
+
+_cached_policy = lru_cache(maxsize=1024)(_policy)
 
 
 def _legacy(verdicts: Sequence[Verdict], wait: int | None) -> Fields:
@@ -239,6 +250,8 @@ def _most_restrictive(verdicts: Sequence[Verdict], remaining: Callable[[Verdict]
 
 def _policy_names(verdicts: Sequence[Verdict]) -> list[str]:
     """Returns a name for each verdict, no two alike."""
+    if len(verdicts) == 1:
+        return [verdicts[0].rule or verdicts[0].limit.text]
     counts: dict[str, int] = {}
     names = []
     for verdict in verdicts:

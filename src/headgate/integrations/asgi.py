@@ -18,6 +18,7 @@ It is made of two, which a framework's file may put into different places:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, Unpack
 from urllib.parse import quote
 
@@ -64,7 +65,7 @@ class RateLimitMiddleware:
         messages: Sequence[CodeLimit] = (),
         **settings: Unpack[LimitSettings],
     ) -> None:
-        self.limits = AsyncRequestLimits(rules, engine, **settings)
+        self.limits: AsyncRequestLimits = AsyncRequestLimits(rules, engine, **settings)
         decided = DecisionMiddleware(app, self.limits, messages=self.limits.bind("messages", messages))
         self._app = RecordMiddleware(decided, self.limits)
 
@@ -82,7 +83,10 @@ class RecordMiddleware:
         native: Callable[[Scope], Any] | None = None,
         routes: Callable[[], Sequence[RouteInfo]] | None = None,
     ) -> None:
-        self.app, self.limits, self.native, self.routes = app, limits, native, routes
+        self.app: App = app
+        self.limits: AsyncRequestLimits = limits
+        self.native: Callable[[Scope], Any] | None = native
+        self.routes: Callable[[], Sequence[RouteInfo]] | None = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
@@ -149,7 +153,10 @@ class DecisionMiddleware:
         messages: Sequence[BoundLimit] = (),
         find_route: FindRoute | None = None,
     ) -> None:
-        self.app, self.limits, self.messages, self.find_route = app, limits, messages, find_route
+        self.app: App = app
+        self.limits: AsyncRequestLimits = limits
+        self.messages: Sequence[BoundLimit] = messages
+        self.find_route: FindRoute | None = find_route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         _, record = scope.get(_SCOPE_KEY) or (None, None)
@@ -171,7 +178,7 @@ async def send_refusal(record: RequestRecord, scope: Scope, receive: Receive, se
     """Sends the response of a refused request; the fields are added on its way out."""
     assert record.answer is not None
     status, headers, body = record.answer
-    head = [(name.lower().encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers]
+    head = [(_field_name(name), value.encode("latin-1", "replace")) for name, value in headers]
     head.append((b"content-length", str(len(body)).encode()))
     kind = "http.response"
     if scope["type"] == "websocket":
@@ -229,9 +236,14 @@ def _parts(scope: Scope, native: Any) -> RequestParts:
     )
 
 
+@lru_cache(maxsize=64)
+def _field_name(name: str) -> bytes:
+    return name.lower().encode("latin-1")
+
+
 def _encode(fields: Fields, present: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Encodes header fields. Lists may be repeated; of other fields, the application's own stays."""
-    encoded = [(name.lower().encode("latin-1"), value.encode("latin-1", "replace")) for name, value in fields]
+    encoded = [(_field_name(name), value.encode("latin-1", "replace")) for name, value in fields]
     if encoded[0][0] == b"ratelimit-policy":
         return encoded
     names = {name.lower() for name, _ in present}

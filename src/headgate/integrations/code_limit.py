@@ -28,6 +28,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 from headgate.algorithms.limit import Limit
 from headgate.errors import InvalidRule, InvalidRulebook
+from headgate.integrations.request_parts import KEY_ATTRIBUTE
 from headgate.rules import load
 from headgate.rules.matching.compile_rule import Match, RuleMatcher, compile_rule
 from headgate.rules.matching.used_attributes import used_attributes
@@ -38,7 +39,6 @@ RequestFunction = Callable[[Any], Any]
 Key = str | Sequence[str] | RequestFunction | None
 Refund = int | str | Collection[int | str] | Callable[[Any], object]
 
-KEY_ATTRIBUTE = "key"  # what a key function returned
 _PLACEHOLDER = "limit"
 
 _rulebook_location = re.compile(rf'\brules\[0\]\.?|rule 1: |rule "{_PLACEHOLDER}": ')
@@ -78,7 +78,7 @@ class CodeLimit:
         **fields: Unpack[RuleFields],
     ) -> None:
         self.location: str = _caller_location()
-        self.name = name
+        self.name: str | None = name
         self.key_function: RequestFunction | None = key if callable(key) else None
         self.cost_function: RequestFunction | None = cost if callable(cost) else None
         self.exempt_function: RequestFunction | None = exempt if callable(exempt) else None

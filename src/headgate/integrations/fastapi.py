@@ -33,7 +33,7 @@ from headgate.engines.port import AsyncEngine
 from headgate.errors import InvalidRule, InvalidSetting
 from headgate.extras import require
 from headgate.integrations.asgi import App, DecisionMiddleware, RecordMiddleware, Scope, send_refusal
-from headgate.integrations.code_limit import CodeLimit
+from headgate.integrations.code_limit import BoundLimit, CodeLimit
 from headgate.integrations.request_limits import AsyncRequestLimits, LimitSettings
 from headgate.integrations.request_parts import EMPTY
 from headgate.integrations.request_record import RequestRecord
@@ -52,6 +52,7 @@ __all__ = ["exempt", "limit", "rate_limits", "RequestRefused"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+MAX_CACHED_ROUTES = 10_000  # a mount with parameters has another root path for each
 _LIMITED, _EXEMPT = "__headgate_limited__", "__headgate_exempt__"
 _INSTALLED = "headgate"
 _REFUSED_RESPONSE = {
@@ -77,7 +78,7 @@ class RequestRefused(HTTPException):
     def __init__(self, record: RequestRecord) -> None:
         assert record.answer is not None
         super().__init__(record.answer.status, str(record.decision or "The request could not be decided."))
-        self.record = record
+        self.record: RequestRecord = record
 
 
 class limit(CodeLimit):  # noqa: N801 (it is written like a function)
@@ -113,14 +114,12 @@ class limit(CodeLimit):  # noqa: N801 (it is written like a function)
         record: RequestRecord = installed[1]
         if self in record.decided or hasattr(scope.get("endpoint"), _EXEMPT):
             return
-        route = _route_of(scope)
-        code_limits = _limits_of(route.dependant, _overrides(scope))
-        if self not in code_limits:
-            code_limits = (self,)
+        template, code_limits, bound = _bound_limits(limits, scope)
+        if self not in code_limits:  # solved without FastAPI
+            code_limits, bound = (self,), limits.bind(template, (self,))
         record.decided = (*record.decided, *code_limits)
         record.parts.native = connection
-        record.parts.route, record.parts.params = route.template, scope.get("path_params", EMPTY)
-        bound = limits.bind(route_name(route.methods, route.template), code_limits)
+        record.parts.route, record.parts.params = template, scope.get("path_params", EMPTY)
         if await limits.decide(record, bound, with_rules=False) is not None:
             # An application that is mounted has handlers of its own, and does not know this exception.
             scope.get("starlette.exception_handlers", ({}, {}))[0].setdefault(RequestRefused, _answer)
@@ -140,6 +139,10 @@ class limit(CodeLimit):  # noqa: N801 (it is written like a function)
         wrapper.__signature__ = signature.replace(parameters=[*fixed, parameter, *variable])
         vars(endpoint)[_LIMITED] = self, wrapper  # for the check at start: is the wrapper what the route calls?
         return cast(F, wrapper)
+
+
+# As a class and not as text: FastAPI looks for the names of an object's annotations where there are none.
+limit._enforce.__annotations__ = {"connection": HTTPConnection, "return": None}
 
 
 def exempt(endpoint: F) -> F:
@@ -284,6 +287,24 @@ def _route_of(scope: Scope) -> _Route:
     template = mounted + _template(getattr(route, "path", ""))
     methods = getattr(route, "methods", None) or ()
     return _Route(template, methods, getattr(route, "dependant", None), scope.get("endpoint"), None)
+
+
+def _bound_limits(
+    limits: AsyncRequestLimits, scope: Scope
+) -> tuple[str, tuple[limit, ...], tuple[BoundLimit, ...]]:
+    """Returns the template and the limits of the route of a request; cached, unless limits are overridden."""
+    overridden = _overrides(scope)
+    context = (scope.get("fastapi") or EMPTY).get("effective_route_context")
+    cache_key = id(scope.get("route")), id(context), scope.get("root_path")
+    cached = limits.bound_routes.get(cache_key)
+    if cached is not None and not overridden:
+        return cast("tuple[str, tuple[limit, ...], tuple[BoundLimit, ...]]", cached[0])
+    route = _route_of(scope)
+    code_limits = _limits_of(route.dependant, overridden)
+    found = route.template, code_limits, limits.bind(route_name(route.methods, route.template), code_limits)
+    if not overridden and len(limits.bound_routes) < MAX_CACHED_ROUTES:
+        limits.bound_routes[cache_key] = found, scope.get("route"), context  # the objects keep their ids
+    return found
 
 
 def _find_route(

@@ -14,6 +14,7 @@ from threading import Lock
 from typing import Any, Generic, TypedDict, TypeVar
 
 from headgate import limiter_flows
+from headgate.algorithms.decision import DELAY_US
 from headgate.algorithms.slots import Slots
 from headgate.clock import Clock
 from headgate.enforcement import held_slots
@@ -25,8 +26,8 @@ from headgate.flow import Flow
 from headgate.http import refusal_body
 from headgate.http.client_ip import X_FORWARDED_FOR, ForwardingField, Proxies
 from headgate.http.refusal_body import Answer
-from headgate.integrations.code_limit import KEY_ATTRIBUTE, BoundLimit, CodeLimit, RequestFunction
-from headgate.integrations.request_parts import PartsReader, RequestParts
+from headgate.integrations.code_limit import BoundLimit, CodeLimit, RequestFunction
+from headgate.integrations.request_parts import KEY_ATTRIBUTE, PartsReader, RequestParts
 from headgate.integrations.request_record import RequestRecord
 from headgate.integrations.route_checks import RouteInfo, check_code_limits, check_rulebook
 from headgate.integrations.shared_address import SharedAddressAlarm
@@ -39,8 +40,6 @@ from headgate.rules.rule import Headers, Rule, Rulebook
 L = TypeVar("L", RuleLimiter, AsyncRuleLimiter)
 
 APP = "app"  # names the limits of the whole application
-_OF_REQUEST = ("method", "path", "host", "address", "route", KEY_ATTRIBUTE)
-_PREFIXES = ("header.", "argument.", "cookie.", "param.")
 
 _log = logging.getLogger("headgate")
 
@@ -90,11 +89,14 @@ class RequestFlows(Generic[L]):
         clock: Clock | None = None,
         prefix: str = "hg",
     ) -> None:
-        self.rules = Rulebook() if rules is None else rules
-        self.engine_or_url = engine
-        self.user, self.attributes = user, attributes
+        self.rules: Rules = Rulebook() if rules is None else rules
+        self.engine_or_url: Any = engine
+        self.user: RequestFunction | None = user
+        self.attributes: RequestFunction | None = attributes
         self.proxies: Proxies = Proxies(trusted_proxies, forwarded_field)
-        self.strict, self.clock, self.prefix = strict, clock, prefix
+        self.strict: bool = strict
+        self.clock: Clock | None = clock
+        self.prefix: str = prefix
         self._form = headers
         self._exempt = [PathPattern(text) for text in exempt]
         self._alarm = SharedAddressAlarm()
@@ -102,6 +104,7 @@ class RequestFlows(Generic[L]):
         self._limiter: L | None = None
         self._code_rules: dict[str, tuple[Rule, str]] = {}
         self._routes: dict[tuple[str, tuple[int, ...]], tuple[BoundLimit, ...]] = {}
+        self.bound_routes: dict[Any, Any] = {}  # a framework's own cache of what it has bound
         self._readers: dict[frozenset[str], PartsReader] = {}
         self._book: Rulebook | None = None
         self._book_reader = self._reader(())
@@ -218,7 +221,8 @@ class RequestFlows(Generic[L]):
                 record.form = self._form or compiled.book.headers
             if not matches:
                 return None
-            decision: RuleDecision = yield partial(limiter.decided, compiled.plan_matches(matches))
+            plan = compiled.plan_matches(matches)
+            decision: RuleDecision = yield partial(limiter.decided, plan)
         except (EngineUnavailable, CorruptState) as error:
             _log.error("headgate: a request was answered 503, because it could not be decided: %s", error)
             yield from self._give_back(record)
@@ -230,23 +234,24 @@ class RequestFlows(Generic[L]):
             record.answer = refusal_body.refused(decision, record.parts.header("accept"))
             return record.answer
         record.decisions.append(decision)
-        if decision.charges:
-            yield from self._serve(record, decision, limits)
+        for outcome in decision.answers:
+            if outcome is not None and outcome[DELAY_US]:
+                yield from limiter_flows.serve(decision, self._sleep_us)
+                break
+        if not plan.straight and _holds_slots(decision):
+            yield from self._hold(record, decision)
+        for bound in limits:
+            if bound.limit.refunds is not None and any(rule == bound.rule.name for rule, _ in decision.heads):
+                record.refunds.append((bound.limit.refunds, decision, bound.rule.name))
         return None
 
-    def _serve(self, record: RequestRecord, decision: RuleDecision, limits: Sequence[BoundLimit]) -> Flow[None]:
-        """Waits for the delay of a queue, holds slots, and notes what may be refunded."""
-        if decision.delay_us:
-            yield from limiter_flows.serve(decision, self._sleep_us)
-        hold = held_slots.hold(decision) if _holds_slots(decision) else None
+    def _hold(self, record: RequestRecord, decision: RuleDecision) -> Flow[None]:
+        """Holds the slots of a decision until the request ends."""
+        hold = held_slots.hold(decision)
         if hold is not None:
             holding = self._holding(decision, hold)
             yield partial(self._enter, holding)
             record.holdings.append(holding)
-        charged = {rule for rule, _ in decision.heads}
-        for bound in limits:
-            if bound.limit.refunds is not None and bound.rule.name in charged:
-                record.refunds.append((bound.limit.refunds, decision, bound.rule.name))
 
     def _match(self, record: RequestRecord, bound: BoundLimit) -> Flow[Any]:
         limit, native = bound.limit, record.parts.native
@@ -265,13 +270,15 @@ class RequestFlows(Generic[L]):
     def _values(self, record: RequestRecord, reader: PartsReader) -> Flow[Attributes]:
         """Reads the attributes of a request; asks the application for those that only it knows."""
         values = reader(record.parts)
-        unknown = [name for name in reader.names if name not in _OF_REQUEST and not name.startswith(_PREFIXES)]
+        unknown = reader.unknown
+        if not unknown:
+            return values
         if "user" in unknown and self.user is not None:
             if record.user is None:
                 user = yield partial(self.user, record.parts.native)
                 record.user = (user,)
             values["user"] = record.user[0]
-        if unknown and self.attributes is not None:
+        if self.attributes is not None:
             if record.attributes is None:
                 record.attributes = (yield partial(self.attributes, record.parts.native)) or {}
             if not isinstance(record.attributes, Mapping):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from inspect import isawaitable
+from types import CoroutineType
 from typing import Any, cast
 
 from headgate.enforcement.rule_decision import RuleDecision
@@ -140,7 +141,7 @@ async def _arun(flow: Flow[T]) -> T:
         while True:
             try:
                 result = step()
-                if isawaitable(result):
+                if result.__class__ is CoroutineType or isawaitable(result):
                     result = await result
             except BaseException as error:
                 step = flow.throw(error)

@@ -17,6 +17,7 @@ from headgate.http.client_ip import FORWARDED, X_FORWARDED_FOR, Proxies
 from headgate.integrations.shared_address import SharedAddressAlarm
 from headgate.rules.attributes import (
     MAX_CACHED_LENGTH,
+    PREFIXES,
     ROUTE_PREFIX,
     Attributes,
     Raw,
@@ -25,7 +26,9 @@ from headgate.rules.attributes import (
     to_text,
 )
 
+KEY_ATTRIBUTE = "key"  # what the key function of a limit in code returned
 EMPTY: Mapping[str, Any] = {}
+_OF_REQUEST = ("method", "path", "host", "address", "route", KEY_ATTRIBUTE)
 _set = dict.__setitem__
 _FORWARDING_FIELDS = {f"header.{X_FORWARDED_FOR}", f"header.{FORWARDED}"}
 
@@ -53,8 +56,14 @@ class RequestParts:
         route: str | None = None,
         params: Mapping[str, Any] = EMPTY,
     ) -> None:
-        self.method, self.path, self.query, self.headers, self.peer = method, path, query, headers, peer
-        self.native, self.route, self.params = native, route, params
+        self.method: str = method
+        self.path: Raw = path
+        self.query: Raw = query
+        self.headers: Iterable[tuple[Raw, Raw]] = headers
+        self.peer: str | None = peer
+        self.native: Any = native
+        self.route: str | None = route
+        self.params: Mapping[str, Any] = params
 
     def header(self, name: str) -> str | None:
         """Returns a header field, several lines joined by commas; None if there is none."""
@@ -68,10 +77,11 @@ class RequestParts:
 class PartsReader:
     """Reads the attributes of these names from requests."""
 
-    __slots__ = ("_address", "_alarm", "_fields", "_params", "_proxies", "_simple", "names")
+    __slots__ = ("_address", "_alarm", "_fields", "_params", "_proxies", "_simple", "names", "unknown")
 
     def __init__(self, names: Iterable[str], proxies: Proxies, alarm: SharedAddressAlarm) -> None:
         self.names: frozenset[str] = frozenset(names)
+        self.unknown: list[str] = [name for name in self.names if is_unknown(name)]
         self._proxies, self._alarm = proxies, alarm
         self._address = "address" in self.names
         self._params = [name for name in self.names if name.startswith(ROUTE_PREFIX)]
@@ -125,6 +135,11 @@ class PartsReader:
             if line is None or client not in line:  # else the server itself has read the field
                 self._alarm.note(client)
         return client
+
+
+def is_unknown(attribute: str) -> bool:
+    """Returns whether no request has this attribute: the application must supply it."""
+    return attribute not in _OF_REQUEST and not attribute.startswith((*PREFIXES, ROUTE_PREFIX))
 
 
 def _fold_header_name(raw: Raw) -> str:

@@ -31,8 +31,8 @@ class RequestRecord:
     )  # fmt: skip
 
     def __init__(self, parts: RequestParts, exempt: bool) -> None:
-        self.parts = parts
-        self.exempt = exempt
+        self.parts: RequestParts = parts
+        self.exempt: bool = exempt
         self.decisions: list[RuleDecision] = []
         self.answer: Answer | None = None
         self.form: Headers | None = None

@@ -16,14 +16,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from headgate.errors import InvalidRule, InvalidRulebook
-from headgate.integrations.code_limit import KEY_ATTRIBUTE, CodeLimit
-from headgate.rules.attributes import PREFIXES, ROUTE_PREFIX, ascii_upper, segments
+from headgate.integrations.code_limit import CodeLimit
+from headgate.integrations.request_parts import is_unknown
+from headgate.rules.attributes import ROUTE_PREFIX, ascii_upper, segments
 from headgate.rules.condition import All, AnyOf, Condition, Not, Test
 from headgate.rules.pattern import ANY_DEPTH, Glob, PathPattern
 from headgate.rules.rule import Rule, Rulebook
 
 _log = logging.getLogger("headgate")
-_ALWAYS_KNOWN = ("method", "path", "host", "address", "route", KEY_ATTRIBUTE)
 
 _parameter = re.compile(r"\{([^{}:.]+)(?:\.\.\.)?\}")
 _rest = re.compile(r"\{[^{}]*\.\.\.\}")
@@ -90,7 +90,7 @@ def _problem(limit: CodeLimit, route: RouteInfo, supplied: Callable[[str], bool]
         if name.startswith(ROUTE_PREFIX) and name.removeprefix(ROUTE_PREFIX) not in parameters:
             listed = ", ".join(sorted(ROUTE_PREFIX + each for each in parameters)) or "none"
             return f"the route has no path parameter for {name}, but {listed}"
-        if name not in _ALWAYS_KNOWN and not name.startswith((*PREFIXES, ROUTE_PREFIX)) and not supplied(name):
+        if is_unknown(name) and not supplied(name):
             how = (
                 "user=, a function of the request" if name == "user" else "attributes=, a function that returns it"
             )
