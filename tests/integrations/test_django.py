@@ -22,6 +22,7 @@ from tests.servers import RedisServer
 # isort: split
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.test import AsyncClient, RequestFactory, override_settings
+from django.urls import path
 
 from headgate.integrations.django import client_address, limit
 from headgate.integrations.django.http_requests import route_template
@@ -75,7 +76,7 @@ def shared_urls() -> Any:
         return HttpResponse("async")
 
     class Urls:
-        urlpatterns = (project.path("sync", sync_view), project.path("async", async_view))
+        urlpatterns = (path("sync", sync_view), path("async", async_view))
 
     return Urls
 

@@ -42,6 +42,7 @@ from headgate.integrations.code_limit import (
 require("headgate.integrations.drf", "drf", "django", "rest_framework")
 
 from django.core.exceptions import ImproperlyConfigured  # noqa: E402
+from rest_framework.exceptions import APIException  # noqa: E402
 from rest_framework.settings import api_settings  # noqa: E402
 from rest_framework.throttling import BaseThrottle  # noqa: E402
 
@@ -51,7 +52,7 @@ from headgate.integrations.django.request_state import RequestState  # noqa: E40
 from headgate.rules.ip_networks import network_of  # noqa: E402
 
 __all__ = [
-    "AnonRateThrottle", "LimitThrottle", "ScopedRateThrottle", "SimpleRateThrottle", "throttle",
+    "AnonRateThrottle", "EngineDown", "LimitThrottle", "ScopedRateThrottle", "SimpleRateThrottle", "throttle",
     "UserRateThrottle",
 ]  # fmt: skip
 
@@ -64,6 +65,14 @@ _not_in_names = re.compile(r"[^A-Za-z0-9_.-]")
 
 _lock = Lock()
 _made: dict[tuple[str, str], CodeLimit] = {}
+
+
+class EngineDown(APIException):
+    """Raised if the engine does not answer, and no fallback decides: the response is a 503."""
+
+    status_code = 503
+    default_detail = "This service cannot decide about requests at the moment."
+    default_code = "service_unavailable"
 
 
 class LimitThrottle(BaseThrottle):
@@ -205,6 +214,8 @@ def _decide(
     together = list({each.rule.name: each for limits in bound.values() for each in limits}.values())
     allowed = state.decide(together, with_rules=False) if together else True
     record = state.record
+    if record.answer is not None and record.decision is None:
+        raise EngineDown
     if alone and (record.refunds or record.holdings):
         raise ImproperlyConfigured(
             "A throttle with refund= or slots needs HeadgateMiddleware in MIDDLEWARE: it sees the response end."
@@ -216,8 +227,6 @@ def _decide(
         waits = [verdicts[each.rule.name] for each in limits if each.rule.name in verdicts]
         wait = None if not waits or None in waits else max(each for each in waits if each is not None)
         outcomes[id(view), kind] = not waits, wait
-    if not allowed and not verdicts:  # undecided: the engine is down
-        outcomes.update({(id(view), kind): (False, None) for kind, limits in bound.items() if limits})
 
 
 def _refusals(decision: Any) -> dict[str, float | None]:
@@ -256,7 +265,7 @@ def limit_text(rate: str) -> str:
     return f"{amount}/{_UNITS[match[2]]} {'log' if amount <= MAX_LOG else 'sliding'}"
 
 
-def _check_rates() -> None:
+def check_rates() -> None:
     """Raises ImproperlyConfigured for a default rate that cannot be read: when the project starts."""
     for scope, rate in api_settings.DEFAULT_THROTTLE_RATES.items():
         if rate is not None:
@@ -268,4 +277,4 @@ def _check_rates() -> None:
                 ) from error
 
 
-_check_rates()
+check_rates()

@@ -94,7 +94,7 @@ def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidSetting(f'{SETTING} is a mapping such as {{"engine": "memory://"}}, not {values!r}.')
     for name in values:
         if name not in KNOWN:
-            similar = get_close_matches(str(name).lower(), KNOWN, 1, 0.5)
+            similar = get_close_matches(str(name).lower(), KNOWN, 1, 0.6)
             hint = f'Did you mean "{similar[0]}"?' if similar else f"Known: {', '.join(KNOWN)}."
             raise InvalidSetting(f'{SETTING} has no setting "{name}". {hint}')
     checked = dict(values)

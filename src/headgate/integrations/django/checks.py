@@ -29,9 +29,10 @@ _MAY_STAND_BEFORE = ("SecurityMiddleware", "CorsMiddleware", "PrometheusBeforeMi
 def _application() -> tuple[ApplicationLimits | None, str]:
     """Returns what HEADGATE sets up, or None and its mistake."""
     try:
-        return ApplicationLimits({**getattr(settings, SETTING, {}), "strict": True}), ""
-    except (HeadgateError, TypeError) as error:
+        application = ApplicationLimits(getattr(settings, SETTING, {}))
+    except HeadgateError as error:
         return None, str(error)
+    return application, ""
 
 
 def check_middleware(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
@@ -73,11 +74,11 @@ def check_limits(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     except HeadgateError as error:
         messages = error.messages if isinstance(error, InvalidRulebook) else [str(error)]
         return [checks.Error(message, id="headgate.E001") for message in messages]
+    level = checks.ERROR if application.sync.strict else checks.WARNING
+    application.sync.strict = True  # so that it raises, in place of logging
     try:
         application.sync.check_routes(application.routes())
     except InvalidRulebook as error:
-        strict = getattr(settings, SETTING, {}).get("strict", False)
-        level = checks.ERROR if strict else checks.WARNING
         return [CheckMessage(level, message, id="headgate.W003") for message in error.messages]
     except HeadgateError as error:
         return [checks.Error(message, id="headgate.E003") for message in str(error).splitlines()]
