@@ -12,6 +12,8 @@ The ground, which knows no framework:
 The frameworks, each importing its one framework and no other:
     asgi             a middleware for any ASGI application: Starlette, Litestar, Quart
     fastapi          rate_limits(app), Depends(limit("5/s")), @limit("5/s")
+    django           HeadgateMiddleware, the setting HEADGATE, @limit("5/s"), system checks
+    drf              throttles of Django REST framework, on those of Django
 
 What a framework's file does:
     1. Once per application: RequestLimits(rules, engine, limits=..., user=..., trusted_proxies=..., ...). The
