@@ -14,6 +14,7 @@ from headgate.integrations.asgi import RateLimitMiddleware
 from headgate.integrations.fastapi import limit, rate_limits
 
 REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
+PATIENT = f"{REDIS_URL}?deadline=5s"  # the peers have no deadline
 LIMIT = "1000000/s"
 
 
@@ -30,7 +31,7 @@ def starlette_in_memory() -> Any:
 
 
 def starlette_on_redis() -> Any:
-    return RateLimitMiddleware(starlette_alone(), engine=REDIS_URL, limits=[limit(LIMIT)])
+    return RateLimitMiddleware(starlette_alone(), engine=PATIENT, limits=[limit(LIMIT)])
 
 
 def fastapi_alone() -> FastAPI:
@@ -45,7 +46,7 @@ def fastapi_alone() -> FastAPI:
 
 def fastapi_on_redis() -> FastAPI:
     app = FastAPI()
-    rate_limits(app, engine=REDIS_URL)
+    rate_limits(app, engine=PATIENT)
 
     @app.get("/", dependencies=[Depends(limit(LIMIT))])
     async def root() -> str:

@@ -22,6 +22,7 @@ from headgate import (
     Verdict,
 )
 from headgate.client import Answer, AsyncClient, Client
+from headgate.integrations.fastapi import exempt, limit
 
 limiter = Limiter("3/s")
 alimiter = AsyncLimiter("3/s")
@@ -120,3 +121,19 @@ async def awaited() -> None:
     async with AsyncClient() as gate, gate.hold({}) as answer:
         assert_type(gate, AsyncClient)
         assert_type(answer, Answer)
+
+
+@limit("5/s", key="user", missing="deny", refund="2xx")
+async def limited_route(item: int, *, page: int = 1) -> str:
+    return f"{item} {page}"
+
+
+@exempt
+@limit("5/s", key=lambda request: request.headers["x-key"])
+def limited_sync_route(item: int) -> str:
+    return str(item)
+
+
+async def decorated_routes_keep_their_types() -> None:
+    assert_type(await limited_route(7, page=2), str)
+    assert_type(limited_sync_route(7), str)

@@ -120,6 +120,7 @@ class RecordMiddleware:
         finally:
             if record.refunds or record.holdings:
                 await limits.finish(record, start.status, start)
+            record.parts.native = None  # it has the scope, which has the record: without it, no garbage is left
 
     def _check_routes(self) -> None:
         if self.routes is not None:

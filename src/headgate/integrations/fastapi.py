@@ -38,6 +38,7 @@ from headgate.integrations.request_limits import AsyncRequestLimits, LimitSettin
 from headgate.integrations.request_parts import EMPTY
 from headgate.integrations.request_record import RequestRecord
 from headgate.integrations.route_checks import RouteInfo, route_name
+from headgate.lazy import lazy_property
 
 require("headgate.integrations.fastapi", "fastapi", "fastapi")
 
@@ -84,7 +85,7 @@ class RequestRefused(HTTPException):
 class limit(CodeLimit):  # noqa: N801 (it is written like a function)
     """A limit in code, as a dependency and as a decorator. CodeLimit describes the arguments."""
 
-    @property
+    @lazy_property
     def __wrapped__(self) -> Callable[[HTTPConnection], Coroutine[Any, Any, None]]:
         """Shows FastAPI the parameters of the dependency, and that it is a coroutine."""
         return self._enforce

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Lock
+from time import monotonic
 from typing import Any, Generic, TypedDict, TypeVar
 
 from headgate import limiter_flows
@@ -39,6 +40,7 @@ from headgate.rules.rule import Headers, Rule, Rulebook
 
 L = TypeVar("L", RuleLimiter, AsyncRuleLimiter)
 
+REPORT_EVERY_S = 10.0  # an outage is not one line of the log for each request
 APP = "app"  # names the limits of the whole application
 
 _log = logging.getLogger("headgate")
@@ -106,6 +108,7 @@ class RequestFlows(Generic[L]):
         self._routes: dict[tuple[str, tuple[int, ...]], tuple[BoundLimit, ...]] = {}
         self.bound_routes: dict[Any, Any] = {}  # a framework's own cache of what it has bound
         self._readers: dict[frozenset[str], PartsReader] = {}
+        self._undecided, self._reported_at = 0, -REPORT_EVERY_S
         self._book: Rulebook | None = None
         self._book_reader = self._reader(())
         self.app_limits: tuple[BoundLimit, ...] = self.bind(APP, tuple(limits))
@@ -224,7 +227,7 @@ class RequestFlows(Generic[L]):
             plan = compiled.plan_matches(matches)
             decision: RuleDecision = yield partial(limiter.decided, plan)
         except (EngineUnavailable, CorruptState) as error:
-            _log.error("headgate: a request was answered 503, because it could not be decided: %s", error)
+            self._report_outage(error)
             yield from self._give_back(record)
             record.answer = refusal_body.undecided(record.parts.header("accept"))
             return record.answer
@@ -244,6 +247,17 @@ class RequestFlows(Generic[L]):
             if bound.limit.refunds is not None and any(rule == bound.rule.name for rule, _ in decision.heads):
                 record.refunds.append((bound.limit.refunds, decision, bound.rule.name))
         return None
+
+    def _report_outage(self, error: Exception) -> None:
+        """Logs that a request could not be decided: at once, and then every REPORT_EVERY_S at most."""
+        self._undecided += 1
+        if monotonic() - self._reported_at >= REPORT_EVERY_S:
+            _log.error(
+                "headgate: requests could not be decided and were answered 503 (%d since the last report): %s",
+                self._undecided,
+                error,
+            )
+            self._undecided, self._reported_at = 0, monotonic()
 
     def _hold(self, record: RequestRecord, decision: RuleDecision) -> Flow[None]:
         """Holds the slots of a decision until the request ends."""
