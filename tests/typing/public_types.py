@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any, assert_type
 
+from django.http import HttpRequest, HttpResponse, JsonResponse
+
 from headgate import (
     AsyncLease,
     AsyncLimiter,
@@ -22,6 +24,7 @@ from headgate import (
     Verdict,
 )
 from headgate.client import Answer, AsyncClient, Client
+from headgate.integrations import django
 from headgate.integrations.fastapi import exempt, limit
 
 limiter = Limiter("3/s")
@@ -132,6 +135,22 @@ async def limited_route(item: int, *, page: int = 1) -> str:
 @limit("5/s", key=lambda request: request.headers["x-key"])
 def limited_sync_route(item: int) -> str:
     return str(item)
+
+
+@django.limit("5/s", key=django.user_or_address)
+async def limited_view(request: HttpRequest, pk: int) -> JsonResponse:
+    return JsonResponse({"pk": pk})
+
+
+@django.exempt
+@django.limit("5/s", block=False)
+def limited_sync_view(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+async def decorated_views_keep_their_types(request: HttpRequest) -> None:
+    assert_type(await limited_view(request, pk=2), JsonResponse)
+    assert_type(limited_sync_view(request), HttpResponse)
 
 
 async def decorated_routes_keep_their_types() -> None:

@@ -71,7 +71,7 @@ class EngineDown(APIException):
     """Raised if the engine does not answer, and no fallback decides: the response is a 503."""
 
     status_code = 503
-    default_detail = "This service cannot decide about requests at the moment."
+    default_detail: str = "This service cannot decide about requests at the moment."
     default_code = "service_unavailable"
 
 
@@ -151,7 +151,7 @@ class SimpleRateThrottle(LimitThrottle):
 class AnonRateThrottle(SimpleRateThrottle):
     """Limits requests without a user, by address."""
 
-    scope = "anon"
+    scope: str | None = "anon"
 
     def get_cache_key(self, request: Any, view: Any) -> str | None:
         """Returns the address; None for a user who is logged in."""
@@ -161,7 +161,7 @@ class AnonRateThrottle(SimpleRateThrottle):
 class UserRateThrottle(SimpleRateThrottle):
     """Limits the requests of a user, or else of an address."""
 
-    scope = "user"
+    scope: str | None = "user"
 
     def get_cache_key(self, request: Any, view: Any) -> str | None:
         """Returns the user's primary key, or the address."""
@@ -171,6 +171,7 @@ class UserRateThrottle(SimpleRateThrottle):
 class ScopedRateThrottle(SimpleRateThrottle):
     """Limits the views that have a throttle_scope, by user or else by address; each scope by itself."""
 
+    scope: str | None
     scope_attr = "throttle_scope"
 
     def bind(self, state: RequestState, request: Any, view: Any) -> Sequence[BoundLimit]:

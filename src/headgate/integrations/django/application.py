@@ -21,7 +21,7 @@ by one connection each. A changed setting (override_settings) starts anew.
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from threading import Lock
 from typing import Any, get_args
@@ -59,13 +59,13 @@ class ApplicationLimits:
     def __init__(self, values: Mapping[str, Any]) -> None:
         values = _checked(values)
         self.enabled: bool = values.pop("enabled", True)
-        self.refusal = values.pop("refusal", None)
+        self.refusal: Callable[..., Any] | None = values.pop("refusal", None)
         rules, engine = values.pop("rules", None), values.pop("engine", "memory://")
         self.in_memory: bool = engine.startswith(_MEMORY)
         if "user" not in values and any(AUTHENTICATION in each for each in settings.MIDDLEWARE):
             values["user"] = authenticated_user
         values["limits"] = [_project_limit(index, each) for index, each in enumerate(values.get("limits", ()))]
-        self.decides_all = rules is not None or bool(values["limits"])
+        self.decides_all: bool = rules is not None or bool(values["limits"])
         async_engine: Any = engine
         if self.in_memory:
             engine = open_engine(engine, clock=values.get("clock"))

@@ -11,7 +11,7 @@ class HeadgateConfig(AppConfig):
 
     name = "headgate.integrations.django"
     label = "headgate"
-    verbose_name = "Rate limits"
+    verbose_name: str = "Rate limits"
 
     def ready(self) -> None:
         """Registers the checks."""

@@ -42,7 +42,9 @@ class RequestState:
     """The record of a request, and the limits that decide it; `decided`: whether the project's were."""
 
     def __init__(self, request: HttpRequest, app: ApplicationLimits) -> None:
-        self.request, self.app, self.decided = request, app, False
+        self.request: HttpRequest = request
+        self.app: ApplicationLimits = app
+        self.decided: bool = False
         self._awaited = isinstance(request, ASGIRequest) and in_event_loop()
         self._limits: RequestLimits | AsyncRequestLimits = app.asynchronous if self._awaited else app.sync
         self.record: RequestRecord = self._limits.begin(request_parts(request))
