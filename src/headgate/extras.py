@@ -9,7 +9,13 @@ from headgate.errors import MissingExtra
 ENVOY_MODULES = ("grpc", "google.protobuf")  # without them the service answers HTTP only
 INSTALL_ENVOY = "pip install 'headgate[envoy]'"
 
-_PACKAGES = {"google.protobuf": "protobuf", "grpc": "grpcio", "yaml": "PyYAML"}  # not called like their modules
+_PACKAGES = {  # those that are not called like their modules
+    "django": "Django",
+    "google.protobuf": "protobuf",
+    "grpc": "grpcio",
+    "rest_framework": "djangorestframework",
+    "yaml": "PyYAML",
+}
 
 
 def require(feature: str, extra: str, *modules: str, hint: str = "") -> None:

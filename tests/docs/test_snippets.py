@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,8 @@ _link = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_snippets_run(page: Path, redis_server: RedisServer) -> None:
     text = page.read_text(encoding="utf-8")
+    if any("import django" in source or "from django" in source for source in _block.findall(text)):
+        import_module("tests.integrations.django_project.project")  # which configures Django, once for all tests
     places = {SHOWN_REDIS: redis_server.url}
     with ExitStack() as stack:
         if any(SHOWN_SERVICE in source for source in _block.findall(text)):

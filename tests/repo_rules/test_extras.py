@@ -14,6 +14,8 @@ from tests.repo_rules.repository import ROOT
 REDIS = "The Redis engine needs redis and hiredis: pip install 'headgate[redis]'."
 YAML = "A rulebook in YAML needs PyYAML: pip install 'headgate[yaml]'. TOML and JSON are read without it."
 CLIENT = "headgate.client needs httpx: pip install 'headgate[client]'."
+DJANGO = "headgate.integrations.django needs Django: pip install 'headgate[django]'."
+DRF = "headgate.integrations.drf needs Django and djangorestframework: pip install 'headgate[drf]'."
 FASTAPI = "headgate.integrations.fastapi needs fastapi: pip install 'headgate[fastapi]'."
 FLASK = "headgate.integrations.flask needs flask: pip install 'headgate[flask]'."
 SERVICE = "headgate serve needs granian and msgspec: pip install 'headgate[service]'."
@@ -27,6 +29,8 @@ ENTRANCES = {
     "yaml file": ("from headgate import Limiter; Limiter.from_rules('RULES')", YAML),
     "client": ("import headgate.client", CLIENT),
     "flask": ("import headgate.integrations.flask", FLASK),
+    "django": ("import headgate.integrations.django", DJANGO),
+    "drf": ("import headgate.integrations.drf", DRF),
     "fastapi": ("import headgate.integrations.fastapi", FASTAPI),
 }
 COMMANDS = {

@@ -24,6 +24,7 @@ from headgate import (
     RuleLimiter,
 )
 from headgate.client import Answer, AsyncClient, Client
+from headgate.integrations import django
 from headgate.integrations import flask as headgate_flask
 from headgate.integrations.fastapi import exempt, limit
 
@@ -136,6 +137,22 @@ def limited_sync_route(item: int) -> str:
     return str(item)
 
 
+@django.limit("5/s", key=django.user_or_address)
+async def limited_view(request: Any, pk: int) -> int:
+    return pk
+
+
+@django.exempt
+@django.limit("5/s", block=False)
+def limited_sync_view(request: Any) -> str:
+    return "found"
+
+
+async def decorated_views_keep_their_types(request: Any) -> None:
+    assert_type(await limited_view(request, pk=2), int)
+    assert_type(limited_sync_view(request), str)
+
+
 async def decorated_routes_keep_their_types() -> None:
     assert_type(await limited_route(7, page=2), str)
     assert_type(limited_sync_route(7), str)
@@ -148,7 +165,7 @@ async def limited_async_view(item: int, *, page: int = 1) -> str:
 
 @headgate_flask.exempt
 @headgate_flask.limit("5/s", key=lambda request: request.headers["x-key"])
-def limited_view(item: int) -> str:
+def limited_flask_view(item: int) -> str:
     return str(item)
 
 
@@ -159,8 +176,8 @@ class LimitedView(MethodView):
         return str(item)
 
 
-async def decorated_views_keep_their_types() -> None:
+async def decorated_flask_views_keep_their_types() -> None:
     assert_type(await limited_async_view(7, page=2), str)
-    assert_type(limited_view(7), str)
+    assert_type(limited_flask_view(7), str)
     assert_type(LimitedView().get(7), str)
     assert_type(headgate_flask.limit("5/s")(Blueprint("api", __name__)), Blueprint)

@@ -14,6 +14,8 @@ The frameworks, each importing its one framework and no other:
     fastapi          rate_limits(app), Depends(limit("5/s")), @limit("5/s")
     wsgi             a middleware for any WSGI application: Bottle, Pyramid, Falcon
     flask            RateLimiter(app), @limit("5/s"), limits of blueprints; with flask_routes and flask_commands
+    django           HeadgateMiddleware, the setting HEADGATE, @limit("5/s"), system checks
+    drf              throttles of Django REST framework, on those of Django
 
 What a framework's file does:
     1. Once per application: RequestLimits(rules, engine, limits=..., user=..., trusted_proxies=..., ...). The

@@ -52,6 +52,12 @@ class RequestRecord:
         """Whether the request may pass, as far as it was decided."""
         return self.answer is None
 
+    @property
+    def retry_after(self) -> float | None:
+        """The seconds after which a refused request would pass; None if it passed, or if no wait can help."""
+        decision = self.decision
+        return None if decision is None or decision.allowed else decision.retry_after
+
     def fields(self) -> Fields:
         """Returns the header fields of the response: one set for all decisions."""
         return merged_headers(self.decisions, self.form or "draft-11") if self.decisions else []

@@ -1,0 +1,121 @@
+"""What the system checks say about the limits of a Django project, and servers that start without them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integrations.django_project import project
+
+# isort: split
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+from django.core.handlers.wsgi import WSGIHandler
+from django.http import HttpRequest, HttpResponse
+from django.test import override_settings
+from django.urls import path
+
+from headgate.integrations.django import limit
+
+WITHOUT = [each for each in project.MIDDLEWARE if each != project.HEADGATE]
+BOOK = {"rules": [{"name": "logn", "limit": "1/s", "when": {"path": "/logn"}}]}
+
+
+def found(*, deployed: bool = False, **settings: Any) -> list[tuple[str | None, str]]:
+    """Returns ids and messages of what the checks find."""
+    with override_settings(**settings):
+        messages = checks.run_checks(include_deployment_checks=deployed)
+        return [(each.id, each.msg) for each in messages if (each.id or "").startswith("headgate")]
+
+
+def test_a_project_without_mistakes_has_no_messages() -> None:
+    assert found(HEADGATE={"limits": ["100/s"], "engine": "redis://127.0.0.1:1"}, deployed=True) == []
+
+
+@pytest.mark.parametrize(
+    ("headgate", "sentence"),
+    [
+        ({"trusted_proxy": []}, 'HEADGATE has no setting "trusted_proxy". Did you mean "trusted_proxies"?'),
+        ({"colour": 1}, 'HEADGATE has no setting "colour". Known: engine, rules'),
+        ({"limits": "5/s"}, "HEADGATE[\"limits\"] is a list, not '5/s'."),
+        ({"limits": ["5/s", "10/minit"]}, 'HEADGATE["limits"][1]: limit: "10/minit" is not a limit'),
+        ({"limits": [{"limt": "5/s"}]}, 'HEADGATE["limits"][0] is "5/s" or '),
+        ({"user": "nowhere.user"}, "HEADGATE[\"user\"]: No module named 'nowhere'."),
+        ({"user": 5}, 'HEADGATE["user"] is a function or its dotted path, not 5.'),
+        ({"enabled": "no"}, "HEADGATE[\"enabled\"] is True or False, not 'no'."),
+        ({"headers": "draft-3"}, 'HEADGATE["headers"] is one of draft-11'),
+        ({"trusted_proxies": ["localhost"]}, 'Of the trusted proxies: "localhost" is no network'),
+        ({"engine": "rediss"}, '"rediss"'),
+        ({"engine": 5}, 'HEADGATE["engine"] is a URL'),
+        ({"rules": {"rules": [{"name": "a"}]}}, 'rule "a"'),
+        ({"rules": "nowhere.yaml"}, "nowhere.yaml"),
+        ([], "HEADGATE is a mapping"),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
+)
+def test_a_mistake_in_the_setting_is_named_and_stops_a_server(headgate: Any, sentence: str) -> None:
+    (identifier, message), *_ = found(HEADGATE=headgate)
+    assert identifier == "headgate.E001"
+    assert sentence in message
+    with override_settings(HEADGATE=headgate), pytest.raises(ImproperlyConfigured) as raised:
+        WSGIHandler()
+    assert sentence in str(raised.value)
+
+
+def test_missing_middleware_is_an_error_if_the_project_has_limits() -> None:
+    assert found(MIDDLEWARE=WITHOUT, HEADGATE={"limits": ["1/s"]})[0][0] == "headgate.E002"
+    assert found(MIDDLEWARE=WITHOUT, HEADGATE={})[0][0] == "headgate.W001"
+
+
+def test_middleware_before_headgates_is_a_warning() -> None:
+    conditional = "django.middleware.http.ConditionalGetMiddleware"
+    security = "django.middleware.security.SecurityMiddleware"
+    assert found(MIDDLEWARE=[security, *project.MIDDLEWARE]) == []
+    ((identifier, message),) = found(MIDDLEWARE=[security, conditional, *project.MIDDLEWARE])
+    assert identifier == "headgate.W002"
+    assert message.startswith(f"HeadgateMiddleware stands after {conditional}: what they answer is not limited")
+
+
+def test_a_rule_that_matches_no_route_is_a_warning_or_an_error() -> None:
+    ((identifier, message),) = found(HEADGATE={"rules": BOOK})
+    assert identifier == "headgate.W003"
+    assert 'rule "logn": No route of the application matches its condition' in message
+    with (
+        override_settings(HEADGATE={"rules": BOOK, "strict": True}),
+        pytest.raises(ImproperlyConfigured, match="logn"),
+    ):
+        WSGIHandler()
+
+
+def test_a_limit_that_can_never_match_is_an_error_with_route_and_line() -> None:
+    @limit("1/s", key="param.id")
+    @limit("1/s", key="tenant", missing="deny")
+    def view(request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse(str(pk))
+
+    class Urls:
+        urlpatterns = (path("items/<int:pk>", view),)
+
+    messages = found(ROOT_URLCONF=Urls)
+    assert [identifier for identifier, _ in messages] == ["headgate.E003", "headgate.E003"]
+    assert f"{Path(__file__).name}:" in messages[0][1]
+    assert (
+        "of /items/{pk} can never match: the route has no path parameter for param.id, but param.pk"
+        in messages[0][1]
+    )
+    assert "nobody supplies the attribute tenant" in messages[1][1]
+    with override_settings(ROOT_URLCONF=Urls), pytest.raises(ImproperlyConfigured, match="can never match"):
+        WSGIHandler()
+
+
+def test_a_limit_by_user_needs_authentication() -> None:
+    middleware = [each for each in project.MIDDLEWARE if "Authentication" not in each]
+    messages = found(MIDDLEWARE=middleware)
+    assert messages
+    assert "nobody supplies the attribute user" in messages[0][1]
+
+
+def test_memory_in_a_deployment_is_a_warning() -> None:
+    assert found(HEADGATE={}, deployed=True)[0][0] == "headgate.W004"
