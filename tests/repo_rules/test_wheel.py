@@ -109,7 +109,7 @@ def test_the_metadata_says_what_it_is(metadata: Message) -> None:
     urls = dict(line.split(", ") for line in metadata.get_all("Project-URL", []))
     assert set(urls) == {"Homepage", "Documentation", "Source", "Changelog", "Issues"}
     assert all(url.startswith(REPOSITORY) for url in urls.values())
-    assert set(metadata.get_all("Provides-Extra", [])) == {"client", "envoy", "redis", "service", "yaml"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {"client", "envoy", "redis", "service", "yaml", "zstd"}
 
 
 def test_grpc_comes_with_the_extra_envoy_only(metadata: Message) -> None:

@@ -1,0 +1,16 @@
+"""Recorded traffic: reads logs, suggests limits from them, and replays them through rulebooks.
+
+    reader               reads logs into ordered calls; recorded_call is one of them, log_summary what was read
+    log_files            opens files, gzip, zstd and standard input
+    formats              how lines become calls
+    time_order           puts calls in order within a window
+    call_table           the calls of a log by key, in a few bytes each
+    demand, frontier     how much keys call; the exact frontier of rates and bursts
+    heavy_keys           the few keys far above all others, and what they look like
+    suggestion           chooses a limit, and confirms it
+    suggested_rulebook   writes it as a rulebook in shadow mode
+    where_condition      the condition of --where
+    replay               plays calls through rulebooks; replay_counts, key_counts, recorded_answers count
+
+It decides nothing itself: a replay runs the real limiter on a clock that follows the log.
+"""

@@ -1,0 +1,214 @@
+"""Turns the fields of a line into a RecordedCall, and computes only what is needed of it.
+
+Values that repeat, such as addresses and paths, are normalized once. A hostname is a valid address: it is kept in
+small letters. `-` and an empty text are missing values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from headgate.rules.attributes import Attributes, normalize_host, normalize_value, request, to_text
+from headgate.rules.ip_networks import canonical
+from headgate.traffic.formats.field_names import COST, DURATION, REQUEST, STATUS, TARGET, TIME
+from headgate.traffic.formats.timestamps import SECOND_US
+from headgate.traffic.recorded_call import RecordedCall
+
+MAX_CACHED = 200_000  # addresses and paths that are normalized once
+MAX_HOSTNAME_LENGTH = 253
+
+Extract = Callable[[Sequence[Any], int], RecordedCall]
+
+_put = dict.__setitem__
+_new_call = tuple.__new__
+_address_with_port = re.compile(r"(\d+\.\d+\.\d+\.\d+):\d+|\[([0-9a-fA-F:.]+)\](?::\d+)?")
+_DURATION_UNITS = {"_ms": 1_000, "_us": 1}
+
+
+class Cache(dict[str, str]):
+    """Values by what a function makes of them; emptied when it is full."""
+
+    def __init__(self, compute: Callable[[str], str]) -> None:
+        super().__init__()
+        self._compute = compute
+
+    def __missing__(self, text: str) -> str:
+        if len(self) >= MAX_CACHED:
+            self.clear()
+        value = self[text] = self._compute(text)
+        return value
+
+
+def normalize_address(text: str) -> str:
+    """Returns an address in canonical form, or a hostname in small letters; an empty text if it is neither.
+
+    >>> normalize_address("::FFFF:192.0.2.7"), normalize_address("Proxy7.example.com"), normalize_address("unix:")
+    ('192.0.2.7', 'proxy7.example.com', '')
+    """
+    if "," in text:  # X-Forwarded-For: the last one is the client of the proxy that wrote the log
+        text = text.rpartition(",")[2].strip()
+    address = canonical(text)
+    if address is not None:
+        return address
+    if match := _address_with_port.fullmatch(text):
+        return canonical(match[1] or match[2]) or ""
+    if text in ("", "-", "unix:") or len(text) > MAX_HOSTNAME_LENGTH or not text.isprintable() or " " in text:
+        return ""
+    return text.lower().rstrip(".")
+
+
+def _path_of(target: str) -> str:
+    return request("GET", target).get("path", "")
+
+
+class Extraction:
+    """Makes calls of the fields of lines; `names` are the log's own names of its fields, by index."""
+
+    def __init__(
+        self,
+        indexes: Mapping[str, int],
+        names: Sequence[str],
+        needed: Collection[str] | None,
+        parse_time: Callable[[str], int],
+        duration_unit_us: int | None = None,
+    ) -> None:
+        self._indexes, self._needed = indexes, needed
+        self._parse_time = parse_time
+        self._addresses = Cache(normalize_address)
+        self._paths = Cache(_path_of)
+        self._hosts = Cache(normalize_host)
+        self._duration_unit_us, self._logged_at_end = _duration_unit(indexes, names, duration_unit_us)
+        self._steps = list(self._make_steps())
+        self._shared: dict[str, Attributes] | None = None
+        if needed is not None and not set(needed) - {"address", STATUS} and "address" in indexes:
+            self._shared = {}
+
+    def _needs(self, attribute: str) -> bool:
+        return self._needed is None or attribute in self._needed
+
+    def _make_steps(self) -> list[Callable[[Attributes, Sequence[Any]], None]]:
+        steps: list[Callable[[Attributes, Sequence[Any]], None]] = []
+        query = self._needed is None or any(name.startswith("argument.") for name in self._needed)
+        from_request = REQUEST in self._indexes and TARGET not in self._indexes
+        if from_request and (self._needs("path") or self._needs("method") or query):
+            steps.append(self._request_step(self._indexes[REQUEST], query))
+        for attribute, index in self._indexes.items():
+            if attribute in (TIME, REQUEST, DURATION):
+                continue
+            if attribute == TARGET:
+                if self._needs("path") or query:
+                    steps.append(self._target_step(index, query))
+            elif self._needs(attribute):
+                steps.append(self._value_step(attribute, index))
+        return steps
+
+    def _request_step(self, index: int, query: bool) -> Callable[[Attributes, Sequence[Any]], None]:
+        paths = self._paths
+
+        def step(attributes: Attributes, values: Sequence[Any]) -> None:
+            method, _, rest = values[index].partition(" ")
+            target = rest.rpartition(" ")[0] or rest
+            if not target or not method.isalpha():
+                return
+            _put(attributes, "method", method.upper())
+            _put_target(attributes, target, paths, query)
+
+        return step
+
+    def _target_step(self, index: int, query: bool) -> Callable[[Attributes, Sequence[Any]], None]:
+        paths = self._paths
+
+        def step(attributes: Attributes, values: Sequence[Any]) -> None:
+            target = values[index]
+            if target and target != "-":
+                _put_target(attributes, to_text(target), paths, query)
+
+        return step
+
+    def _value_step(self, attribute: str, index: int) -> Callable[[Attributes, Sequence[Any]], None]:
+        normalize: Callable[[str], str]
+        if attribute == "address":
+            normalize = self._addresses.__getitem__
+        elif attribute == "host":
+            normalize = self._hosts.__getitem__
+        else:
+
+            def normalize(text: str) -> str:
+                return normalize_value(attribute, text)
+
+        def step(attributes: Attributes, values: Sequence[Any]) -> None:
+            value = values[index]
+            if value is None or value == "" or value == "-":
+                return
+            if normalized := normalize(value if type(value) is str else to_text(value)):
+                _put(attributes, attribute, normalized)
+
+        return step
+
+    def __call__(self, values: Sequence[Any], line: int) -> RecordedCall:
+        """Returns the call. Raises ValueError or IndexError if its time cannot be read."""
+        indexes = self._indexes
+        time_us = self._parse_time(_text(values[indexes[TIME]]))
+        attributes: Attributes | None
+        if self._shared is None:
+            attributes = self._attributes(values)
+        else:
+            raw = _text(values[indexes["address"]])
+            attributes = self._shared.get(raw)
+            if attributes is None:
+                if len(self._shared) >= MAX_CACHED:
+                    self._shared.clear()
+                attributes = self._shared[raw] = self._attributes(values)
+        duration_us = self._duration_us(values)
+        if duration_us is not None and self._logged_at_end:
+            time_us -= duration_us
+        status = _whole(values[indexes[STATUS]]) if STATUS in indexes else None
+        cost = _whole(values[indexes[COST]]) if COST in indexes else None
+        return _new_call(RecordedCall, (time_us, attributes, status, duration_us, cost, line, None))
+
+    def _attributes(self, values: Sequence[Any]) -> Attributes:
+        attributes = Attributes.__new__(Attributes)
+        for step in self._steps:
+            step(attributes, values)
+        return attributes
+
+    def _duration_us(self, values: Sequence[Any]) -> int | None:
+        if self._duration_unit_us is None:
+            return None
+        try:
+            return max(0, round(float(values[self._indexes[DURATION]]) * self._duration_unit_us))
+        except (TypeError, ValueError, OverflowError):
+            return None
+
+
+def _put_target(attributes: Attributes, target: str, paths: Cache, query: bool) -> None:
+    if query and "?" in target:
+        for name, value in request("GET", target).items():
+            if name.startswith("argument."):
+                _put(attributes, name, value)
+    path = paths[target.partition("?")[0]]
+    if path:
+        _put(attributes, "path", path)
+
+
+def _duration_unit(
+    indexes: Mapping[str, int], names: Sequence[str], unit_us: int | None
+) -> tuple[int | None, bool]:
+    """Returns the unit of durations, and whether the time of a line is the end of its call, as nginx writes it."""
+    if DURATION not in indexes:
+        return None, False
+    name = names[indexes[DURATION]].lower()
+    return unit_us or _DURATION_UNITS.get(name[-3:], SECOND_US), name == "request_time"
+
+
+def _text(value: Any) -> str:
+    return value if type(value) is str else "" if value is None else to_text(value)
+
+
+def _whole(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return None
