@@ -11,6 +11,9 @@
     suggested_rulebook   writes it as a rulebook in shadow mode
     where_condition      the condition of --where
     replay               plays calls through rulebooks; replay_counts, key_counts, recorded_answers count
+    shapes, simulation   shapes of traffic, played through limits
+    both_cores           runs two computations at once
+    report               JSON documents and web pages
 
 It decides nothing itself: a replay runs the real limiter on a clock that follows the log.
 """

@@ -138,6 +138,9 @@ class KeyedTimes:
                 costs[place] = table.costs[index]
         self._times_us, self._costs = times_us, costs
 
+    def __len__(self) -> int:
+        return len(self._times_us)
+
     def __iter__(self) -> Iterator[tuple[int, Sequence[int], Sequence[int] | None]]:
         """Yields number, times and costs (None: all 1) of each key that has calls."""
         offsets, times_us, costs = self.offsets, self._times_us, self._costs

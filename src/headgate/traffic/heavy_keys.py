@@ -8,7 +8,6 @@ repeated, because a scanner may hide behind a worse one.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from heapq import nlargest
 from itertools import pairwise
 from math import sqrt
 from typing import NamedTuple
@@ -61,7 +60,8 @@ def _heaviest(bursts: Sequence[int]) -> list[tuple[int, int]]:
     at_most = min(int(len(bursts) * MAX_HEAVY_SHARE), len(bursts) - MIN_ORDINARY_KEYS)
     if at_most <= 0:
         return []
-    return nlargest(at_most + 1, zip(bursts, range(len(bursts)), strict=True))
+    order = sorted(range(len(bursts)), key=bursts.__getitem__, reverse=True)
+    return [(bursts[index], index) for index in order[: at_most + 1]]
 
 
 def _largest_gap(row: Sequence[tuple[int, int]], heavy: set[int]) -> tuple[float, list[int]]:

@@ -17,6 +17,7 @@ from math import ceil
 from typing import NamedTuple
 
 from headgate.errors import InvalidLog
+from headgate.traffic.both_cores import run_both
 from headgate.traffic.call_table import CallTable, KeyedTimes
 from headgate.traffic.demand import DayPart, DemandRow, day_and_night, demand_rows
 from headgate.traffic.frontier import (
@@ -38,6 +39,7 @@ ABUSE_SPAN_US = 5 * MINUTE
 MAX_REFILL_US = 10 * MINUTE
 REFILL_SHARE = 1 / 4  # of the log, in which a bucket must refill
 MIN_CONFIRMING_KEYS = 20
+MIN_PARALLEL_CALLS = 500_000
 
 
 class Refusals(NamedTuple):
@@ -180,6 +182,19 @@ def _choose(needed: dict[Rate, int], span_us: int) -> Rate:
 
 
 def _key_bursts(
+    keyed: KeyedTimes, rates: Sequence[Rate], on_progress: Callable[[float | None], None] | None
+) -> _Bursts:
+    """Returns the bursts of all keys; of long logs on two cores, each for a part of the rates."""
+    if len(keyed) < MIN_PARALLEL_CALLS:
+        return _key_bursts_at(keyed, rates, on_progress)
+    first, second = run_both(
+        lambda: _key_bursts_at(keyed, rates[::2], on_progress), lambda: _key_bursts_at(keyed, rates[1::2], None)
+    )
+    by_rate = first.by_rate | second.by_rate
+    return _Bursts(first.numbers, {rate: by_rate[rate] for rate in rates})
+
+
+def _key_bursts_at(
     keyed: KeyedTimes, rates: Sequence[Rate], on_progress: Callable[[float | None], None] | None
 ) -> _Bursts:
     numbers: list[int] = []

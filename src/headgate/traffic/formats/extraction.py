@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from headgate.rules.attributes import Attributes, normalize_host, normalize_value, request, to_text
+from headgate.rules.attributes import Attributes, normalize_host, request, to_text
 from headgate.rules.ip_networks import canonical
 from headgate.traffic.formats.field_names import COST, DURATION, REQUEST, STATUS, TARGET, TIME
 from headgate.traffic.formats.timestamps import SECOND_US
@@ -23,6 +23,7 @@ Extract = Callable[[Sequence[Any], int], RecordedCall]
 
 _put = dict.__setitem__
 _new_call = tuple.__new__
+_ipv4 = re.compile(r"(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(?:\.(?!$)|$)){4}", re.ASCII)
 _address_with_port = re.compile(r"(\d+\.\d+\.\d+\.\d+):\d+|\[([0-9a-fA-F:.]+)\](?::\d+)?")
 _DURATION_UNITS = {"_ms": 1_000, "_us": 1}
 
@@ -47,6 +48,8 @@ def normalize_address(text: str) -> str:
     >>> normalize_address("::FFFF:192.0.2.7"), normalize_address("Proxy7.example.com"), normalize_address("unix:")
     ('192.0.2.7', 'proxy7.example.com', '')
     """
+    if _ipv4.fullmatch(text):
+        return text  # in canonical form already
     if "," in text:  # X-Forwarded-For: the last one is the client of the proxy that wrote the log
         text = text.rpartition(",")[2].strip()
     address = canonical(text)
@@ -133,10 +136,10 @@ class Extraction:
             normalize = self._addresses.__getitem__
         elif attribute == "host":
             normalize = self._hosts.__getitem__
+        elif attribute == "method":
+            normalize = str.upper
         else:
-
-            def normalize(text: str) -> str:
-                return normalize_value(attribute, text)
+            return _plain_step(attribute, index)
 
         def step(attributes: Attributes, values: Sequence[Any]) -> None:
             value = values[index]
@@ -181,6 +184,17 @@ class Extraction:
             return max(0, round(float(values[self._indexes[DURATION]]) * self._duration_unit_us))
         except (TypeError, ValueError, OverflowError):
             return None
+
+
+def _plain_step(attribute: str, index: int) -> Callable[[Attributes, Sequence[Any]], None]:
+    """Returns a step for an attribute whose values are taken as they are."""
+
+    def step(attributes: Attributes, values: Sequence[Any]) -> None:
+        value = values[index]
+        if value is not None and value != "" and value != "-":
+            _put(attributes, attribute, value if type(value) is str else to_text(value))
+
+    return step
 
 
 def _put_target(attributes: Attributes, target: str, paths: Cache, query: bool) -> None:

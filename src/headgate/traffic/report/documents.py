@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from headgate.algorithms.limit import SECOND
 from headgate.traffic.replay import Replay, RulebookPlayer
 from headgate.traffic.replay_counts import DELAYED, PASSED, REFUSED, RuleCounts
+from headgate.traffic.shapes import TrafficShape
+from headgate.traffic.simulation import SimulatedLimit
 from headgate.traffic.suggestion import Refusals, Suggestion
 
 MAX_KEYS = 10
@@ -85,6 +88,34 @@ def replay_document(replay: Replay) -> dict[str, Any]:
             "versions": sorted(recorded.versions),
         }
     return document
+
+
+def simulation_document(shape: TrafficShape, limits: Sequence[SimulatedLimit]) -> dict[str, Any]:
+    """Returns a simulation as a document."""
+    return {
+        "shape": shape.name,
+        "rate": shape.rate,
+        "seconds": shape.seconds,
+        "clients": shape.clients,
+        "seed": shape.seed,
+        "retries": shape.policy,
+        "limits": [
+            {
+                "limit": limit.name,
+                "calls": limit.calls,
+                "offered": limit.offered,
+                "passed": limit.passed,
+                "delayed": limit.delayed,
+                "refused": limit.refused,
+                "given_up": limit.given_up,
+                "max_offered_per_second": limit.peak_offered,
+                "max_passed_per_second": limit.peak_passed,
+                "wait_p50": limit.wait_s(0.5),
+                "wait_p99": limit.wait_s(0.99),
+            }
+            for limit in limits
+        ],
+    }
 
 
 def player_document(player: RulebookPlayer) -> dict[str, Any]:
