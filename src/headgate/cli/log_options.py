@@ -10,7 +10,6 @@ from headgate.algorithms.limit import SECOND
 from headgate.cli.output import warn
 from headgate.cli.parser import duration_option, name_value, whole_number
 from headgate.cli.progress import Progress
-from headgate.errors import InvalidLog
 from headgate.gateway import atomic_file
 from headgate.traffic.formats.field_names import attribute_name
 from headgate.traffic.log_summary import LogSummary
@@ -56,21 +55,6 @@ def open_logs(args: argparse.Namespace, needed: Collection[str] | None, progress
     )
     options.timezone()
     return LogReader(args.logs, options, progress)
-
-
-def check_attributes(reader: LogReader, needed: Collection[str], option: str) -> None:
-    """Raises InvalidLog if a log lacks an attribute that an option needs; decision logs may have any."""
-    for summary in reader.summaries:
-        has = set(summary.attributes)
-        if "request" in has:
-            has |= {"method", "path"}
-        missing = [name for name in needed if name not in has and not name.startswith(("argument.", "header."))]
-        if summary.attributes and missing:
-            raise InvalidLog(
-                f"{summary.name}: {option} needs {missing[0]}, and this {summary.title} has no such field. "
-                f"It has: {', '.join(sorted(has - {'request'}))}. "
-                f"Give --field {missing[0]}=FIELD if it has another name."
-            )
 
 
 def summary_lines(reader: LogReader, *, as_json: bool) -> list[str]:

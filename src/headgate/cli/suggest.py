@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from headgate.cli.log_options import (
     add_log_options,
-    check_attributes,
     log_document,
     open_logs,
     summary_lines,
@@ -20,20 +18,15 @@ from headgate.cli.parser import Commands, command
 from headgate.cli.progress import Progress
 from headgate.cli.style import Style
 from headgate.cli.table import Cell, Table, Value
-from headgate.errors import InvalidLog
 from headgate.gateway import atomic_file
-from headgate.rules.condition import Condition
-from headgate.rules.keys import Dimension, key_builder
-from headgate.rules.matching.used_attributes import tested_attributes
 from headgate.traffic.call_table import CallTable
-from headgate.traffic.reader import LogReader
+from headgate.traffic.from_logs import attributes_to_read, parse_dimensions, read_table
 from headgate.traffic.report.documents import suggestion_document
 from headgate.traffic.report.suggestion_page import suggestion_page
 from headgate.traffic.suggested_rulebook import rulebook_text, suggested_rulebook
 from headgate.traffic.suggestion import Suggestion, suggest_limit
 from headgate.traffic.where_condition import parse_where
 
-ALL_CALLS = "all"
 _MAX_SHOWN_KEYS = 10
 _BAR_WIDTH = 30
 
@@ -78,13 +71,14 @@ def _percentage(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> Output:
-    by = [] if args.by == ALL_CALLS else [Dimension.parse(name.strip()) for name in args.by.split(",")]
+    by = parse_dimensions(args.by)
     where = None if args.where is None else parse_where(args.where)
     if args.cost is not None:
         args.field = [*args.field, ("cost", args.cost)]
     progress = Progress("reading")
     try:
-        reader, table = _read(args, by, where, progress)
+        reader = open_logs(args, attributes_to_read(by, where), progress)
+        table = read_table(reader, by, where)
         progress.task("computing the frontier")
         suggestion = suggest_limit(table, args.refuse_keys, reader.options.timezone(), progress)
     finally:
@@ -99,26 +93,6 @@ def run(args: argparse.Namespace) -> Output:
     unconfirmed = bool(suggestion.refuse_keys) and not suggestion.confirmed
     lines = [*read_lines, "", *_lines(suggestion, table), *written]
     return Output(document, lines, NEGATIVE if unconfirmed else DONE)
-
-
-def _read(
-    args: argparse.Namespace, by: Sequence[Dimension], where: Condition | None, progress: Progress
-) -> tuple[LogReader, CallTable]:
-    tested = set() if where is None else set(tested_attributes(where))
-    key_names = {dimension.name for dimension in by}
-    reader = open_logs(args, {"path", "header.user-agent"} | tested | key_names, progress)
-    table = CallTable(key_builder(by, blank=False), None if where is None else where.holds)
-    checked = False
-    for batch in reader.batches():
-        if not checked:
-            check_attributes(reader, key_names, "--by")
-            checked = True
-        table.add(batch)
-    if not len(table):
-        if table.filtered:
-            raise InvalidLog(f'--where "{args.where}" matches none of {table.filtered:,} calls.')
-        raise InvalidLog(f"None of {table.without_key:,} calls has a value for {args.by}.")
-    return reader, table
 
 
 def _write(args: argparse.Namespace, suggestion: Suggestion, text: str) -> list[str]:
@@ -204,7 +178,9 @@ def _conclusion(suggestion: Suggestion) -> list[Line]:
     )
     if not suggestion.confirmation.enough:
         confirmed += "; too few keys to confirm it"
-    elif suggestion.refuse_keys:
+    elif not suggestion.refuse_keys:
+        confirmed += "; confirmed" if suggestion.confirmed else "; look at them in a replay"
+    else:
         confirmed += f"; the bound of {suggestion.refuse_keys:.2%} is " + (
             "confirmed" if suggestion.confirmed else "not confirmed"
         )

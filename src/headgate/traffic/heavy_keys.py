@@ -27,7 +27,7 @@ _MANY_AGENTS, _MANY_PATHS = 5, 50
 
 
 class KeyEvidence(NamedTuple):
-    """What is known of a heavy key, and a cautious word for what it looks like."""
+    """The evidence on a heavy key, and a cautious word for what it looks like."""
 
     key: str
     calls: int

@@ -10,7 +10,11 @@ _SPANS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 @dataclass
 class LogSummary:
-    """What was read of a log."""
+    """The counts of a log that was read: lines, calls, unreadable ones.
+
+    >>> LogSummary("access.log", "combined log", lines=9, unreadable=2).line()
+    'combined log, 9 lines, 0 s, 2 unreadable'
+    """
 
     name: str
     title: str
@@ -39,7 +43,11 @@ class LogSummary:
         return ", ".join([*parts, f"{self.unreadable:,} unreadable"])
 
     def remarks(self, window_us: int) -> Iterator[str]:
-        """Yields what a reader of the summary should know beside the line."""
+        """Yields what a reader of the summary should know beside the line.
+
+        >>> list(LogSummary("access.log", "combined log", disordered=2).remarks(3_600_000_000))
+        ['2 lines out of order, put in order within 60 min']
+        """
         yield from (f"unreadable line {number}: {text}" for number, text in self.shown)
         if self.disordered:
             yield f"{_lines(self.disordered)} out of order, put in order within {format_span(window_us)}"

@@ -31,7 +31,11 @@ MAX_SHOWN_LENGTH = 120
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How logs are read: what the user says of them, and what is needed of their calls."""
+    """How logs are read: what the user says of them, and what is needed of their calls.
+
+    >>> ReadOptions(format="combined", needed={"address"}).zone
+    'UTC'
+    """
 
     format: str | None = None  # combined, common, envoy, or a format string of nginx or Apache
     pattern: str | None = None  # a regular expression with named groups
@@ -42,7 +46,11 @@ class ReadOptions:
     needed: Collection[str] | None = None  # attributes; None: all
 
     def timezone(self) -> tzinfo:
-        """Returns the zone; raises InvalidLog if there is none of that name."""
+        """Returns the zone; raises InvalidLog if there is none of that name.
+
+        >>> str(ReadOptions(zone="Europe/Berlin").timezone())
+        'Europe/Berlin'
+        """
         if self.zone == "UTC":
             return UTC
         from zoneinfo import ZoneInfo
@@ -56,7 +64,14 @@ class ReadOptions:
 
 
 class LogReader:
-    """Reads logs once, and gives their calls in the order of time."""
+    """Reads logs once, and gives their calls in the order of time.
+
+    >>> reader = LogReader(["access.log"])
+    >>> [call.attributes["path"] for call in reader.calls()][:2]
+    ['/page/0', '/page/1']
+    >>> reader.summaries[0].line()
+    'combined log, 60 lines, 59 s, 0 unreadable'
+    """
 
     def __init__(
         self,
@@ -76,7 +91,11 @@ class LogReader:
         self._on_progress = on_progress
 
     def batches(self) -> Iterator[list[RecordedCall]]:
-        """Yields the calls of all logs in order, in lists."""
+        """Yields the calls of all logs in order, in lists.
+
+        >>> [len(batch) for batch in LogReader(["access.log"]).batches()]
+        [60]
+        """
         try:
             logs = [_OneLog(file, self.options, self._report) for file in self._files]
             self.summaries = [log.summary for log in logs]
@@ -85,12 +104,19 @@ class LogReader:
             self.close()
 
     def close(self) -> None:
-        """Closes the files."""
+        """Closes the files; reading them to the end does so, too.
+
+        >>> LogReader(["access.log"]).close()
+        """
         for file in self._files:
             file.close()
 
     def calls(self) -> Iterator[RecordedCall]:
-        """Yields the calls of all logs in order."""
+        """Yields the calls of all logs in order.
+
+        >>> next(LogReader(["access.log"]).calls()).status
+        200
+        """
         for batch in self.batches():
             yield from batch
 

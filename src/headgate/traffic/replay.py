@@ -62,7 +62,12 @@ class Differences:
 
 
 def enforced(book: Rulebook) -> Rulebook:
-    """Returns the rulebook with every shadow live."""
+    """Returns the rulebook with every shadow live.
+
+    >>> book = load.from_mapping({"rules": [{"name": "api", "limit": "9/s", "mode": "shadow"}]})
+    >>> enforced(book).rules[0].mode
+    Modes(enforce=10000, shadow=0)
+    """
     return replace(book, rules=tuple(replace(rule, mode=_enforced(rule)) for rule in book.rules))
 
 
@@ -195,7 +200,12 @@ class RulebookPlayer:
 
 @dataclass
 class Replay:
-    """The result of a replay: the players with their counts, and what differs between them."""
+    """The result of a replay: the players with their counts, and what differs between them.
+
+    >>> result = replay_logs(["access.log"], limit_rulebook("2/minute"))
+    >>> [(counts.rule, counts.offered, counts.refused) for counts in result.new.counts.values()]
+    [('limit', 60, 57)]
+    """
 
     calls: int
     first_us: int
@@ -212,7 +222,12 @@ def replay_calls(
     against: Rulebook | None = None,
     max_listed: int = 0,
 ) -> Replay:
-    """Plays calls through a rulebook, and through another one beside it; `max_listed` differences are kept."""
+    """Plays calls through a rulebook, and through another one beside it; `max_listed` differences are kept.
+
+    >>> calls = [RecordedCall(second * 1_000_000, Attributes(user="ann")) for second in range(5)]
+    >>> replay_calls([calls], limit_rulebook("3/minute")).new.answers
+    [3, 0, 2]
+    """
     new, old = RulebookPlayer(rules), RulebookPlayer(against) if against is not None else None
     differences, recorded = Differences(max_listed), RecordedAnswers()
     calls, first_us, time_us = 0, 0, 0

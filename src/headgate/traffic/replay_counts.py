@@ -1,4 +1,4 @@
-"""What a replay counts: per rule, in total, and over time."""
+"""Counts of a replay: per rule, in total, and over time."""
 
 from __future__ import annotations
 

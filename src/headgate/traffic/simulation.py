@@ -40,7 +40,12 @@ class Attempt(NamedTuple):
 
 @dataclass
 class SimulatedLimit:
-    """What one limit did to a shape of traffic."""
+    """The result of one limit under a shape of traffic.
+
+    >>> result = simulate(TrafficShape("thundering-herd", rate=10, seconds=10), "20/s", limit_rulebook("20/s"))
+    >>> result.calls, result.passed, result.peak_passed, result.peak_offered
+    (100, 20, 20, 100)
+    """
 
     name: str
     calls: int = 0  # without repeated tries
@@ -63,7 +68,11 @@ class SimulatedLimit:
         return max(map(sum, self.seconds), default=0)
 
     def wait_s(self, share: float) -> float:
-        """Returns how long this share of the calls that passed waited at most, in seconds."""
+        """Returns how long this share of the calls that passed waited at most, in seconds.
+
+        >>> SimulatedLimit("20/s", waits_us=[0, 0, 500_000]).wait_s(0.99)
+        0.5
+        """
         return quantile(sorted(self.waits_us), share) / SECOND_US if self.waits_us else 0.0
 
 

@@ -60,7 +60,7 @@ class Refusals(NamedTuple):
 
 
 class Confirmation(NamedTuple):
-    """What the limit does to the calls that were not used to choose it."""
+    """The refusals among the calls that were not used to choose the limit."""
 
     ordinary: Refusals
     new_heavy_keys: int  # refused, and as heavy as those that were set apart
@@ -70,7 +70,12 @@ class Confirmation(NamedTuple):
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A suggested limit, and everything that it was chosen by."""
+    """A suggested limit, and everything that it was chosen by.
+
+    >>> suggestion = suggest_from_logs(["access.log"])
+    >>> suggestion.keys, suggestion.calls, suggestion.confirmed
+    (20, 60, True)
+    """
 
     rate: Rate
     burst: int

@@ -24,7 +24,7 @@ REQUIRED = ("at_us", "attributes", "allowed")
 
 
 class DecisionRecord(NamedTuple):
-    """What a decision log says of a call: whether it passed, which rule decided, and the keys."""
+    """A record of a decision log: whether the call passed, which rule decided, and the keys."""
 
     allowed: bool
     rule: str | None

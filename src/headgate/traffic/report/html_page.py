@@ -33,7 +33,7 @@ margin-right:.35em;border-radius:2px}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.92rem}
 th,td{text-align:left;padding:.3rem .7rem .3rem 0;border-bottom:1px solid var(--edge);vertical-align:top}
 th{color:var(--soft);font-weight:500}.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-td:first-child{overflow-wrap:anywhere}
+td:first-child{overflow-wrap:anywhere;min-width:7rem}
 pre{background:var(--card);border:1px solid var(--edge);border-radius:.5rem;padding:.8rem;overflow-x:auto;
 font-size:.85rem}
 """

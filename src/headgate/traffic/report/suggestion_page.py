@@ -42,7 +42,7 @@ def suggestion_page(suggestion: Suggestion, by: str, logs: Sequence[str], rulebo
         paragraph(
             f"The limit was chosen from the first two thirds of the log. In the last third it refuses "
             f"{ordinary.refused_keys:,} of {ordinary.keys:,} ordinary clients ({ordinary.key_share:.2%})."
-            + ("" if suggestion.confirmation.enough else " These are too few clients to confirm anything.")
+            + _verdict(suggestion)
         ),
         heading("The choice"),
         _chart(suggestion),
@@ -77,6 +77,12 @@ def suggestion_page(suggestion: Suggestion, by: str, logs: Sequence[str], rulebo
         ]
     body += [heading("The rulebook"), f"<pre>{escape(rulebook)}</pre>"]
     return html_page(f"Suggested limit: {suggestion.limit}", body)
+
+
+def _verdict(suggestion: Suggestion) -> str:
+    if not suggestion.confirmation.enough:
+        return " These are too few clients to confirm anything."
+    return " So it holds." if suggestion.confirmed else " Look at these clients before you enforce it."
 
 
 def _chart(suggestion: Suggestion) -> str:

@@ -53,7 +53,8 @@ def log_lines(
     """Draws lines over logarithmic scales, and marks one point with a label."""
     values = [value for line in lines for value in line.values if value > 0]
     to_x = _log_scale([*xs, mark[0]], LEFT, LEFT + PLOT_WIDTH)
-    to_y = _log_scale([*values, mark[1], 1], TOP + PLOT_HEIGHT, TOP)
+    highest = max(*values, mark[1])
+    to_y = _log_scale([1, highest * 1.6], TOP + PLOT_HEIGHT, TOP)  # the label needs room above
     parts = []
     for line in lines:
         points = " ".join(f"{to_x(x):.1f},{to_y(y):.1f}" for x, y in zip(xs, line.values, strict=True))
@@ -65,15 +66,15 @@ def log_lines(
     parts.append(
         f'<text class="label" x="{x + shift:.1f}" y="{y - 7:.1f}" text-anchor="{anchor}">{escape(mark[2])}</text>'
     )
-    powers = [10**power for power in range(7) if 10**power <= max([*values, mark[1]])]
-    ticks = [(float(value), to_y(value)) for value in powers]
+    steps = (1, 2, 5) if highest < 200 else (1,)
+    ticks = [float(step * 10**power) for power in range(8) for step in steps if step * 10**power <= highest * 1.6]
     x_ticks = [x for x in (0.1, 1, 10, 100, 1_000, 10_000, 100_000) if min(xs) <= x <= max(xs)]
     x_parts = [
         f'<text x="{to_x(x):.1f}" y="{HEIGHT - 18}" text-anchor="middle">{format_number(x)}</text>'
         for x in x_ticks
     ]
     name = f'<text x="{LEFT + PLOT_WIDTH / 2}" y="{HEIGHT - 4}" text-anchor="middle">{escape(x_name)}</text>'
-    return _svg(title, [*_y_axis(ticks), *parts, *x_parts, name], lines)
+    return _svg(title, [*_y_axis((tick, to_y(tick)) for tick in ticks), *parts, *x_parts, name], lines)
 
 
 def merge_values(values: Sequence[float], bars: int) -> list[float]:
