@@ -14,6 +14,7 @@ here; ARCHITECTURE.md says what each folder may depend on.
     extras, lazy, errors   missing packages; lazy properties; all exceptions
     http                   decisions as header fields and bodies
     gateway, operations    files for nginx; an operator's actions
+    traffic                suggests limits from logs, replays them, simulates traffic
     service, client, cli   the check service, its client, the command line
     testing                the test kit
 """

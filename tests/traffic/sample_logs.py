@@ -38,11 +38,16 @@ def scan(
         yield begin + number / per_second, address, f"/admin-{number}.php"
 
 
-def combined_log(path: Path, calls: Iterable[tuple[float, str, str]]) -> Path:
-    """Writes calls as a combined log, in order; paths of scanners are not found."""
+def combined_text(calls: Iterable[tuple[float, str, str]]) -> str:
+    """The text of a combined log, in order; paths of scanners are not found."""
     lines = (
         combined_line(seconds, address, target, 404 if target.endswith(".php") else 200)
         for seconds, address, target in sorted(calls)
     )
-    path.write_text("\n".join(lines) + "\n", "utf-8")
+    return "\n".join(lines) + "\n"
+
+
+def combined_log(path: Path, calls: Iterable[tuple[float, str, str]]) -> Path:
+    """Writes calls as a combined log."""
+    path.write_text(combined_text(calls), "utf-8")
     return path

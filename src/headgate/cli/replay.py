@@ -158,8 +158,9 @@ def _refused_keys(player: RulebookPlayer) -> Table | None:
 def _differences(replay: Replay) -> list[Line]:
     differences = replay.differences
     lines: list[Line] = [
-        f"newly refused: {differences.newly_refused:,} calls of {len(differences.keys_newly_refused):,} keys; "
-        f"newly passed: {differences.newly_passed:,} calls of {len(differences.keys_newly_passed):,} keys"
+        f"newly refused: {_counted(differences.newly_refused, 'call')} of "
+        f"{_counted(len(differences.keys_newly_refused), 'key')}; newly passed: "
+        f"{_counted(differences.newly_passed, 'call')} of {_counted(len(differences.keys_newly_passed), 'key')}"
     ]
     if differences.calls:
         rows: list[tuple[Value, ...]] = [
@@ -174,6 +175,10 @@ def _differences(replay: Replay) -> list[Line]:
         ]
         lines.append(Table(("line", "time", "key", "now", "rule"), rows, right=("line",)))
     return lines
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _picture(timeline: Timeline) -> list[Line]:
