@@ -92,9 +92,14 @@ def test_mistakes_are_sentences(prompt: Prompt, log: str, tmp_path: Path) -> Non
     empty, binary = tmp_path / "empty", tmp_path / "binary"
     empty.write_text("")
     binary.write_bytes(bytes(range(32)))
+    one, header = tmp_path / "one", tmp_path / "header.csv"
+    one.write_text("time,ip\n1760104536,192.0.2.7\n")
+    header.write_text("time,ip\n")
     for words, sentence in (
         ((str(empty),), "is empty"),
         ((str(binary),), "is binary"),
+        ((str(one),), "only one call"),
+        ((str(header),), "names its columns, and has no calls"),
         (("/nowhere/log",), "cannot be read"),
         ((log, "--by", "tenant"), "counted by tenant, and this combined log has no such field"),
         ((log, "--by", "user"), "has a value for user"),

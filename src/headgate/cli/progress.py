@@ -52,4 +52,6 @@ def progress_text(task: str, seconds: float, share: float | None) -> str:
     """
     if not share:
         return f"{task}: {seconds:.0f} s"
-    return f"{task}: {min(share, 1):.0%}".replace("%", " %") + f", {seconds / share - seconds:.0f} s left"
+    return (
+        f"{task}: {min(share, 1):.0%}".replace("%", " %") + f", {max(0.0, seconds / share - seconds):.0f} s left"
+    )

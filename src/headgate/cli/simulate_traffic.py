@@ -80,9 +80,9 @@ def run(args: argparse.Namespace) -> Output:
     progress = Progress("simulating")
     results = []
     try:
-        for number, (name, book) in enumerate(books):
-            progress(number / len(books))
-            results.append(simulate(shape, name, book, args.duration))
+        for name, book in books:
+            progress.task(f"simulating {name}")
+            results.append(simulate(shape, name, book, args.duration, progress))
     finally:
         progress.clear()
     written = write_report(args.html, simulation_page(shape, results))

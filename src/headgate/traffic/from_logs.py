@@ -47,6 +47,8 @@ def read_table(reader: LogReader, by: Sequence[Dimension], where: Condition | No
         if table.filtered:
             raise InvalidLog(f"The condition ({where}) matches none of {table.filtered:,} calls.")
         raise InvalidLog(f"None of {table.without_key:,} calls has a value for {', '.join(names)}.")
+    if len(table) == 1:
+        raise InvalidLog("There is only one call, which says nothing about a limit. Give a log of some hours.")
     return table
 
 

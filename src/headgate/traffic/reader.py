@@ -234,5 +234,7 @@ class _OneLog:
         summary = self.summary
         if summary.skipped:
             return f"{summary.name}: the pattern is found in none of {summary.lines:,} lines."
+        if not summary.lines:
+            return f"{summary.name} names its columns, and has no calls."
         first = f" Line {summary.shown[0][0]}: {summary.shown[0][1]}" if summary.shown else ""
         return f"{summary.name}: none of {summary.lines:,} lines could be read as {summary.title}.{first}"

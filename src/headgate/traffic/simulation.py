@@ -8,7 +8,7 @@ are held for the duration of a call.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import ceil
@@ -87,14 +87,20 @@ def limit_rulebook(limit: str, per_client: bool = False) -> Rulebook:
     return load.from_mapping({"attributes": ["client"], "rules": [{**rule, **key}]})
 
 
-def simulate(shape: TrafficShape, name: str, book: Rulebook, duration: float = 0.1) -> SimulatedLimit:
+def simulate(
+    shape: TrafficShape,
+    name: str,
+    book: Rulebook,
+    duration: float = 0.1,
+    on_progress: Callable[[float | None], None] | None = None,
+) -> SimulatedLimit:
     """Plays a shape of traffic through a rulebook; `duration` is how long a call holds its slots.
 
     >>> result = simulate(TrafficShape("steady", rate=10, seconds=10), "5/s", limit_rulebook("5/s"))
     >>> result.offered, result.passed, result.refused
     (100, 54, 46)
     """
-    return _Simulation(shape, name, book, duration).run()
+    return _Simulation(shape, name, book, duration).run(on_progress)
 
 
 class _Simulation:
@@ -110,8 +116,10 @@ class _Simulation:
         self._numbers = 0
         self.result = SimulatedLimit(name)
 
-    def run(self) -> SimulatedLimit:
+    def run(self, on_progress: Callable[[float | None], None] | None) -> SimulatedLimit:
         for time_us, client in self._shape.arrivals():
+            if on_progress is not None and not self.result.calls % 1000:
+                on_progress(time_us / SECOND_US / self._shape.seconds)
             self._play_until(time_us)
             self.result.calls += 1
             self._attempt(Attempt(time_us, 0, client, time_us, 1))
