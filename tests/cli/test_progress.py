@@ -11,7 +11,7 @@ from headgate.cli import progress
 from headgate.cli.progress import Progress, progress_text
 
 
-class Terminal(io.StringIO):
+class InteractiveStream(io.StringIO):
     def isatty(self) -> bool:
         return True
 
@@ -25,7 +25,7 @@ class TurnedTime:
 
 
 def test_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal, time = Terminal(), TurnedTime()
+    terminal, time = InteractiveStream(), TurnedTime()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(progress, "time", time)
     line = Progress("reading")

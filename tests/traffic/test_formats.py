@@ -152,6 +152,12 @@ def test_csv_with_a_mapping(tmp_path: Path) -> None:
     assert (call.cost, call.time_us % 1_000_000) == (4, 123_456)
 
 
+def test_a_column_is_the_cost_only_if_the_user_says_so(tmp_path: Path) -> None:
+    text = "time,user,cost\n804571206,ann,4\n"
+    assert read(tmp_path / "log", text)[1][0].cost is None
+    assert read(tmp_path / "log", text, fields={"cost": "cost"})[1][0].cost == 4
+
+
 def test_csv_without_a_header(tmp_path: Path) -> None:
     text = "192.0.2.7;1760104536123;/a\n192.0.2.8;1760104537123;/b\n"
     _, calls = read(tmp_path / "log", text, fields={"time": "2", "address": "1"})

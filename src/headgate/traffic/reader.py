@@ -16,7 +16,7 @@ from headgate.errors import InvalidLog
 from headgate.traffic.formats.decision_log import parse_record
 from headgate.traffic.formats.detection import DECISION_LOG, detect_format
 from headgate.traffic.formats.extraction import Extraction
-from headgate.traffic.formats.field_names import TIME, map_fields, synonyms_of
+from headgate.traffic.formats.field_names import COST, TIME, map_fields, synonyms_of
 from headgate.traffic.formats.log_format import LogFormat
 from headgate.traffic.formats.timestamps import SECOND_US, TimeParser
 from headgate.traffic.log_files import LogFile
@@ -157,7 +157,12 @@ class _OneLog:
             )
         self.summary.attributes = tuple(indexes)
         extract = Extraction(
-            indexes, log_format.names, self._options.needed, self._times, log_format.duration_unit_us
+            indexes,
+            log_format.names,
+            self._options.needed,
+            self._times,
+            log_format.duration_unit_us,
+            indexes[COST] if COST in self._options.fields else None,  # only if the user says so
         )
         split, selects = log_format.split, log_format.selects
 

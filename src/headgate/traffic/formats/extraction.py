@@ -12,7 +12,7 @@ from typing import Any
 
 from headgate.rules.attributes import Attributes, normalize_host, request, to_text
 from headgate.rules.ip_networks import canonical
-from headgate.traffic.formats.field_names import COST, DURATION, REQUEST, STATUS, TARGET, TIME
+from headgate.traffic.formats.field_names import DURATION, REQUEST, STATUS, TARGET, TIME
 from headgate.traffic.formats.timestamps import SECOND_US
 from headgate.traffic.recorded_call import RecordedCall
 
@@ -76,9 +76,10 @@ class Extraction:
         needed: Collection[str] | None,
         parse_time: Callable[[str], int],
         duration_unit_us: int | None = None,
+        cost_index: int | None = None,
     ) -> None:
         self._indexes, self._needed = indexes, needed
-        self._parse_time = parse_time
+        self._parse_time, self._cost_index = parse_time, cost_index
         self._addresses = Cache(normalize_address)
         self._paths = Cache(_path_of)
         self._hosts = Cache(normalize_host)
@@ -168,7 +169,7 @@ class Extraction:
         if duration_us is not None and self._logged_at_end:
             time_us -= duration_us
         status = _whole(values[indexes[STATUS]]) if STATUS in indexes else None
-        cost = _whole(values[indexes[COST]]) if COST in indexes else None
+        cost = None if self._cost_index is None else _whole(values[self._cost_index])
         return _new_call(RecordedCall, (time_us, attributes, status, duration_us, cost, line, None))
 
     def _attributes(self, values: Sequence[Any]) -> Attributes:

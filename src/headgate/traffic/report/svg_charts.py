@@ -60,7 +60,7 @@ def log_lines(
         points = " ".join(f"{to_x(x):.1f},{to_y(y):.1f}" for x, y in zip(xs, line.values, strict=True))
         parts.append(f'<polyline class="line {line.color}" points="{points}"/>')
     x, y = to_x(mark[0]), to_y(mark[1])
-    anchor = "end" if x > WIDTH / 2 else "start"
+    anchor = "end" if x > WIDTH * 0.65 else "start"
     parts.append(f'<circle class="mark" cx="{x:.1f}" cy="{y:.1f}" r="5"/>')
     shift = -9 if anchor == "end" else 9
     parts.append(
