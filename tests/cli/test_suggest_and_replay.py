@@ -150,7 +150,10 @@ def test_the_report_is_one_page_without_network(prompt: Prompt, log: str, tmp_pa
 def test_text_of_a_log_cannot_enter_the_page_as_html(prompt: Prompt, tmp_path: Path) -> None:
     log, report = tmp_path / "log.csv", tmp_path / "report.html"
     log.write_text(
-        "time,user\n" + "".join(f"{1000 + n},<b>ann{n % 15}\n" for n in range(60)) + "1100,<script>x\n" * 99
+        "time,user\n"
+        + "".join(f"{1000 + n},<b>ann{n % 15}\n" for n in range(60))
+        + "1058,<script>x\n" * 99
+        + "1100,ann\n" * 90
     )
     assert prompt("suggest", str(log), "--by", "user", "--html", str(report)) == 0
     assert "<script>" not in report.read_text()

@@ -56,6 +56,29 @@ def test_only_needed_attributes_are_read(tmp_path: Path) -> None:
     assert calls[0].attributes is calls[1].attributes
 
 
+def test_a_status_belongs_to_its_call(tmp_path: Path) -> None:
+    text = f"{COMBINED}\n{COMBINED.replace(' 404 ', ' 200 ')}\n"
+    _, calls = read(tmp_path / "access.log", text, needed={"address", "status"})
+    assert [call.attributes["status"] for call in calls] == ["404", "200"]
+
+
+@pytest.mark.parametrize(
+    "request_line", ["-", "", "\\x16\\x03\\x01", "GET", "GET /a", "GET /a b HTTP/1.1", "get /a HTTP/1.1"]
+)
+def test_requests_that_are_none_have_no_path(tmp_path: Path, request_line: str) -> None:
+    line = f'192.0.2.7 - - [10/Oct/2025:13:55:36 +0000] "{request_line}" 400 0 "-" "-"\n'
+    _, [call] = read(tmp_path / "access.log", line)
+    assert call.attributes.get("path") == {"GET /a": "/a", "GET /a b HTTP/1.1": "/a b"}.get(
+        request_line, "/a" if request_line.startswith("get") else None
+    )
+
+
+def test_fields_of_json_may_be_null(tmp_path: Path) -> None:
+    text = '{"time": 1760104536, "request": null, "status": null, "user": null, "ip": "192.0.2.7"}\n'
+    _, [call] = read(tmp_path / "log", text)
+    assert call == (1_760_104_536_000_000, {"address": "192.0.2.7"}, None, None, None, 1, None)
+
+
 @pytest.mark.parametrize(
     ("line", "title", "attributes"),
     [

@@ -8,8 +8,9 @@ HEAVY_CALLS calls are kept.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from zlib import crc32
 
 from headgate.rules.condition import Predicate
@@ -113,38 +114,59 @@ class CallTable:
             counts[number] += 1
         return counts
 
-    def by_key(self, end: int | None = None, start: int = 0) -> KeyedTimes:
-        """Returns the calls from index `start` to `end`, grouped by key."""
-        return KeyedTimes(self, start, len(self) if end is None else end)
-
-
-class KeyedTimes:
-    """The times and costs of the calls of a table, or of a part of it, grouped by key."""
-
-    def __init__(self, table: CallTable, start: int, end: int) -> None:
-        numbers = table.numbers if (start, end) == (0, len(table)) else table.numbers[start:end]
-        counts = [0] * len(table.keys)
-        for number in numbers:
-            counts[number] += 1
-        self.offsets: list[int] = [0, *accumulate(counts)]
-        free = self.offsets[:-1]
-        times_us, source = array("q", bytes(8 * len(numbers))), table.times_us
-        costs = None if table.costs is None else array("q", bytes(8 * len(numbers)))
-        for index, number in enumerate(numbers, start):
+    def by_key(self) -> KeyedTimes:
+        """Returns all calls, grouped by key."""
+        offsets = [0, *accumulate(self.counts())]
+        free = offsets[:-1]
+        times_us, source = array("q", bytes(8 * len(self))), self.times_us
+        costs = None if self.costs is None else array("q", bytes(8 * len(self)))
+        for index, number in enumerate(self.numbers):
             place = free[number]
             free[number] = place + 1
             times_us[place] = source[index]
-            if costs is not None and table.costs is not None:
-                costs[place] = table.costs[index]
-        self._times_us, self._costs = times_us, costs
+            if costs is not None and self.costs is not None:
+                costs[place] = self.costs[index]
+        return KeyedTimes(offsets, times_us, costs)
 
-    def __len__(self) -> int:
+
+class KeyedTimes:
+    """The times and costs of calls, grouped by key; or those of a part of the time, which shares the memory."""
+
+    def __init__(
+        self,
+        offsets: Sequence[int],
+        times_us: array[int],
+        costs: array[int] | None,
+        begin_us: int | None = None,
+        end_us: int | None = None,
+    ) -> None:
+        self._offsets, self._times_us, self._costs = offsets, times_us, costs
+        self._begin_us, self._end_us = begin_us, end_us
+
+    def before(self, time_us: int) -> KeyedTimes:
+        """Returns the calls before an instant."""
+        return KeyedTimes(self._offsets, self._times_us, self._costs, None, time_us)
+
+    def since(self, time_us: int) -> KeyedTimes:
+        """Returns the calls from an instant on."""
+        return KeyedTimes(self._offsets, self._times_us, self._costs, time_us, None)
+
+    @property
+    def key_count(self) -> int:
+        return len(self._offsets) - 1
+
+    @property
+    def call_count(self) -> int:
+        """The number of calls of the whole time."""
         return len(self._times_us)
 
     def __iter__(self) -> Iterator[tuple[int, Sequence[int], Sequence[int] | None]]:
         """Yields number, times and costs (None: all 1) of each key that has calls."""
-        offsets, times_us, costs = self.offsets, self._times_us, self._costs
-        for number in range(len(offsets) - 1):
-            begin, end = offsets[number], offsets[number + 1]
+        times_us, costs = self._times_us, self._costs
+        for number, (begin, end) in enumerate(pairwise(self._offsets)):
+            if self._begin_us is not None:
+                begin = bisect_left(times_us, self._begin_us, begin, end)
+            if self._end_us is not None:
+                end = bisect_left(times_us, self._end_us, begin, end)
             if begin < end:
                 yield number, times_us[begin:end], None if costs is None else costs[begin:end]

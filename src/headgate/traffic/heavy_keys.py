@@ -7,6 +7,7 @@ repeated, because a scanner may hide behind a worse one.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import sqrt
@@ -76,7 +77,7 @@ def _largest_gap(row: Sequence[tuple[int, int]], heavy: set[int]) -> tuple[float
 
 def describe_heavy_keys(table: CallTable, heavy: Collection[int], bursts: Mapping[int, int]) -> list[KeyEvidence]:
     """Returns the evidence on heavy keys, the heaviest first."""
-    calls: dict[int, list[int]] = {number: [] for number in heavy}
+    calls = {number: array("q") for number in heavy}
     for index, number in enumerate(table.numbers):
         if number in calls:
             calls[number].append(index)

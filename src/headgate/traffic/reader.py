@@ -163,7 +163,7 @@ class _OneLog:
             self._times,
             log_format.duration_unit_us,
             indexes[COST] if COST in self._options.fields else None,  # only if the user says so
-        )
+        ).compile()
         split, selects = log_format.split, log_format.selects
 
         def parse(line: str, number: int) -> RecordedCall | None:

@@ -119,8 +119,8 @@ def suggest_limit(
     first_us, last_us = table.times_us[0], table.times_us[-1]
     whole = table.by_key()
     demand = demand_rows(whole)
-    split = max(1, round(len(table) * CHOOSING_SHARE))
-    choosing = table.by_key(split)
+    split_us = max(first_us + 1, table.times_us[int((len(table) - 1) * CHOOSING_SHARE)])
+    choosing, confirming = whole.before(split_us), whole.since(split_us)
     per_second = demand[0].most
     rates = [rate for rate in RATES if rate.units_in(1_000_000) <= max(per_second, 1)]
     bursts = _key_bursts(choosing, rates, on_progress)
@@ -128,9 +128,8 @@ def suggest_limit(
     ordinary = [index for index in range(len(bursts.numbers)) if index not in heavy]
     frontier = [frontier_point(rate, (row[index] for index in ordinary)) for rate, row in bursts.by_rate.items()]
     heavy_numbers = {bursts.numbers[index] for index in heavy}
-    span_us = max(1, table.times_us[split - 1] - first_us)
+    span_us = split_us - first_us
     least_heavy = {rate: min((row[index] for index in heavy), default=0) for rate, row in bursts.by_rate.items()}
-    confirming = table.by_key(len(table), split)
     bounds = [refuse_keys, refuse_keys / 2, refuse_keys / 4, 0.0] if refuse_keys else [0.0]
     attempts = 0
     while True:
@@ -190,7 +189,7 @@ def _key_bursts(
     keyed: KeyedTimes, rates: Sequence[Rate], on_progress: Callable[[float | None], None] | None
 ) -> _Bursts:
     """Returns the bursts of all keys; of long logs on two cores, each for a part of the rates."""
-    if len(keyed) < MIN_PARALLEL_CALLS:
+    if keyed.call_count < MIN_PARALLEL_CALLS:
         return _key_bursts_at(keyed, rates, on_progress)
     first, second = run_both(
         lambda: _key_bursts_at(keyed, rates[::2], on_progress), lambda: _key_bursts_at(keyed, rates[1::2], None)
@@ -214,7 +213,7 @@ def _key_bursts_at(
                 row.append(smallest_burst(rate, times_us, costs))
         numbers.append(number)
         if on_progress is not None and len(numbers) % 256 == 0:
-            on_progress(len(numbers) / len(keyed.offsets))
+            on_progress(len(numbers) / keyed.key_count)
     return _Bursts(numbers, rows)
 
 

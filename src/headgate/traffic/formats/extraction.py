@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from headgate.rules.attributes import Attributes, normalize_host, request, to_text
 from headgate.rules.ip_networks import canonical
@@ -16,9 +16,10 @@ from headgate.traffic.formats.field_names import DURATION, REQUEST, STATUS, TARG
 from headgate.traffic.formats.timestamps import SECOND_US
 from headgate.traffic.recorded_call import RecordedCall
 
-MAX_CACHED = 200_000  # addresses and paths that are normalized once
+MAX_CACHED = 100_000  # addresses, paths and requests that are normalized once
 MAX_HOSTNAME_LENGTH = 253
 
+V = TypeVar("V")
 Extract = Callable[[Sequence[Any], int], RecordedCall]
 
 _put = dict.__setitem__
@@ -28,14 +29,14 @@ _address_with_port = re.compile(r"(\d+\.\d+\.\d+\.\d+):\d+|\[([0-9a-fA-F:.]+)\](
 _DURATION_UNITS = {"_ms": 1_000, "_us": 1}
 
 
-class Cache(dict[str, str]):
-    """Values by what a function makes of them; emptied when it is full."""
+class Cache(dict[str, V]):
+    """The values that a function makes of texts; emptied when it is full."""
 
-    def __init__(self, compute: Callable[[str], str]) -> None:
+    def __init__(self, compute: Callable[[str], V]) -> None:
         super().__init__()
         self._compute = compute
 
-    def __missing__(self, text: str) -> str:
+    def __missing__(self, text: str) -> V:
         if len(self) >= MAX_CACHED:
             self.clear()
         value = self[text] = self._compute(text)
@@ -66,6 +67,13 @@ def _path_of(target: str) -> str:
     return request("GET", target).get("path", "")
 
 
+def _method_and_target(text: str) -> tuple[str, str]:
+    """Splits the first line of a request; both are empty if it is none."""
+    method, _, rest = text.partition(" ")
+    target = rest.rpartition(" ")[0] or rest
+    return (method.upper(), target) if target and method.isalpha() else ("", "")
+
+
 class Extraction:
     """Makes calls of the fields of lines; `names` are the log's own names of its fields, by index."""
 
@@ -85,9 +93,6 @@ class Extraction:
         self._hosts = Cache(normalize_host)
         self._duration_unit_us, self._logged_at_end = _duration_unit(indexes, names, duration_unit_us)
         self._steps = list(self._make_steps())
-        self._shared: dict[str, Attributes] | None = None
-        if needed is not None and not set(needed) - {"address", STATUS} and "address" in indexes:
-            self._shared = {}
 
     def _needs(self, attribute: str) -> bool:
         return self._needed is None or attribute in self._needed
@@ -109,14 +114,14 @@ class Extraction:
         return steps
 
     def _request_step(self, index: int, query: bool) -> Callable[[Attributes, Sequence[Any]], None]:
-        paths = self._paths
+        paths, requests, needs_method = self._paths, Cache(_method_and_target), self._needs("method")
 
         def step(attributes: Attributes, values: Sequence[Any]) -> None:
-            method, _, rest = values[index].partition(" ")
-            target = rest.rpartition(" ")[0] or rest
-            if not target or not method.isalpha():
+            method, target = requests[values[index] or ""]
+            if not target:
                 return
-            _put(attributes, "method", method.upper())
+            if needs_method:
+                _put(attributes, "method", method)
             _put_target(attributes, target, paths, query)
 
         return step
@@ -151,32 +156,53 @@ class Extraction:
 
         return step
 
-    def __call__(self, values: Sequence[Any], line: int) -> RecordedCall:
-        """Returns the call. Raises ValueError or IndexError if its time cannot be read."""
-        indexes = self._indexes
-        time_us = self._parse_time(_text(values[indexes[TIME]]))
-        attributes: Attributes | None
-        if self._shared is None:
-            attributes = self._attributes(values)
-        else:
-            raw = _text(values[indexes["address"]])
-            attributes = self._shared.get(raw)
-            if attributes is None:
-                if len(self._shared) >= MAX_CACHED:
-                    self._shared.clear()
-                attributes = self._shared[raw] = self._attributes(values)
-        duration_us = self._duration_us(values)
-        if duration_us is not None and self._logged_at_end:
-            time_us -= duration_us
-        status = _whole(values[indexes[STATUS]]) if STATUS in indexes else None
-        cost = None if self._cost_index is None else _whole(values[self._cost_index])
-        return _new_call(RecordedCall, (time_us, attributes, status, duration_us, cost, line, None))
+    def compile(self) -> Extract:
+        """Returns the function that makes calls. It raises ValueError or IndexError if a time cannot be read."""
+        parse_time, duration_of, attributes_of = self._parse_time, self._duration_us, self._compile_attributes()
+        time_index, status_index, cost_index = self._indexes[TIME], self._indexes.get(STATUS), self._cost_index
+        has_duration, logged_at_end = self._duration_unit_us is not None, self._logged_at_end
+        statuses = {str(status): status for status in range(100, 600)}
 
-    def _attributes(self, values: Sequence[Any]) -> Attributes:
-        attributes = Attributes.__new__(Attributes)
-        for step in self._steps:
-            step(attributes, values)
-        return attributes
+        def extract(values: Sequence[Any], line: int) -> RecordedCall:
+            time_text = values[time_index]
+            time_us = parse_time(time_text if type(time_text) is str else _text(time_text))
+            duration_us = duration_of(values) if has_duration else None
+            if duration_us is not None and logged_at_end:
+                time_us -= duration_us
+            status = None
+            if status_index is not None:
+                status_text = values[status_index]
+                status = statuses.get(status_text) or _whole(status_text)
+            cost = None if cost_index is None else _whole(values[cost_index])
+            fields = (time_us, attributes_of(values), status, duration_us, cost, line, None)
+            return _new_call(RecordedCall, fields)
+
+        return extract
+
+    def _compile_attributes(self) -> Callable[[Sequence[Any]], Attributes]:
+        steps, new = self._steps, Attributes.__new__
+
+        def attributes_of(values: Sequence[Any]) -> Attributes:
+            attributes = new(Attributes)
+            for step in steps:
+                step(attributes, values)
+            return attributes
+
+        if self._needed is None or {*self._needed} != {"address"} or "address" not in self._indexes:
+            return attributes_of
+        index = self._indexes["address"]
+        by_address: dict[Any, Attributes] = {}  # calls of one address have the same attributes
+
+        def shared_attributes(values: Sequence[Any]) -> Attributes:
+            raw = values[index]
+            attributes = by_address.get(raw)
+            if attributes is None:
+                if len(by_address) >= MAX_CACHED:
+                    by_address.clear()
+                attributes = by_address[raw] = attributes_of(values)
+            return attributes
+
+        return shared_attributes
 
     def _duration_us(self, values: Sequence[Any]) -> int | None:
         if self._duration_unit_us is None:
@@ -198,7 +224,7 @@ def _plain_step(attribute: str, index: int) -> Callable[[Attributes, Sequence[An
     return step
 
 
-def _put_target(attributes: Attributes, target: str, paths: Cache, query: bool) -> None:
+def _put_target(attributes: Attributes, target: str, paths: Cache[str], query: bool) -> None:
     if query and "?" in target:
         for name, value in request("GET", target).items():
             if name.startswith("argument."):
