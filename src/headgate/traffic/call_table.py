@@ -30,15 +30,16 @@ class CallTable:
     def __init__(self, key_of: KeyBuilder, where: Predicate | None = None, max_calls: int = MAX_CALLS) -> None:
         self._key_of, self._where, self._max_calls = key_of, where, max_calls
         self.keys: dict[str, int] = {}  # the number of each key
-        self.times_us = array("q")
-        self.numbers = array("i")  # of keys
-        self.statuses = array("h")
-        self.paths = array("I")  # hashes
-        self.agents = array("I")  # hashes
+        self.times_us: array[int] = array("q")
+        self.numbers: array[int] = array("i")  # of keys
+        self.statuses: array[int] = array("h")
+        self.paths: array[int] = array("I")  # hashes
+        self.agents: array[int] = array("I")  # hashes
         self.costs: array[int] | None = None  # None: all are 1
-        self.without_key = self.filtered = 0
-        self.sampled = 1  # of so many light keys one is kept
-        self.dropped = 0  # calls of light keys
+        self.without_key: int = 0
+        self.filtered: int = 0
+        self.sampled: int = 1  # of so many light keys one is kept
+        self.dropped: int = 0  # calls of light keys
         self._dropped_counts: dict[str, int] = {}
 
     def __len__(self) -> int:

@@ -29,7 +29,7 @@ class KeyCounts:
     def __init__(self, max_keys: int = MAX_KEYS) -> None:
         self.offered: dict[str, int] = {}
         self._refused: dict[str, list[int]] = {}  # count, first_us, last_us
-        self.sampled = 1
+        self.sampled: int = 1
         self._max_keys = max_keys
 
     def add(self, key: str) -> None:

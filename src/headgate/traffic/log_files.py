@@ -23,10 +23,10 @@ class LogFile:
     """An open log: its name, its size if it is known, and its lines."""
 
     def __init__(self, path: str) -> None:
-        self.name = "standard input" if path == STDIN else path
+        self.name: str = "standard input" if path == STDIN else path
         self._raw = _open(path)
-        self.size = os.fstat(self._raw.fileno()).st_size if path != STDIN else None
-        self.written_s = os.fstat(self._raw.fileno()).st_mtime if path != STDIN else None
+        self.size: int | None = os.fstat(self._raw.fileno()).st_size if path != STDIN else None
+        self.written_s: float | None = os.fstat(self._raw.fileno()).st_mtime if path != STDIN else None
         self._errors: tuple[type[Exception], ...] = (EOFError, OSError, ValueError, zlib.error)
         try:
             data = self._decompressed(self._raw.peek(_PEEK_BYTES)[:_PEEK_BYTES])

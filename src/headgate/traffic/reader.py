@@ -79,7 +79,7 @@ class LogReader:
         options: ReadOptions | None = None,
         on_progress: Callable[[float | None], None] | None = None,
     ) -> None:
-        self.options = options or ReadOptions()
+        self.options: ReadOptions = options or ReadOptions()
         self._files: list[LogFile] = []
         try:
             for path in paths:

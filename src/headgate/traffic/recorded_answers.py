@@ -16,8 +16,10 @@ class RecordedAnswers:
     """Counts in how many calls, and in how many groups of one key and instant, the answers agree."""
 
     def __init__(self) -> None:
-        self.calls = self.same = 0
-        self.groups = self.same_groups = 0
+        self.calls: int = 0
+        self.same: int = 0
+        self.groups: int = 0
+        self.same_groups: int = 0
         self.first_difference: RecordedCall | None = None
         self.versions: set[int] = set()
         self._at_us = -1

@@ -85,14 +85,14 @@ class RulebookPlayer:
 
     def __init__(self, book: Rulebook) -> None:
         self._clock = ManualClock(0)
-        self.limiter = RuleLimiter(book, MemoryEngine(self._clock), clock=self._clock)
+        self.limiter: RuleLimiter = RuleLimiter(book, MemoryEngine(self._clock), clock=self._clock)
         self._engine = self.limiter.engine
         self.counts: dict[tuple[str, str | None], RuleCounts] = {}
-        self.answers = [0, 0, 0]
-        self.timeline = Timeline()
-        self.without_duration = 0
+        self.answers: list[int] = [0, 0, 0]
+        self.timeline: Timeline = Timeline()
+        self.without_duration: int = 0
         self.refusing_rule: str | None = None
-        self.key = NO_KEY  # of the last call
+        self.key: str = NO_KEY  # of the last call
         self._slots: list[SlotEvent] = []
         self._slot_number = 0
 

@@ -16,9 +16,12 @@ class RuleCounts:
     """The verdicts of one rule: live, or as a shadow or candidate."""
 
     def __init__(self, rule: str, shadow_kind: str | None) -> None:
-        self.rule, self.shadow_kind = rule, shadow_kind
-        self.offered = self.delayed = self.refused = 0
-        self.keys = KeyCounts()
+        self.rule: str = rule
+        self.shadow_kind: str | None = shadow_kind
+        self.offered: int = 0
+        self.delayed: int = 0
+        self.refused: int = 0
+        self.keys: KeyCounts = KeyCounts()
 
     @property
     def passed(self) -> int:

@@ -27,7 +27,8 @@ class TimeOrder:
 
     def __init__(self, window_us: int = WINDOW_US) -> None:
         self.window_us = window_us
-        self.disordered = self.late = 0
+        self.disordered: int = 0
+        self.late: int = 0
         self._waiting: list[RecordedCall] = []
         self._reached_us = -(1 << 62)
         self._newest_us = -(1 << 62)

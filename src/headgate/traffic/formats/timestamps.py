@@ -36,7 +36,8 @@ class TimeParser:
         self.zone = zone
         self.year = year  # of times without one
         self._written_us = written_us  # when the log ended: its first year is the last that fits
-        self.assumed_zone = self.assumed_year = False
+        self.assumed_zone: bool = False
+        self.assumed_year: bool = False
         self._last_month = 0
         self._kinds: list[TimeReader] = [self._clf_us, _epoch_us, self._iso_us, self._syslog_us]
         self._days_us: dict[str, int] = {}  # midnight of a date and zone, as CLF writes them
