@@ -15,6 +15,7 @@ here; ARCHITECTURE.md says what each folder may depend on.
     http                   decisions as header fields and bodies
     gateway, operations    files for nginx; an operator's actions
     integrations           web frameworks: FastAPI and other ASGI applications, Flask and other WSGI applications
+    traffic                suggests limits from logs, replays them, simulates traffic
     service, client, cli   the check service, its client, the command line
     testing                the test kit
 """

@@ -5,6 +5,7 @@
     │   └── InvalidRulebook     carries .problems: all that was found in a rulebook, each with its line
     ├── InvalidCharge       a call that cannot be decided: a cost below zero, an empty key
     ├── InvalidSetting      something that the service cannot be started with
+    ├── InvalidLog          recorded traffic that cannot be read or used: what was looked for
     ├── MissingExtra        a package that this needs is not installed: which extra brings it
     ├── RateLimited         carries .decision; raised only by or_raise, guard and acquire
     ├── LeaseLost           a slot that a block held was lost before it ended; somebody else may hold it
@@ -94,6 +95,10 @@ class InvalidCharge(HeadgateError, ValueError):
 
 class InvalidSetting(HeadgateError, ValueError):
     """A setting of the service that is not known, cannot be read, or is not safe. Nothing was started."""
+
+
+class InvalidLog(HeadgateError, ValueError):
+    """A log of recorded traffic that cannot be read or used. Nothing was written."""
 
 
 class MissingExtra(HeadgateError, ImportError):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from headgate.gateway import lua_library
 from tests.repo_rules.repository import ROOT
+from tests.traffic.sample_logs import combined_text, scan, visits
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,15 @@ rules:
     limit: 5/minute
 """
 
+TIGHTER, TENTH, EVERYONE = blocks("tutorial/evening-walk.md")
+VISITS = [*visits(400), *scan(1500, 900, per_second=3)]
+
 SCENES = {
+    "docs/tutorial/evening-walk.md": PageSetup(
+        {"access.log": combined_text(VISITS), "tighter.yaml": TIGHTER, "tenth.yaml": TENTH}
+        | {"everyone.yaml": EVERYONE}
+    ),
+    "docs/reference/traffic.md": PageSetup({}),
     "docs/reference/command-line.md": PageSetup(
         {
             "rules.yaml": MINUTES,

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import doctest
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headgate
+from headgate.rules import load
+from headgate.rules.attributes import Attributes
 from tests.repo_rules.public_names import MODULES, documentation, public_names
 from tests.service.service_harness import Service
+from tests.traffic.sample_logs import combined_log
 
 EXAMPLES = {name: text for name, thing in public_names() if ">>> " in (text := documentation(thing))}
 RULES = {"rules": [{"name": "login", "key": "user", "missing": "deny", "limit": "2/minute"}]}
@@ -30,9 +34,15 @@ def service() -> Iterator[Service]:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_examples_are_true(name: str, service: Service) -> None:
+def test_the_examples_are_true(
+    name: str, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = ((float(second), f"192.0.2.{second % 20}", f"/page/{second}") for second in range(60))
+    combined_log(tmp_path / "access.log", calls)
+    monkeypatch.chdir(tmp_path)
     text = EXAMPLES[name].replace('"http://127.0.0.1:8080"', f'"{service.url}", timeout=60')
     names: dict[str, Any] = {"asyncio": asyncio, "RULES": RULES, **vars(headgate)}
+    names |= {"Attributes": Attributes, "load": load}
     module = next(module for module in reversed(MODULES) if name.startswith(f"{module.__name__}."))
     names |= {each: value for each, value in vars(module).items() if not each.startswith("_")}
     example = doctest.DocTestParser().get_doctest(text, names, name, None, 0)

@@ -13,6 +13,7 @@ import headgate.http.client_ip
 import headgate.http.headers
 import headgate.http.refusal_body
 import headgate.testing
+import headgate.traffic
 
 MODULES: tuple[ModuleType, ...] = (
     headgate,
@@ -21,6 +22,7 @@ MODULES: tuple[ModuleType, ...] = (
     headgate.http.headers,
     headgate.http.refusal_body,
     headgate.testing,
+    headgate.traffic,
 )
 
 _INSIDE = "__func__", "fget", "_work"  # of static methods, properties and lazy properties

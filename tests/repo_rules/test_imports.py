@@ -43,6 +43,19 @@ import headgate
 print(sum(name.partition(".")[0] == "headgate" for name in sys.modules))
 """
 MAX_MODULES = 50
+TRAFFIC = """
+import sys
+sys.path.insert(0, "src")
+import headgate
+print(*[name for name in sys.modules if name.startswith("headgate.traffic")])
+"""
+
+
+def test_traffic_is_loaded_on_first_use() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", TRAFFIC], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == []
 
 
 def test_rulebooks_and_layers_are_loaded_on_first_use() -> None:

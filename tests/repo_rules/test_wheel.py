@@ -109,7 +109,7 @@ def test_the_metadata_says_what_it_is(metadata: Message) -> None:
     urls = dict(line.split(", ") for line in metadata.get_all("Project-URL", []))
     assert set(urls) == {"Homepage", "Documentation", "Source", "Changelog", "Issues"}
     assert all(url.startswith(REPOSITORY) for url in urls.values())
-    extras = {"client", "django", "drf", "envoy", "fastapi", "flask", "redis", "service", "yaml"}
+    extras = {"client", "django", "drf", "envoy", "fastapi", "flask", "redis", "service", "yaml", "zstd"}
     assert set(metadata.get_all("Provides-Extra", [])) == extras
 
 

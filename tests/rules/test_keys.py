@@ -69,6 +69,13 @@ def test_an_address_that_cannot_be_read_is_missing() -> None:
     assert key_builder([dimension], blank=True)({"address": "unix:"}) == "address="
 
 
+@pytest.mark.parametrize("text", ["address", "address/24"])
+def test_a_hostname_of_recorded_traffic_counts_by_itself(text: str) -> None:
+    build = key_builder([Dimension.parse(text)], blank=False)
+    assert build({"address": "proxy7.example"}) == "address=proxy7.example"
+    assert build({"address": "100%|odd"}) == "address=100%25%7Codd"
+
+
 @pytest.mark.parametrize(
     ("text", "meant"),
     [

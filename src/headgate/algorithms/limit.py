@@ -69,8 +69,8 @@ class Limit:
     prefetchable: ClassVar[bool] = False  # whether units may be fetched ahead: not if the limit paces its calls
     refunds_newest_first: ClassVar[bool] = False  # whether a count can only name its newest unit
     has_edges: ClassVar[bool] = False  # whether its counts start again at edges that are the same for all keys
-    # How units come back: one by one ("bucket"; "exact bucket" if that is all), when a window ends ("window"), or as
-    # earlier ones expire ("sliding").
+    # How units come back: one by one ("bucket"; "exact bucket" if that is all), at the end of a window ("window"),
+    # or as earlier ones expire ("sliding").
     refill: ClassVar[str | None] = None
     no_bucket: ClassVar[str] = "it has no rate"  # why as_bucket returns None
 

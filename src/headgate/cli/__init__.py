@@ -5,6 +5,9 @@
     headgate keys                 the counters, busiest first
     headgate overrides            limits of single keys
     headgate rules                the rulebook: validate, explain, test, diff, push, pull, and so on
+    headgate suggest LOG          finds a limit in a log
+    headgate replay LOG           decides recorded traffic by a rulebook
+    headgate simulate SHAPE       plays a shape of traffic through limits, side by side
     headgate serve                the check service: gateways ask over HTTP, and Envoy over gRPC
     headgate nginx                nginx as a gateway: a configuration, and whether nginx accepts it
     headgate lua                  the scripts that run inside Redis and Valkey, and the Lua for nginx
@@ -28,6 +31,8 @@ Modules:
     keys               headgate keys
     overrides          headgate overrides
     rules              headgate rules
+    suggest, replay    headgate suggest and replay
+    simulate_traffic   headgate simulate
     serve              headgate serve
     nginx              headgate nginx
     lua                headgate lua
@@ -43,6 +48,8 @@ Modules:
     engine_option      --engine and --prefix
     rulebook_option    --rules
     counter_options    --limit and --rule
+    log_options        logs, their formats, and --html
+    progress           a line of progress with an estimate
 """
 
 from __future__ import annotations
@@ -53,7 +60,21 @@ import sys
 from collections.abc import Sequence
 
 import headgate
-from headgate.cli import completion, demo, keys, limit, lua, nginx, overrides, rules, serve, take
+from headgate.cli import (
+    completion,
+    demo,
+    keys,
+    limit,
+    lua,
+    nginx,
+    overrides,
+    replay,
+    rules,
+    serve,
+    simulate_traffic,
+    suggest,
+    take,
+)
 from headgate.cli.output import ENGINE_UNAVAILABLE, INTERRUPTED, INVALID, Output
 from headgate.cli.parser import Parser
 from headgate.errors import CorruptState, EngineUnavailable, HeadgateError, InvalidRulebook
@@ -101,7 +122,20 @@ def tree() -> Parser:
     parser.add_argument("--version", action="version", version=f"headgate {headgate.__version__}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for module in (limit, take, keys, overrides, rules, serve, nginx, lua, demo):
+    for module in (
+        limit,
+        take,
+        keys,
+        overrides,
+        rules,
+        suggest,
+        replay,
+        simulate_traffic,
+        serve,
+        nginx,
+        lua,
+        demo,
+    ):
         module.add(commands)
     completion.add(commands, tree)
     return parser

@@ -6,6 +6,7 @@ A process that reads it meanwhile, as a running nginx may, reads the old file to
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from headgate.errors import InvalidRule
@@ -26,4 +27,5 @@ def write(path: Path, data: bytes) -> None:
     except OSError as error:
         raise InvalidRule(f"{path} cannot be written: {error.strerror or error}.") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # its folder may be none
+            temporary.unlink(missing_ok=True)

@@ -118,9 +118,12 @@ def _part_builder(dimension: Dimension, blank: bool) -> KeyBuilder:
         address = attributes.get(name)
         if not address:
             return when_missing
-        if full_ipv4 and ":" not in address:
+        if full_ipv4 and ":" not in address and "%" not in address and "|" not in address:
             return prefix + address
         network = network_of(address, v4, v6)
-        return when_missing if network is None else prefix + network
+        if network is not None:
+            return prefix + network
+        # In recorded traffic an address may be a hostname, which has no network and counts by itself.
+        return when_missing if ":" in address else prefix + _escaped_characters.sub(_escape, address)
 
     return build_address

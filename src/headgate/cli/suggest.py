@@ -1,0 +1,192 @@
+"""headgate suggest: finds a limit in a log, and writes it as a rulebook in shadow mode."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from headgate.cli.log_options import (
+    add_log_options,
+    log_document,
+    open_logs,
+    summary_lines,
+    write_report,
+)
+from headgate.cli.output import DONE, NEGATIVE, Output
+from headgate.cli.parser import Commands, command
+from headgate.cli.progress import Progress
+from headgate.cli.style import Style
+from headgate.cli.table import Cell, TextTable, Value
+from headgate.gateway import atomic_file
+from headgate.traffic.call_table import CallTable
+from headgate.traffic.from_logs import attributes_to_read, parse_dimensions, read_table
+from headgate.traffic.report.documents import suggestion_document
+from headgate.traffic.report.suggestion_page import suggestion_page
+from headgate.traffic.suggested_rulebook import rulebook_text, suggested_rulebook
+from headgate.traffic.suggestion import Suggestion, suggest_limit
+from headgate.traffic.where_condition import parse_where
+
+_MAX_SHOWN_KEYS = 10
+_BAR_WIDTH = 30
+
+
+def add(commands: Commands) -> None:
+    parser = command(
+        commands,
+        "suggest",
+        run,
+        "find a limit in a log: what keys demand, and a burst and rate that refuse none of them",
+        "headgate suggest access.log",
+        "headgate suggest access.log.1.gz access.log --by user --where 'path: /api/**' --write rules.yaml",
+        more="Needs no engine and no rulebook.",
+    )
+    add_log_options(parser)
+    parser.add_argument(
+        "--by",
+        default="address",
+        metavar="FIELD,...",
+        help='whose calls count together: address unless given, user, any field, or "all" for one count',
+    )
+    parser.add_argument("--where", metavar="CONDITION", help="only these calls, as in a rulebook: 'path: /login'")
+    parser.add_argument(
+        "--refuse-keys",
+        type=_percentage,
+        default=0.0,
+        metavar="PERCENT",
+        help="that may be refused (none)",
+    )
+    parser.add_argument("--cost", metavar="FIELD", help="the field that holds the cost of a call (1 unless given)")
+    parser.add_argument("--write", metavar="FILE", help="write a rulebook in shadow mode, with the reasons")
+
+
+def _percentage(text: str) -> float:
+    try:
+        share = float(text.removesuffix("%")) / 100
+    except ValueError:
+        share = -1
+    if not 0 <= share < 1:
+        raise argparse.ArgumentTypeError(f"a percentage from 0 to below 100, such as 1%, not {text!r}")
+    return share
+
+
+def run(args: argparse.Namespace) -> Output:
+    by = parse_dimensions(args.by)
+    where = None if args.where is None else parse_where(args.where)
+    if args.cost is not None:
+        args.field = [*args.field, ("cost", args.cost)]
+    progress = Progress("reading")
+    try:
+        reader = open_logs(args, attributes_to_read(by, where), progress)
+        table = read_table(reader, by, where)
+        progress.task("computing the frontier")
+        suggestion = suggest_limit(table, args.refuse_keys, reader.options.timezone(), progress)
+    finally:
+        progress.clear()
+    book = suggested_rulebook(suggestion, by, where)
+    text = rulebook_text(suggestion, book, [summary.name for summary in reader.summaries])
+    written = _write(args, suggestion, text)
+    logs = [log_document(summary) for summary in reader.summaries]
+    document = {"logs": logs} | suggestion_document(suggestion) | {"rulebook": text, "written": bool(written)}
+    read_lines = summary_lines(reader, as_json=args.json)
+    written += write_report(args.html, suggestion_page(suggestion, args.by, read_lines, text))
+    unconfirmed = bool(suggestion.refuse_keys) and not suggestion.confirmed
+    lines = [*read_lines, "", *_lines(suggestion, table), *written]
+    return Output(document, lines, NEGATIVE if unconfirmed else DONE)
+
+
+def _write(args: argparse.Namespace, suggestion: Suggestion, text: str) -> list[str]:
+    if args.write is None:
+        return []
+    if suggestion.refuse_keys and not suggestion.confirmed:
+        return [f"{args.write} was not written: the bound of {suggestion.refuse_keys:.2%} is not confirmed."]
+    atomic_file.write(Path(args.write), text.encode())
+    return [f"wrote {args.write}: in shadow mode, it refuses nobody"]
+
+
+Line = str | tuple[str, str] | TextTable
+
+
+def _lines(suggestion: Suggestion, table: CallTable) -> list[Line]:
+    lines: list[Line] = [
+        TextTable(
+            ("most calls of a key per", "p50", "p90", "p99", "p99.9", "max"),
+            [tuple(row) for row in suggestion.demand],
+            right_aligned=("p50", "p90", "p99", "p99.9", "max"),
+        ),
+        "",
+        _frontier(suggestion),
+        "",
+    ]
+    if suggestion.heavy_keys:
+        lines += [*_heavy(suggestion), ""]
+    if suggestion.day_parts:
+        titles = ("", "hours", "calls", "keys", "p99 a minute", "max a minute")
+        lines += [TextTable(titles, [tuple(part) for part in suggestion.day_parts], right_aligned=titles[2:]), ""]
+    if suggestion.sampled > 1:
+        lines.append(
+            f"sampled: of the light keys one in {suggestion.sampled} was looked at ({table.dropped:,} calls less)"
+        )
+    if table.without_key:
+        lines.append(f"{table.without_key:,} calls have no key, and were left out")
+    return [*lines, *_conclusion(suggestion)]
+
+
+def _frontier(suggestion: Suggestion) -> TextTable:
+    """Returns the frontier, with a bar for the burst that refuses no key."""
+    most = max(point.all_keys for point in suggestion.frontier)
+    block = "█" if Style.on(sys.stdout).blocks else "#"
+    rows: list[tuple[Value, ...]] = []
+    for point in suggestion.frontier:
+        bar = block * max(1, round(_BAR_WIDTH * point.all_keys / most))
+        chosen = point.rate == suggestion.rate
+        rows.append(
+            (
+                Cell(str(point.rate), "bold") if chosen else str(point.rate),
+                *point[1:],
+                Cell(f"{bar} <- with headroom {suggestion.burst}", "green") if chosen else bar,
+            )
+        )
+    titles = ("rate: burst that refuses none of", "50 %", "90 %", "99 %", "99.9 %", "all keys", "")
+    return TextTable(titles, rows, right_aligned=titles[1:6])
+
+
+def _heavy(suggestion: Suggestion) -> list[Line]:
+    rows: list[tuple[Value, ...]] = [
+        (
+            each.key,
+            each.calls,
+            each.per_minute,
+            each.paths,
+            None if each.errors is None else f"{each.errors:.0%}",
+            f"{each.irregularity:.1f}",
+            each.looks_like,
+        )
+        for each in suggestion.heavy_keys[:_MAX_SHOWN_KEYS]
+    ]
+    titles = ("heavy keys, set apart", "calls", "max a minute", "paths", "errors", "irregular", "looks like")
+    more = len(suggestion.heavy_keys) - _MAX_SHOWN_KEYS
+    return [TextTable(titles, rows, right_aligned=titles[1:6]), *([f"and {more:,} more"] if more > 0 else [])]
+
+
+def _conclusion(suggestion: Suggestion) -> list[Line]:
+    ordinary, expected = suggestion.confirmation.ordinary, suggestion.expected
+    new_heavy = suggestion.confirmation.new_heavy_keys
+    confirmed = (
+        f"last third of the log, not used to choose: {ordinary.refused_keys:,} of {ordinary.keys:,} keys refused "
+        f"({ordinary.key_share:.2%})" + (f", beside {new_heavy:,} heavy ones" if new_heavy else "")
+    )
+    if not suggestion.confirmation.enough:
+        confirmed += "; too few keys to confirm it"
+    elif not suggestion.refuse_keys:
+        confirmed += "; confirmed" if suggestion.confirmed else "; look at them in a replay"
+    else:
+        confirmed += f"; the bound of {suggestion.refuse_keys:.2%} is " + (
+            "confirmed" if suggestion.confirmed else "not confirmed"
+        )
+    return [
+        (f"suggested: {suggestion.limit}", "green"),
+        confirmed,
+        f"whole log, enforced: {expected.refused_calls:,} of {expected.calls:,} calls refused, of "
+        f"{expected.refused_keys:,} of {expected.keys:,} keys",
+    ]

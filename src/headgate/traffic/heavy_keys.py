@@ -1,0 +1,138 @@
+"""Sets heavy keys apart: the few that need far larger bursts than all others.
+
+Keys are ordered by their smallest burst at one rate. Where the next key needs at least MIN_GAP times as much as
+the one before, all above it are heavy, if they are few. The rate with the largest gap decides, and the search is
+repeated, because a scanner may hide behind a worse one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
+from math import sqrt
+from typing import NamedTuple
+
+from headgate.traffic.call_table import UNKNOWN, CallTable
+from headgate.traffic.frontier import MINUTE
+
+MIN_GAP = 2.0
+MAX_HEAVY_SHARE = 0.1  # of the keys
+MIN_ORDINARY_KEYS = 10
+_SMALL_BURST = 5  # below this a gap means nothing
+
+_SCANNER_ERRORS, _FEW_ERRORS = 0.3, 0.1
+_BROAD, _NARROW = 0.4, 0.1  # distinct paths per call
+_REGULAR = 0.6  # deviation of the time between calls, divided by its mean
+_MANY_AGENTS, _MANY_PATHS = 5, 50
+
+
+class KeyEvidence(NamedTuple):
+    """The evidence on a heavy key, and a cautious word for what it looks like."""
+
+    key: str
+    calls: int
+    per_minute: int  # at its peak
+    burst: int  # the smallest that would refuse it nothing, at the rate that was chosen
+    paths: int  # distinct
+    agents: int  # distinct user agents
+    errors: float | None  # the share of responses from 400 on; None: the log has no statuses
+    irregularity: float  # deviation of the time between calls, divided by its mean
+    looks_like: str  # crawler, scanner, proxy with many people, customer, unknown
+
+
+def find_heavy_keys(bursts_by_rate: Iterable[Sequence[int]]) -> set[int]:
+    """Returns the indexes of the keys that are far above all others; for each rate there is the burst of each key.
+
+    >>> find_heavy_keys([[9] * 40 + [900]])
+    {40}
+    """
+    rows = [_heaviest(bursts) for bursts in bursts_by_rate]
+    heavy: set[int] = set()
+    while True:
+        gap, above = max((_largest_gap(row, heavy) for row in rows), default=(0.0, []))
+        if gap < MIN_GAP:
+            return heavy
+        heavy.update(above)
+
+
+def _heaviest(bursts: Sequence[int]) -> list[tuple[int, int]]:
+    """Returns burst and index of the heaviest keys, of which some may be set apart, and the one below them."""
+    at_most = min(int(len(bursts) * MAX_HEAVY_SHARE), len(bursts) - MIN_ORDINARY_KEYS)
+    if at_most <= 0:
+        return []
+    order = sorted(range(len(bursts)), key=bursts.__getitem__, reverse=True)
+    return [(bursts[index], index) for index in order[: at_most + 1]]
+
+
+def _largest_gap(row: Sequence[tuple[int, int]], heavy: set[int]) -> tuple[float, list[int]]:
+    """Returns the largest ratio between neighbours among the heaviest keys, and the keys above it."""
+    left = [(burst, index) for burst, index in row if index not in heavy]
+    best, count = 0.0, 0
+    for position, ((upper, _), (lower, _)) in enumerate(pairwise(left), start=1):
+        if upper / max(lower, _SMALL_BURST) > best:
+            best, count = upper / max(lower, _SMALL_BURST), position
+    return best, [index for _, index in left[:count]]
+
+
+def describe_heavy_keys(table: CallTable, heavy: Collection[int], bursts: Mapping[int, int]) -> list[KeyEvidence]:
+    """Returns the evidence on heavy keys, the heaviest first."""
+    calls = {number: array("q") for number in heavy}
+    for index, number in enumerate(table.numbers):
+        if number in calls:
+            calls[number].append(index)
+    names = {number: key for key, number in table.keys.items() if number in calls}
+    evidence = [_describe(table, names[number], indexes, bursts[number]) for number, indexes in calls.items()]
+    return sorted(evidence, key=lambda each: -each.burst)
+
+
+def _describe(table: CallTable, key: str, indexes: Sequence[int], burst: int) -> KeyEvidence:
+    times_us = [table.times_us[index] for index in indexes]
+    statuses = [table.statuses[index] for index in indexes if table.statuses[index] != UNKNOWN]
+    paths = len({table.paths[index] for index in indexes} - {UNKNOWN})
+    agents = len({table.agents[index] for index in indexes} - {UNKNOWN})
+    errors = sum(status >= 400 for status in statuses) / len(statuses) if statuses else None
+    irregularity = _irregularity(times_us)
+    word = _looks_like(len(indexes), paths, agents, errors, irregularity)
+    return KeyEvidence(key, len(indexes), peak(times_us, MINUTE), burst, paths, agents, errors, irregularity, word)
+
+
+def _looks_like(calls: int, paths: int, agents: int, errors: float | None, irregularity: float) -> str:
+    """Returns a cautious word. Without statuses or paths there is nothing to go by."""
+    if errors is None or not paths:
+        return "unknown"
+    if errors >= _SCANNER_ERRORS or (errors >= _FEW_ERRORS and paths >= _MANY_PATHS):
+        return "scanner"
+    if errors >= _FEW_ERRORS:
+        return "unknown"
+    if agents >= _MANY_AGENTS:
+        return "proxy with many people"
+    if paths / calls >= _BROAD:
+        return "crawler"
+    if paths / calls <= _NARROW and irregularity <= _REGULAR:
+        return "customer"
+    return "unknown"
+
+
+def _irregularity(times_us: Sequence[int]) -> float:
+    gaps = [after - before for before, after in pairwise(times_us)]
+    mean = sum(gaps) / len(gaps) if gaps else 0.0
+    return sqrt(sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) / mean if mean else 0.0
+
+
+def peak(times_us: Sequence[int], window_us: int) -> int:
+    """Returns the most calls in one window that is cut on the epoch.
+
+    >>> peak([0, 1, 60_000_000], 60_000_000)
+    2
+    """
+    most = count = 0
+    current = None
+    for time_us in times_us:
+        window = time_us // window_us
+        if window != current:
+            current, count = window, 0
+        count += 1
+        if count > most:
+            most = count
+    return most

@@ -1,0 +1,62 @@
+"""Compares the answers of a replay with those that a decision log recorded.
+
+From one process the answers agree call by call. From several, the order of calls at one instant is not known, so
+the answers of each key and instant agree in number.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from headgate.enforcement.rule_limiter import RuleLimiter
+from headgate.traffic.recorded_call import RecordedCall
+
+
+class RecordedAnswers:
+    """Counts in how many calls, and in how many groups of one key and instant, the answers agree."""
+
+    def __init__(self) -> None:
+        self.calls: int = 0
+        self.same: int = 0
+        self.groups: int = 0
+        self.same_groups: int = 0
+        self.first_difference: RecordedCall | None = None
+        self.versions: set[int] = set()
+        self._at_us = -1
+        self._balance: Counter[tuple[tuple[str, str], ...]] = Counter()
+        self._overrides: dict[tuple[str, str], str] = {}
+
+    def prepare(self, call: RecordedCall, limiter: RuleLimiter) -> None:
+        """Sets the overrides that were in force when the call was decided."""
+        assert call.record is not None
+        for counter, limit in call.record.overrides.items():
+            if self._overrides.get(counter) == limit:
+                continue
+            rule, key = counter
+            if limit is None:  # it was removed
+                limiter.overrides(rule).unset(key)
+                self._overrides.pop(counter, None)
+            else:
+                limiter.overrides(rule).set(key, limit)
+                self._overrides[counter] = limit
+
+    def compare(self, call: RecordedCall, passed: bool) -> None:
+        """Compares one answer with the recorded one."""
+        record = call.record
+        assert record is not None
+        if call.time_us != self._at_us:
+            self.finish()
+            self._at_us = call.time_us
+        self.calls += 1
+        self.same += passed is record.allowed
+        if passed is not record.allowed and self.first_difference is None:
+            self.first_difference = call
+        if record.version is not None:
+            self.versions.add(record.version)
+        self._balance[record.keys] += passed - record.allowed
+
+    def finish(self) -> None:
+        """Compares the groups of the last instant."""
+        self.groups += len(self._balance)
+        self.same_groups += sum(not balance for balance in self._balance.values())
+        self._balance.clear()

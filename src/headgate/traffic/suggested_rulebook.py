@@ -1,0 +1,70 @@
+"""Writes a suggestion as a rulebook in shadow mode, with its reasons as comments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.limit_syntax import parse
+from headgate.rules.condition import Condition
+from headgate.rules.keys import Dimension
+from headgate.rules.rule import Choice, Modes, Rule, Rulebook
+from headgate.rules.serialization import document, yaml_text
+from headgate.traffic.suggestion import HEADROOM, Suggestion
+
+_SHADOW = Modes(enforce=0, shadow=10_000)
+_MAX_NAMED_KEYS = 10
+
+
+def suggested_rulebook(
+    suggestion: Suggestion, by: Sequence[Dimension], where: Condition | None = None
+) -> Rulebook:
+    """Returns the rulebook of a suggestion: one rule, in shadow mode."""
+    name = "per-" + "-".join(dimension.name.replace(".", "-") for dimension in by) if by else "all-calls"
+    rule = Rule(
+        name=name,
+        limit=Choice((parse(suggestion.limit),)),
+        when=where,
+        key=tuple(by),
+        missing="skip",
+        mode=_SHADOW,
+    )
+    return Rulebook(rules=(rule,))
+
+
+def rulebook_text(suggestion: Suggestion, book: Rulebook, sources: Sequence[str]) -> str:
+    """Returns the rulebook as YAML, with the reasoning and the expected refusals as comments."""
+    [rule] = book.rules
+    comments = {"": "\n".join(_heading(sources)), rule.name: "\n".join(_reasons(suggestion))}
+    return yaml_text(document(book), comments)
+
+
+def _heading(sources: Sequence[str]) -> list[str]:
+    return [
+        f"Suggested by headgate from {', '.join(sources)}.",
+        "In shadow mode: it reports, and refuses nobody. Replay it with --enforce before you enforce it.",
+        "",
+    ]
+
+
+def _reasons(suggestion: Suggestion) -> list[str]:
+    expected, ordinary = suggestion.expected, suggestion.confirmation.ordinary
+    refuses = "no key" if not suggestion.refuse_keys else f"at most {suggestion.refuse_keys:.2%} of the keys"
+    lines = [
+        f"{suggestion.calls:,} calls of {suggestion.keys:,} keys.",
+        f"At {suggestion.rate} a burst of {suggestion.needed_burst} refuses {refuses}, heavy keys set apart; "
+        f"times {HEADROOM:g} for headroom: {suggestion.burst}.",
+        f"On the last third of the calls, not used to choose: {ordinary.refused_keys:,} of {ordinary.keys:,} keys "
+        f"refused ({ordinary.key_share:.2%})"
+        + ("." if suggestion.confirmation.enough else ", too few keys to confirm it."),
+        f"Expected on the whole log, enforced: {expected.refused_calls:,} of {expected.calls:,} calls refused, of "
+        f"{expected.refused_keys:,} of {expected.keys:,} keys.",
+    ]
+    if suggestion.heavy_keys:
+        lines.append("Heavy keys, set apart. Exempt those that you know by except: {address: 192.0.2.7}")
+        lines += [
+            f"  {each.key}: {each.calls:,} calls, up to {each.per_minute:,} a minute; looks like {each.looks_like}"
+            for each in suggestion.heavy_keys[:_MAX_NAMED_KEYS]
+        ]
+        if len(suggestion.heavy_keys) > _MAX_NAMED_KEYS:
+            lines.append(f"  and {len(suggestion.heavy_keys) - _MAX_NAMED_KEYS:,} more")
+    return lines
