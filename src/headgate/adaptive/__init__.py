@@ -1,0 +1,1 @@
+"""Computes limits from latency and drops."""

@@ -1,0 +1,95 @@
+"""Counts the calls in flight, enforces the limit, and gathers the windows that the algorithm learns from.
+
+A gate reads no clock and takes no lock: times are passed in, and its caller sees to threads. AdaptiveLimiter and the
+simulator use the same gate, so what is simulated is what runs.
+
+Only calls that began within a window tell its response time: older ones were slowed by the limit before. Drops count
+whenever they are reported, because they may come late.
+"""
+
+from __future__ import annotations
+
+from math import exp, log
+from typing import Any, Final
+
+from headgate.adaptive.window import Algorithm, Window
+
+SUCCESS: Final = 0
+IGNORED: Final = 1
+DROPPED: Final = 2
+
+
+class ConcurrencyGate:
+    """A limit that an algorithm moves, and the number of calls in flight below it."""
+
+    def __init__(self, algorithm: Algorithm[Any], now_ns: float) -> None:
+        self.algorithm = algorithm
+        self.state = algorithm.start()
+        self.limit = algorithm.limit_of(self.state)
+        self.in_flight = 0
+        self.reason = "start"
+        self.strained = False
+        self._began_ns = now_ns
+        self._reset(now_ns)
+
+    def _reset(self, now_ns: float) -> None:
+        self._window_ns, self._window_samples = self.algorithm.window_of(self.state)
+        self._opened_ns = self._changed_ns = now_ns
+        self._area = self._sum_ns = self._log_sum = 0.0
+        self._peak, self._samples, self._dropped, self._refused = self.in_flight, 0, 0, 0
+
+    def try_enter(self, now_ns: float) -> bool:
+        """Returns whether one more call may begin, and counts it."""
+        in_flight = self.in_flight
+        if in_flight >= self.limit:
+            self._refused += 1
+            return False
+        self._area += in_flight * (now_ns - self._changed_ns)
+        self._changed_ns = now_ns
+        self.in_flight = in_flight = in_flight + 1
+        if in_flight > self._peak:
+            self._peak = in_flight
+        return True
+
+    def leave(self, started_ns: float, now_ns: float, outcome: int) -> None:
+        """Counts a call that ended, and updates the limit if a window is complete."""
+        in_flight = self.in_flight
+        self._area += in_flight * (now_ns - self._changed_ns)
+        self._changed_ns = now_ns
+        self.in_flight = in_flight - 1
+        if outcome == IGNORED:
+            return
+        if not self._window_samples:
+            dropped = int(outcome == DROPPED)
+            response_ns = max(1.0, now_ns - started_ns)
+            window = Window(now_ns, response_ns, in_flight, dropped, 1 - dropped, typical_ns=response_ns)
+            self._apply(window)
+            return
+        if outcome == DROPPED:
+            self._dropped += 1
+        elif started_ns >= self._opened_ns:
+            response_ns = max(1.0, now_ns - started_ns)
+            self._samples += 1
+            self._sum_ns += response_ns
+            self._log_sum += log(response_ns)
+        enough = self._samples + self._dropped >= self._window_samples
+        if enough and now_ns - self._opened_ns >= self._window_ns:
+            self._apply(self._window(now_ns))
+            self._reset(now_ns)
+
+    def _window(self, now_ns: float) -> Window:
+        samples, length_ns = self._samples, now_ns - self._opened_ns
+        return Window(
+            now_ns,
+            self._sum_ns / samples if samples else 0.0,
+            self._peak,
+            self._dropped,
+            samples,
+            self._area / length_ns if length_ns > 0 else float(self.in_flight),
+            self._refused,
+            self.strained,
+            exp(self._log_sum / samples) if samples else 0.0,
+        )
+
+    def _apply(self, window: Window) -> None:
+        self.limit, self.state, self.reason = self.algorithm.update(self.state, window)

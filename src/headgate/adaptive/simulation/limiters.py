@@ -1,0 +1,162 @@
+"""The limiters that a case can compare, behind one face: enter, leave, and calls that wait in a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from math import inf
+from typing import Any
+
+from headgate.adaptive.aimd import Aimd
+from headgate.adaptive.concurrency import AdaptiveConcurrency
+from headgate.adaptive.gate import DROPPED, IGNORED, ConcurrencyGate
+from headgate.adaptive.gradient2 import Gradient2
+from headgate.adaptive.simulation.case import LimiterSettings
+from headgate.adaptive.vegas import Vegas
+from headgate.algorithms import token_bucket
+from headgate.algorithms.token_bucket import TokenBucket
+
+
+class Answer(Enum):
+    """What a limiter says to a call that arrives."""
+
+    ADMITTED = 1
+    REFUSED = 2
+    QUEUED = 3
+
+
+ADMITTED, REFUSED, QUEUED = Answer
+
+
+class SimulatedLimiter:
+    """No limit: every call is admitted. The other limiters differ by what they override."""
+
+    limit: float | None = None
+    expires_ns: float = inf  # when the next call in the queue has waited too long
+
+    def has_room(self) -> bool:
+        """Returns whether a client that follows this limit may send one more call."""
+        return True
+
+    def enter(self, now_ns: float, call: Any) -> Answer:
+        return ADMITTED
+
+    def leave(self, now_ns: float, call: Any, outcome: int) -> Sequence[Any]:
+        """Counts a call that ended, and returns the calls of the queue that are admitted now."""
+        return ()
+
+    def expire(self, now_ns: float) -> Sequence[Any]:
+        """Returns the calls of the queue that have waited too long."""
+        return ()
+
+
+class Bulkhead(SimulatedLimiter):
+    """A fixed number of calls in flight."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._in_flight = 0
+
+    def has_room(self) -> bool:
+        return self.limit is None or self._in_flight < self.limit
+
+    def enter(self, now_ns: float, call: Any) -> Answer:
+        if not self.has_room():
+            return REFUSED
+        self._in_flight += 1
+        return ADMITTED
+
+    def leave(self, now_ns: float, call: Any, outcome: int) -> Sequence[Any]:
+        self._in_flight -= 1
+        return ()
+
+
+class FixedRate(SimulatedLimiter):
+    """A token bucket."""
+
+    def __init__(self, bucket: TokenBucket) -> None:
+        self._bucket = bucket
+        self._state: Any = None
+
+    def enter(self, now_ns: float, call: Any) -> Answer:
+        outcome, state = token_bucket.decide(self._bucket, self._state, int(now_ns / 1000) + 1, 1)
+        if not outcome[0]:
+            return REFUSED
+        self._state = state
+        return ADMITTED
+
+
+class CircuitBreaker(SimulatedLimiter):
+    """Opens when at least half of the last 20 calls timed out or failed; tries one call after 5 s."""
+
+    _CALLS, _SHARE, _OPEN_NS = 20, 0.5, 5e9
+
+    def __init__(self) -> None:
+        self._results: list[bool] = []
+        self._opened_ns: float | None = None
+        self._trial: Any = None
+
+    def enter(self, now_ns: float, call: Any) -> Answer:
+        if self._opened_ns is None:
+            return ADMITTED
+        if self._trial is not None or now_ns - self._opened_ns < self._OPEN_NS:
+            return REFUSED
+        self._trial = call
+        return ADMITTED
+
+    def leave(self, now_ns: float, call: Any, outcome: int) -> Sequence[Any]:
+        failed = outcome == DROPPED
+        if call is self._trial:
+            self._trial = None
+            self._opened_ns = now_ns if failed else None
+            self._results.clear()
+        elif self._opened_ns is None:
+            self._results = [*self._results[-self._CALLS + 1 :], failed]
+            if len(self._results) == self._CALLS and sum(self._results) >= self._SHARE * self._CALLS:
+                self._opened_ns = now_ns
+        return ()
+
+
+class AdaptiveBulkhead(SimulatedLimiter):
+    """A number of calls in flight that an algorithm moves."""
+
+    def __init__(self, algorithm: Any) -> None:
+        self.gate = ConcurrencyGate(algorithm, 0.0)
+        self.limit = self.gate.limit
+
+    def has_room(self) -> bool:
+        return self.gate.in_flight < self.gate.limit
+
+    def enter(self, now_ns: float, call: Any) -> Answer:
+        return ADMITTED if self.gate.try_enter(now_ns) else REFUSED
+
+    def leave(self, now_ns: float, call: Any, outcome: int) -> Sequence[Any]:
+        self.gate.leave(call.started_ns, now_ns, outcome)
+        self.limit = self.gate.limit
+        return ()
+
+
+ALGORITHMS: dict[str, Any] = {
+    "aimd": Aimd,
+    "vegas": Vegas,
+    "gradient2": Gradient2,
+    "adaptive": AdaptiveConcurrency,
+}
+
+
+def open_limiter(settings: LimiterSettings, seed: int) -> SimulatedLimiter:
+    """Returns a limiter that nobody has called yet."""
+    options = settings.options
+    match settings.kind:
+        case "none":
+            return SimulatedLimiter()
+        case "bulkhead":
+            return Bulkhead(options["limit"])
+        case "rate":
+            return FixedRate(options["limit"])
+        case "breaker":
+            return CircuitBreaker()
+    return AdaptiveBulkhead(ALGORITHMS[settings.kind](**options))
+
+
+__all__ = ["ADMITTED", "ALGORITHMS", "IGNORED", "QUEUED", "REFUSED", "SimulatedLimiter", "open_limiter"]
