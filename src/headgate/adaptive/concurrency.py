@@ -1,4 +1,42 @@
-"""adaptive."""
+"""The default algorithm: finds how many calls a service can work on, and lets a short queue form there.
+
+Picture a counter with T clerks. Up to T customers are served at once and each takes the time w. With n > T
+customers in the room each takes w x n/T: the room holds a queue, and more customers only wait longer. So two things
+are to be learned, and neither can be read anywhere: w, here called the base, and T. Once the base is known, a single
+window shows the rest: if n calls in flight took R each, then n x base/R is T wherever there is a queue. The limit is
+set to `tolerance` times that: enough of a queue that no clerk waits for work, short enough that R stays near
+tolerance x base.
+
+The base is the hard part. The least response time ever seen is no base: after a deploy that made the service slower
+it would never be reached again, and the limit would fall to nothing (a death spiral). An average of the last response
+times is none either: in a long overload it learns the queue, and the limit creeps up. So the base is what is
+measured where there is no queue, and a change of the limit is a trial that tells:
+
+    the limit fell, and R fell with it         there was a queue: the base is at most the new R
+    the limit fell, and R stayed               there was none: the service has become slower, the base is R
+    the limit rose, and R stayed               there is none: the base is R
+    calls in flight varied, R did not          there is none: the base moves to R
+
+As long as nothing has proved the base, and calls are being refused, the limit falls until R no longer follows: that
+is a cold start in an overload, and takes a second or two. In an overload that goes on for `verify_windows`, the limit
+falls for one window to where the queue should just end. Nothing is shed that would have been served: the service has
+calls to work on all the time. While nobody is refused the limit never falls below what is in flight, so a healthy
+service is never probed at its callers' expense.
+
+Dropped calls (timed out, or turned away by the service) shrink the limit by their share, whatever R is. The level at
+which that began is remembered for a few seconds, and growth stops just below it.
+
+Response times are noisy. A window's R is a geometric mean, which one slow call hardly moves, and it counts as higher
+or lower than the base only by more than two standard errors.
+
+12 clerks, 150 ms, 100 calls a second (80 are possible): the base is 150 ms and the limit about 19. A deploy makes it
+300 ms: R is 475 ms, the limit falls to 11 (R = 300 ms) and 7 (still 300 ms): the base is 300 ms, and the limit is 18
+again, within two seconds.
+
+Laws (tests/adaptive/test_concurrency_laws.py): whatever the windows are, the limit stays within floor and ceiling;
+dropped calls never raise it; if nobody was refused and nothing dropped, it is not below what was in flight (or not
+lower than before); the same state and window give the same limit.
+"""
 
 from __future__ import annotations
 
@@ -8,34 +46,115 @@ from typing import NamedTuple
 
 from headgate.adaptive.window import Update, Window, check_limits, check_number
 
-_MS = 1_000_000.0
-_SECOND = 1_000_000_000.0
+_NS_PER_SECOND = 1_000_000_000.0
+
+_SURE = 2.0  # standard errors
+_NO_QUEUE = 1.08  # times the base: a window this fast confirms the base
+_QUEUE = 1.15  # times the base: a queue that a trial can show
+_CALM = 1.15  # times the base, over the last windows: bursts may be longer
+
+_MOVED = log(1.33)  # a trial moved the calls in flight by at least a third
+_PROPORTIONAL = 0.5  # R followed by at least half: there was a queue
+_CHANGED = -0.3  # R rose while calls in flight fell: something else happened
+_TRIAL_WINDOWS = 3  # until a trial that did not move anything is forgotten
+
+_CUT = 0.6  # the least that is left of a limit after one window
+_VERIFY_CUT = 0.55  # to just below the end of the queue: 1 / tolerance, and a little less
+_DROP_SHARE = 0.1  # of the calls of a window: fewer drops are everyday failures
+_DROP_WINDOWS = 30  # for which growth stops below the level at which calls were dropped
+_REFUSING_WINDOWS = 3  # in a row: an overload, and no burst
+_RECENT = 0.15  # weight of a window in moving averages
+
+
+class Trial(NamedTuple):
+    """The point that the limit was moved away from, to see whether the response time follows."""
+
+    limit: float
+    in_flight: float
+    response_ns: float
+    windows: int = 0
+
+
+class Relation(NamedTuple):
+    """How calls in flight and response times varied over the last windows: moving averages of their logarithms."""
+
+    in_flight: float
+    response: float
+    in_flight_variance: float = 0.0
+    response_variance: float = 0.0
+
+    def with_window(self, in_flight: float, response: float) -> Relation:
+        """Returns the averages with one more window."""
+        x, y, keep = in_flight - self.in_flight, response - self.response, 1.0 - _RECENT
+        return Relation(
+            self.in_flight + _RECENT * x,
+            self.response + _RECENT * y,
+            keep * (self.in_flight_variance + _RECENT * x * x),
+            keep * (self.response_variance + _RECENT * y * y),
+        )
+
+    @property
+    def flat(self) -> bool:
+        """Whether calls in flight varied and response times did not: there is no queue."""
+        return self.in_flight_variance > 0.005 and self.response_variance < 0.06 * self.in_flight_variance
 
 
 class ConcurrencyState(NamedTuple):
+    """What the algorithm remembers.
+
+    limit            with its fraction
+    base_ns          the response time without a queue, as far as known; 0 before the first window
+    response_ns      of the last window
+    proven           whether a trial has shown the base
+    trial            that is under way
+    unverified       windows since the base was last confirmed
+    verified_limit   the limit at that time, or higher since
+    relation         of calls in flight and response times
+    drop_level       the calls in flight at which drops began; 0 for none
+    drop_windows     windows for which that is remembered
+    dropping         whether calls were dropped in the last window
+    refusing         windows in a row in which calls were refused
+    """
+
     limit: float
     base_ns: float = 0.0
     response_ns: float = 0.0
-    trial_in_flight: float = 0.0
-    trial_response_ns: float = 0.0
-    trial_limit: float = 0.0
+    proven: bool = False
+    trial: Trial | None = None
     unverified: int = 0
-    updated_ns: float = 0.0
+    verified_limit: float = 0.0
+    relation: Relation | None = None
+    drop_level: float = 0.0
+    drop_windows: int = 0
+    dropping: bool = False
+    refusing: int = 0
 
 
 @dataclass(frozen=True)
 class AdaptiveConcurrency:
+    """The settings of the default algorithm.
+
+    `tolerance` is how much longer calls may take than without a queue, `burst` how much more is tolerated for a
+    moment while that is not so on average. A window lasts at least `min_window` seconds and about as long as a call,
+    and ends after about `samples` calls.
+    """
+
     initial: int = 20
     floor: int = 1
     ceiling: int = 1000
-    tolerance: float = 1.6
+    tolerance: float = 1.55
+    burst: float = 1.25
     min_window: float = 0.05
     samples: int = 20
-    verify_every: int = 40
+    verify_windows: int = 60
 
     def __post_init__(self) -> None:
         check_limits(self.initial, self.floor, self.ceiling)
-        check_number("tolerance", self.tolerance, 1, above=True)
+        check_number("tolerance", self.tolerance, 1.1, 10)
+        check_number("burst", self.burst, 1, 10)
+        check_number("min_window", self.min_window, 0, 60, above=True)
+        check_number("samples", self.samples, 2, 10_000)
+        check_number("verify_windows", self.verify_windows, 10)
 
     def start(self) -> ConcurrencyState:
         return ConcurrencyState(float(self.initial))
@@ -44,93 +163,167 @@ class AdaptiveConcurrency:
         return int(state.limit)
 
     def window_of(self, state: ConcurrencyState) -> tuple[float, int]:
-        samples = max(3, min(self.samples, int(2 * state.limit)))
-        return max(self.min_window * _SECOND, 2.0 * state.response_ns), samples
+        shortest_ns = self.min_window * _NS_PER_SECOND
+        if state.trial and state.trial.limit > state.limit:  # a limit that is too low should not last
+            return max(shortest_ns, 0.5 * state.response_ns), max(2, min(10, int(state.limit)))
+        return max(shortest_ns, 0.9 * state.response_ns), max(2, min(self.samples, int(2 * state.limit)))
 
     def update(self, state: ConcurrencyState, window: Window) -> Update[ConcurrencyState]:
-        limit, base, _, trial_n, trial_r, trial_limit, unverified, updated_ns = state
-        response = window.typical_ns
-        n = max(1.0, window.mean_in_flight)
-        full = window.refused > 0 or window.in_flight >= int(limit)
+        """Returns the new limit, the new state, and the reason."""
         calls = window.samples + window.dropped
-        dt = window.now_ns - updated_ns if updated_ns else 0.0
-        share = window.dropped / calls if calls else 0.0
-        if share >= 0.1:
-            limit = max(1.0, min(limit, window.in_flight * 1.0)) * max(0.5, 1.0 - share)
-            return self._result(
-                limit, base, response or state.response_ns, 0.0, 0.0, 0.0, unverified, window, "dropped"
-            )
+        if calls and window.dropped >= _DROP_SHARE * calls:
+            return self._after_drops(state, window, window.dropped / calls)
+        left = max(0, state.drop_windows - 1)
+        state = state._replace(
+            drop_level=state.drop_level if left else 0.0,
+            drop_windows=left,
+            dropping=False,
+            refusing=state.refusing + 1 if window.refused else 0,
+        )
         if not window.samples:
-            return self._result(*state[:7], window, "no answer")
-        if base == 0.0:
-            base = response
-        reason = "steady"
-        # what a trial shows
-        if trial_n and (n <= 0.75 * trial_n or n >= 1.33 * trial_n):
-            elasticity = log(trial_r / response) / log(trial_n / n)
-            low_r = min(response, trial_r) if elasticity > 0 else response
-            if elasticity < 0.5:
-                if n < trial_n:
-                    base = max(base, response)
-                    limit = max(limit, trial_limit)
-                    reason = "slower service"
-                unverified = 0
-                trial_n = 0.0
-            else:
-                if elasticity > 0.8:
-                    base = min(base, 0.9 * low_r)
-                trial_n = 0.0
-                unverified = 0
-        # the base follows
-        if response < base:
-            base += 0.3 * (response - base)
-        elif not full:
-            base += min(0.05, dt / (30 * _SECOND)) * (response - base)
-        ratio = response / base
-        if reason == "slower service":
-            pass
-        elif not full:
-            if ratio > self.tolerance:
-                limit = max(min(limit, 1.5 * window.in_flight), limit * 0.7)
-            elif window.in_flight > 0.8 * limit and ratio < 1.2:
-                limit *= 1.1
-        elif ratio > self.tolerance:
-            if not trial_n:
-                trial_n, trial_r, trial_limit = n, response, limit
-            limit *= max(0.6, self.tolerance / ratio)
-            reason = "queueing"
-        elif window.strained:
-            reason = "strained"
-        else:
-            unverified += 1
-            if window.refused and unverified >= self.verify_every and ratio > 1.2:
-                trial_n, trial_r, trial_limit = n, response, limit
-                limit *= 0.6
-                reason = "verify"
-                unverified = 0
-            else:
-                if trial_limit and limit < trial_limit and ratio < 1.2:
-                    pass
-                if not trial_n:
-                    trial_n, trial_r, trial_limit = n, response, limit
-                limit *= 1.0 + 0.5 * (min(1.5, self.tolerance / ratio) - 1.0)
-                if ratio < 1.1:
-                    limit = max(limit, min(limit * 1.2, limit + 1))
-                reason = "used"
-        return self._result(limit, base, response, trial_n, trial_r, trial_limit, unverified, window, reason)
+            return self._set(state, state.limit, "no answer")
+        state = _with_base(state, window)
+        if state.trial:
+            state, limit, reason = self._judge(state, state.trial, window)
+            if reason:
+                return self._set(state, limit, reason)
+        if window.refused or window.in_flight >= int(state.limit):
+            return self._when_full(state, window)
+        return self._when_not_full(state, window)
 
-    def _result(
-        self,
-        limit: float,
-        base: float,
-        response: float,
-        trial_n: float,
-        trial_r: float,
-        trial_limit: float,
-        unverified: int,
-        window: Window,
-        reason: str,
-    ) -> Update[ConcurrencyState]:
+    def _after_drops(self, state: ConcurrencyState, window: Window, share: float) -> Update[ConcurrencyState]:
+        state = state._replace(
+            response_ns=window.typical_ns or state.response_ns,
+            trial=None,
+            drop_level=state.drop_level if state.dropping else float(window.in_flight),
+            drop_windows=_DROP_WINDOWS,
+            dropping=True,
+        )
+        used = max(1.0, min(state.limit, float(window.in_flight)))
+        return self._set(state, used * max(0.5, 1.0 - share), "dropped")
+
+    def _when_not_full(self, state: ConcurrencyState, window: Window) -> Update[ConcurrencyState]:
+        limit, slower = state.limit, _surely_slower(state, window)
+        if slower > self.tolerance:
+            # Queueing below the limit: the limit follows down, but refuses nobody who is there now.
+            wanted = max(self._target(state, window), 1.2 * window.in_flight, 0.7 * limit)
+            return self._set(state, min(limit, wanted), "slow, not full")
+        if window.in_flight > 0.8 * limit and slower < 1.05 and not window.strained:
+            return self._grow(state, 1.1 * limit, "nearly full")
+        return self._set(state, limit, "not full")
+
+    def _when_full(self, state: ConcurrencyState, window: Window) -> Update[ConcurrencyState]:
+        limit, response_ns = state.limit, window.typical_ns
+        ratio, slower = response_ns / state.base_ns, _surely_slower(state, window)
+        target = self._target(state, window)
+        if slower > self.tolerance:
+            limit = min(limit, float(window.in_flight))
+            state = _with_trial(state, limit, window)
+            part = 1.0 if ratio > 1.3 * self.tolerance else 0.5
+            return self._set(state, max(_CUT * limit, limit + part * min(0.0, target - limit)), "queueing")
+        if window.strained:
+            return self._set(state, 0.9 * limit if slower > 1.05 else limit, "strained")
+        state = state._replace(
+            unverified=state.unverified + 1, verified_limit=max(state.verified_limit, limit)
+        )
+        demand = window.refused / (window.refused + window.samples)
+        overloaded = state.refusing >= _REFUSING_WINDOWS and demand > 0.05
+        if overloaded and ratio > _QUEUE and not state.trial:
+            if not state.proven:
+                return self._set(_with_trial(state, limit, window), _CUT * limit, "explore")
+            if state.unverified >= self.verify_windows or limit < 0.75 * state.verified_limit:
+                state = state._replace(unverified=0, verified_limit=limit)
+                return self._set(_with_trial(state, limit, window), _VERIFY_CUT * limit, "verify")
+        if slower > 1.05:
+            return self._grow(state, limit + 0.5 * (target - limit), "short queue")
+        growth = 1.1 + 0.4 * min(1.0, 2.0 * demand)
+        return self._grow(_with_trial(state, limit, window), max(limit + 1.0, growth * limit), "no queue")
+
+    def _target(self, state: ConcurrencyState, window: Window) -> float:
+        """Returns the number of calls in flight at which each would take `tolerance` times the base."""
+        target = _in_flight(window) * self.tolerance * state.base_ns / window.typical_ns
+        calm = state.relation is not None and exp(state.relation.response) < _CALM * state.base_ns
+        return target * self.burst if calm else target
+
+    def _judge(
+        self, state: ConcurrencyState, trial: Trial, window: Window
+    ) -> tuple[ConcurrencyState, float, str]:
+        """Concludes from a trial, if it moved the calls in flight. The reason is empty if the limit stays open."""
+        limit, response_ns, in_flight = state.limit, window.typical_ns, _in_flight(window)
+        moved = log(in_flight / trial.in_flight)
+        if abs(moved) < _MOVED:
+            falling = limit < trial.limit and response_ns > self.tolerance * state.base_ns
+            kept = falling or trial.windows + 1 < _TRIAL_WINDOWS
+            return state._replace(trial=trial._replace(windows=trial.windows + 1) if kept else None), limit, ""
+        followed = log(response_ns / trial.response_ns) / moved
+        done, again = state._replace(trial=None), state._replace(trial=Trial(limit, in_flight, response_ns))
+        if moved > 0:
+            if followed < _PROPORTIONAL:
+                base_ns = min(state.base_ns, trial.response_ns)
+                return done._replace(proven=True, base_ns=base_ns), limit, ""
+            return (done, limit, "") if state.proven else (again, _CUT * limit, "explore")
+        if followed < _CHANGED:
+            return again, limit, "changed"
+        back = trial.in_flight * self.tolerance / trial.response_ns  # times the base: the limit as of the trial
+        if followed < _PROPORTIONAL:
+            reason = "slower service" if response_ns > 1.1 * state.base_ns else "verified"
+            done = done._replace(proven=True, base_ns=response_ns, unverified=0)
+            return done, max(limit, back * response_ns), reason
+        base_ns = min(state.base_ns, response_ns)
+        if not state.proven:
+            return again._replace(base_ns=base_ns), _CUT * limit, "explore"
+        if response_ns < _QUEUE * base_ns:
+            return done._replace(base_ns=base_ns), max(limit, back * base_ns), "verified"
+        return done, limit, ""
+
+    def _grow(self, state: ConcurrencyState, limit: float, reason: str) -> Update[ConcurrencyState]:
+        """Sets a limit that may be higher, but not as high as where calls were dropped."""
+        if state.drop_level and limit >= state.drop_level:
+            return self._set(state, max(min(state.limit, limit), state.drop_level - 0.01), "below drops")
+        return self._set(state, limit, reason)
+
+    def _set(self, state: ConcurrencyState, limit: float, reason: str) -> Update[ConcurrencyState]:
         limit = max(float(self.floor), min(float(self.ceiling), limit))
-        state = ConcurrencyState(limit, base, response, trial_n, trial_r, trial_limit, unverified, window.now_ns)
-        return int(limit), state, reason
+        return int(limit), state._replace(limit=limit), reason
+
+
+def _in_flight(window: Window) -> float:
+    return max(1.0, window.mean_in_flight)
+
+
+def _surely_slower(state: ConcurrencyState, window: Window) -> float:
+    """Returns how many times slower than the base the window's calls were, at the least."""
+    return window.typical_ns / state.base_ns * exp(-_SURE * window.spread)
+
+
+def _with_trial(state: ConcurrencyState, limit: float, window: Window) -> ConcurrencyState:
+    """Returns the state with a trial from this window on, unless one is under way."""
+    if state.trial:
+        return state
+    return state._replace(trial=Trial(limit, _in_flight(window), window.typical_ns))
+
+
+def _with_base(state: ConcurrencyState, window: Window) -> ConcurrencyState:
+    """Returns the state with what a window tells of the base, without a trial."""
+    base_ns, proven, response_ns = state.base_ns, state.proven, window.typical_ns
+    point = log(_in_flight(window)), log(response_ns)
+    relation = state.relation.with_window(*point) if state.relation else Relation(*point)
+    noise = exp(_SURE * window.spread)
+    roomy = window.in_flight < 0.5 * state.limit
+    if base_ns == 0.0:
+        base_ns = response_ns
+    elif window.mean_in_flight <= 1.0 and window.in_flight <= 2:  # alone: there is no queue
+        base_ns, proven = base_ns + 0.5 * (response_ns - base_ns), True
+    elif response_ns * noise < base_ns:
+        proven = proven and response_ns > 0.8 * base_ns
+        base_ns += 0.5 * (response_ns - base_ns)
+    elif response_ns < base_ns or (roomy and response_ns < base_ns * noise):
+        base_ns += 0.1 * (response_ns - base_ns)
+    elif relation.flat:
+        base_ns += 0.2 * max(0.0, min(response_ns, exp(relation.response)) - base_ns)
+    elif roomy:
+        base_ns += 0.02 * (response_ns - base_ns)
+    state = state._replace(base_ns=base_ns, proven=proven, response_ns=response_ns, relation=relation)
+    if response_ns < _NO_QUEUE * base_ns:
+        state = state._replace(unverified=0, verified_limit=state.limit)
+    return state

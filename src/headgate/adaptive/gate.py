@@ -9,7 +9,7 @@ whenever they are reported, because they may come late.
 
 from __future__ import annotations
 
-from math import exp, log
+from math import exp, log, sqrt
 from typing import Any, Final
 
 from headgate.adaptive.window import Algorithm, Window
@@ -29,40 +29,41 @@ class ConcurrencyGate:
         self.in_flight = 0
         self.reason = "start"
         self.strained = False
-        self._began_ns = now_ns
         self._reset(now_ns)
 
     def _reset(self, now_ns: float) -> None:
         self._window_ns, self._window_samples = self.algorithm.window_of(self.state)
-        self._opened_ns = self._changed_ns = now_ns
-        self._area = self._sum_ns = self._log_sum = 0.0
-        self._peak, self._samples, self._dropped, self._refused = self.in_flight, 0, 0, 0
+        self._opened_ns = now_ns
+        self._sum_ns = self._log_sum = self._log_squares = 0.0
+        self._met = self._samples = self._dropped = self._refused = 0
+        self._peak = self.in_flight
 
-    def try_enter(self, now_ns: float) -> bool:
-        """Returns whether one more call may begin, and counts it."""
+    def try_enter(self) -> int:
+        """Counts one more call, and returns how many are in flight with it; 0 if it must not begin."""
         in_flight = self.in_flight
         if in_flight >= self.limit:
             self._refused += 1
-            return False
-        self._area += in_flight * (now_ns - self._changed_ns)
-        self._changed_ns = now_ns
+            return 0
         self.in_flight = in_flight = in_flight + 1
         if in_flight > self._peak:
             self._peak = in_flight
-        return True
+        return in_flight
 
-    def leave(self, started_ns: float, now_ns: float, outcome: int) -> None:
-        """Counts a call that ended, and updates the limit if a window is complete."""
+    def wait(self) -> None:
+        """Notes that a call would begin if the limit were higher, though nobody refuses it."""
+        self._refused += 1
+
+    def leave(self, entered: int, started_ns: float, now_ns: float, outcome: int) -> None:
+        """Counts a call that ended, and updates the limit if a window is complete. `entered` is what try_enter
+        returned."""
         in_flight = self.in_flight
-        self._area += in_flight * (now_ns - self._changed_ns)
-        self._changed_ns = now_ns
         self.in_flight = in_flight - 1
         if outcome == IGNORED:
             return
         if not self._window_samples:
             dropped = int(outcome == DROPPED)
             response_ns = max(1.0, now_ns - started_ns)
-            window = Window(now_ns, response_ns, in_flight, dropped, 1 - dropped, typical_ns=response_ns)
+            window = Window(now_ns, response_ns, entered, dropped, 1 - dropped, typical_ns=response_ns)
             self._apply(window)
             return
         if outcome == DROPPED:
@@ -70,25 +71,31 @@ class ConcurrencyGate:
         elif started_ns >= self._opened_ns:
             response_ns = max(1.0, now_ns - started_ns)
             self._samples += 1
+            self._met += entered + in_flight
             self._sum_ns += response_ns
-            self._log_sum += log(response_ns)
+            logarithm = log(response_ns)
+            self._log_sum += logarithm
+            self._log_squares += logarithm * logarithm
         enough = self._samples + self._dropped >= self._window_samples
         if enough and now_ns - self._opened_ns >= self._window_ns:
             self._apply(self._window(now_ns))
             self._reset(now_ns)
 
     def _window(self, now_ns: float) -> Window:
-        samples, length_ns = self._samples, now_ns - self._opened_ns
+        samples = self._samples
+        mean = self._log_sum / samples if samples else 0.0
+        variance = max(0.0, self._log_squares / samples - mean * mean) if samples else 0.0
         return Window(
             now_ns,
             self._sum_ns / samples if samples else 0.0,
             self._peak,
             self._dropped,
             samples,
-            self._area / length_ns if length_ns > 0 else float(self.in_flight),
+            self._met / (2 * samples) if samples else 0.0,
             self._refused,
             self.strained,
-            exp(self._log_sum / samples) if samples else 0.0,
+            exp(mean) if samples else 0.0,
+            sqrt(variance / samples) if samples else 0.0,
         )
 
     def _apply(self, window: Window) -> None:

@@ -18,10 +18,11 @@ class Window(NamedTuple):
     in_flight        the most calls that were in flight at once
     dropped          calls that timed out, or were turned away by the service
     samples          calls that succeeded
-    mean_in_flight   calls in flight, on average over the window's time
-    refused          calls that the limiter refused
+    mean_in_flight   calls in flight when one of them began or ended, itself included, on average
+    refused          calls that the limiter refused, or that wait for it
     strained         whether a guard (event-loop lag, CPU) is above its threshold
     typical_ns       the geometric mean of the response times, which one very slow call hardly moves
+    spread           the standard error of typical_ns, as a part of it: 0.05 if it is good to 5 %
     """
 
     now_ns: float
@@ -33,6 +34,7 @@ class Window(NamedTuple):
     refused: int = 0
     strained: bool = False
     typical_ns: float = 0.0
+    spread: float = 0.0
 
 
 # The whole number to enforce, what to pass to the next update, and why, in a word or two.

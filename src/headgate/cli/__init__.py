@@ -8,6 +8,7 @@
     headgate serve                the check service: gateways ask over HTTP, and Envoy over gRPC
     headgate nginx                nginx as a gateway: a configuration, and whether nginx accepts it
     headgate lua                  the scripts that run inside Redis and Valkey, and the Lua for nginx
+    headgate simulate             compare limiters, also adaptive ones, on a simulated server
     headgate demo                 watch a flash sale: the same calls at seven gates
     headgate completion           completes commands and options in a shell
 
@@ -31,6 +32,8 @@ Modules:
     serve              headgate serve
     nginx              headgate nginx
     lua                headgate lua
+    simulate           headgate simulate
+    simulation_case    reads its cases
     demo               headgate demo
     flash_sale         simulates the flash sale of the demo
     demo_chart         draws it
@@ -53,7 +56,7 @@ import sys
 from collections.abc import Sequence
 
 import headgate
-from headgate.cli import completion, demo, keys, limit, lua, nginx, overrides, rules, serve, take
+from headgate.cli import completion, demo, keys, limit, lua, nginx, overrides, rules, serve, simulate, take
 from headgate.cli.output import ENGINE_UNAVAILABLE, INTERRUPTED, INVALID, Output
 from headgate.cli.parser import Parser
 from headgate.errors import CorruptState, EngineUnavailable, HeadgateError, InvalidRulebook
@@ -99,7 +102,7 @@ def tree() -> Parser:
     parser.add_argument("--version", action="version", version=f"headgate {headgate.__version__}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for module in (limit, take, keys, overrides, rules, serve, nginx, lua, demo):
+    for module in (limit, take, keys, overrides, rules, serve, nginx, lua, simulate, demo):
         module.add(commands)
     completion.add(commands, tree)
     return parser

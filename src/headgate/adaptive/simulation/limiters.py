@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 from math import inf
+from random import Random
 from typing import Any
 
 from headgate.adaptive.aimd import Aimd
 from headgate.adaptive.concurrency import AdaptiveConcurrency
-from headgate.adaptive.gate import DROPPED, IGNORED, ConcurrencyGate
+from headgate.adaptive.gate import DROPPED, ConcurrencyGate
 from headgate.adaptive.gradient2 import Gradient2
-from headgate.adaptive.simulation.case import LimiterSettings
+from headgate.adaptive.priority import PriorityGate
+from headgate.adaptive.simulation.case import ClosedLoad, LimiterSettings, SimulationCase
 from headgate.adaptive.vegas import Vegas
 from headgate.algorithms import token_bucket
 from headgate.algorithms.token_bucket import TokenBucket
@@ -26,6 +28,7 @@ class Answer(Enum):
 
 
 ADMITTED, REFUSED, QUEUED = Answer
+DEFAULT_QUEUE = 0.1  # seconds that calls may wait if they are not of the least important class
 
 
 class SimulatedLimiter:
@@ -125,15 +128,47 @@ class AdaptiveBulkhead(SimulatedLimiter):
         self.limit = self.gate.limit
 
     def has_room(self) -> bool:
-        return self.gate.in_flight < self.gate.limit
+        if self.gate.in_flight < self.gate.limit:
+            return True
+        self.gate.wait()
+        return False
 
     def enter(self, now_ns: float, call: Any) -> Answer:
-        return ADMITTED if self.gate.try_enter(now_ns) else REFUSED
+        call.entered = self.gate.try_enter()
+        return ADMITTED if call.entered else REFUSED
 
     def leave(self, now_ns: float, call: Any, outcome: int) -> Sequence[Any]:
-        self.gate.leave(call.started_ns, now_ns, outcome)
+        self.gate.leave(call.entered, call.started_ns, now_ns, outcome)
         self.limit = self.gate.limit
         return ()
+
+
+class PrioritizedBulkhead(SimulatedLimiter):
+    """The same for calls of several priorities: the least important are refused first."""
+
+    def __init__(self, algorithm: Any, classes: int, seed: int, max_wait: float) -> None:
+        random = Random(seed * 104_729 + 2)
+        self._gate = PriorityGate(algorithm, 0.0, classes, max_wait_ns=max_wait * 1e9, random=random)
+        self.limit = self._gate.gate.limit
+
+    def enter(self, now_ns: float, call: Any) -> Answer:
+        call.entered = self._gate.enter(now_ns, call, call.priority)
+        self.expires_ns = self._gate.expires_ns
+        return QUEUED if call.entered < 0 else ADMITTED if call.entered else REFUSED
+
+    def leave(self, now_ns: float, call: Any, outcome: int) -> Sequence[Any]:
+        admitted = []
+        for waiting, entered in self._gate.leave(call.entered, call.started_ns, now_ns, outcome):
+            waiting.entered = entered
+            admitted.append(waiting)
+        self.limit = self._gate.gate.limit
+        self.expires_ns = self._gate.expires_ns
+        return admitted
+
+    def expire(self, now_ns: float) -> Sequence[Any]:
+        expired = self._gate.expire(now_ns)
+        self.expires_ns = self._gate.expires_ns
+        return expired
 
 
 ALGORITHMS: dict[str, Any] = {
@@ -144,9 +179,10 @@ ALGORITHMS: dict[str, Any] = {
 }
 
 
-def open_limiter(settings: LimiterSettings, seed: int) -> SimulatedLimiter:
-    """Returns a limiter that nobody has called yet."""
-    options = settings.options
+def open_limiter(settings: LimiterSettings, case: SimulationCase, seed: int) -> SimulatedLimiter:
+    """Returns a limiter that nobody has called yet. A client that waits for its limit starts at 1: it refuses
+    nobody meanwhile."""
+    options = dict(settings.options)
     match settings.kind:
         case "none":
             return SimulatedLimiter()
@@ -156,7 +192,12 @@ def open_limiter(settings: LimiterSettings, seed: int) -> SimulatedLimiter:
             return FixedRate(options["limit"])
         case "breaker":
             return CircuitBreaker()
-    return AdaptiveBulkhead(ALGORITHMS[settings.kind](**options))
-
-
-__all__ = ["ADMITTED", "ALGORITHMS", "IGNORED", "QUEUED", "REFUSED", "SimulatedLimiter", "open_limiter"]
+    client = isinstance(case.load, ClosedLoad)
+    if client and settings.kind == "adaptive":
+        options.setdefault("initial", max(1, options.get("floor", 1)))
+    max_wait = options.pop("queue", DEFAULT_QUEUE) if settings.kind == "adaptive" else 0.0
+    algorithm = ALGORITHMS[settings.kind](**options)
+    classes = 1 if isinstance(case.load, ClosedLoad) else max(len(stage.priorities) for stage in case.load)
+    if settings.kind == "adaptive" and classes > 1:
+        return PrioritizedBulkhead(algorithm, classes, seed, max_wait)
+    return AdaptiveBulkhead(algorithm)

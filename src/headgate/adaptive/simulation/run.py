@@ -13,8 +13,8 @@ from random import Random
 from typing import NamedTuple
 
 from headgate.adaptive.gate import DROPPED, SUCCESS
-from headgate.adaptive.simulation.case import ClosedLoad, SimulationCase, Stage, ThreadsSettings
-from headgate.adaptive.simulation.limiters import ADMITTED, REFUSED, SimulatedLimiter
+from headgate.adaptive.simulation.case import ClosedLoad, LimiterSettings, SimulationCase, Stage, ThreadsSettings
+from headgate.adaptive.simulation.limiters import ADMITTED, REFUSED, SimulatedLimiter, open_limiter
 from headgate.adaptive.simulation.measures import StageMeasures
 from headgate.adaptive.simulation.servers import (
     CONTINUOUS_SLICES,
@@ -31,7 +31,7 @@ _NS = 1e9
 class SimulatedCall:
     """One call, from its arrival to its end."""
 
-    __slots__ = ("arrived_ns", "ended", "measures", "priority", "started_ns", "work_ns")
+    __slots__ = ("arrived_ns", "ended", "entered", "measures", "priority", "started_ns", "work_ns")
 
     def __init__(self, arrived_ns: float, work_ns: float, priority: int, measures: StageMeasures | None) -> None:
         self.arrived_ns = self.started_ns = arrived_ns
@@ -39,6 +39,7 @@ class SimulatedCall:
         self.priority = priority
         self.measures = measures  # None while the stage settles
         self.ended = False
+        self.entered = 0
 
 
 class Sample(NamedTuple):
@@ -85,13 +86,14 @@ class Simulation:
     """One limiter, one seed. `run` measures every stage; a closed load is one stage."""
 
     def __init__(
-        self, case: SimulationCase, limiter: SimulatedLimiter, seed: int, sample_every: float | None = None
+        self, case: SimulationCase, settings: LimiterSettings, seed: int, sample_every: float | None = None
     ) -> None:
-        self._case, self._limiter, self._seed = case, limiter, seed
+        self._case, self._seed = case, seed
+        self._limiter: SimulatedLimiter = open_limiter(settings, case, seed)
         self._server = open_server(case, seed)
         self._timeout_ns = inf if case.timeout is None else case.timeout * _NS
         self._timeouts: deque[SimulatedCall] = deque()
-        self._sample_ns = inf if sample_every is None else sample_every * _NS
+        self._sample_every_ns = self._sample_ns = inf if sample_every is None else sample_every * _NS
         self.samples: list[Sample] = []
         self.now_ns = 0.0
 
@@ -108,8 +110,7 @@ class Simulation:
             ends_ns = began_ns + stage.duration * _NS
             measures.append(StageMeasures(min(began_ns + settle_ns, ends_ns), ends_ns, 2 * stage.work * _NS))
             began_ns = ends_ns
-        self._current = iter(measures)
-        self._enter_stage(next(self._current))
+        self._measures = measures[0]
         current_stage = -1
         for now_ns, index, priority in arrivals(stages, self._seed):
             while index != current_stage:
@@ -129,12 +130,9 @@ class Simulation:
     def _begin_stage(self, stage: Stage, measures: StageMeasures) -> None:
         began_ns = measures.until_ns - stage.duration * _NS
         self._advance(began_ns)
-        self._enter_stage(measures)
+        self._measures = measures
         if stage.threads is not None:
             self._server.set_threads(self.now_ns, stage.threads)
-
-    def _enter_stage(self, measures: StageMeasures) -> None:
-        self._measures = measures
 
     def _run_closed(self, load: ClosedLoad) -> StageMeasures:
         delay = 0.0 if isinstance(self._case.server, ThreadsSettings) else self._case.server["delay"]
@@ -230,9 +228,9 @@ class Simulation:
     def _pass_time(self, now_ns: float) -> None:
         limit = self._limiter.limit
         self._measures.pass_time(self.now_ns, now_ns, self._server.in_flight, limit)
-        while self._sample_ns <= now_ns and self._sample_ns != inf:
+        while self._sample_ns <= now_ns:
             self.samples.append(Sample(self._sample_ns / _NS, limit, self._server.in_flight))
-            self._sample_ns += (self.samples[0].at) * _NS
+            self._sample_ns += self._sample_every_ns
         self.now_ns = now_ns
 
     def _drain(self) -> None:

@@ -1,0 +1,87 @@
+"""headgate simulate: compares limiters on a simulated server, in virtual time."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from headgate.cli.output import Output
+from headgate.cli.parser import Commands, command, whole_number
+from headgate.cli.table import Table
+from headgate.extras import require
+
+_COLUMNS = (
+    ("offered", "offered", 1),
+    ("accepted", "accepted", 1),
+    ("refused", "refused", 1),
+    ("timed out", "timed_out", 1),
+    ("goodput/s", "goodput", 1),
+    ("p50 ms", "p50", 1000),
+    ("p90 ms", "p90", 1000),
+    ("p99 ms", "p99", 1000),
+    ("in flight", "mean_in_flight", 1),
+    ("max", "max_in_flight", 1),
+    ("limit min", "min_limit", 1),
+    ("mean", "mean_limit", 1),
+    ("max ", "max_limit", 1),
+)
+
+
+def add(commands: Commands) -> None:
+    parser = command(
+        commands,
+        "simulate",
+        run,
+        "how limiters behave on a simulated server",
+        "headgate simulate --case staged.yaml",
+        "headgate simulate --case staged.yaml --json",
+        more="Time is virtual: minutes of load take seconds. The same case gives the same numbers, on any machine.",
+    )
+    parser.add_argument(
+        "--case", required=True, metavar="FILE", help="YAML: a server, a load, and the limiters to compare"
+    )
+    parser.add_argument(
+        "--workers",
+        type=whole_number(1),
+        metavar="N",
+        default=None,
+        help="processes that share the work (as many as there are processors, unless given)",
+    )
+
+
+def run(args: argparse.Namespace) -> Output:
+    require("A case to simulate", "yaml", "yaml")
+    from headgate.adaptive.simulation.compare import compare, document
+    from headgate.cli.simulation_case import read_case
+
+    case = read_case(Path(args.case))
+    result = document(case, compare(case, args.workers or os.cpu_count() or 1))
+    rows = [
+        [entry["limiter"], str(stage["stage"]), *(_cell(stage[key], scale) for _, key, scale in _COLUMNS)]
+        for entry in result["limiters"]
+        for stage in entry["stages"]
+    ]
+    titles = ["limiter", "stage", *(title for title, _, _ in _COLUMNS)]
+    seeds = f"{len(case.seeds)} seed{'' if len(case.seeds) == 1 else 's'}"
+    return Output(result, [f"{case.name}, {seeds}", Table(titles, rows, titles[1:]), *_priority_lines(result)])
+
+
+def _cell(value: Any, scale: int) -> str | int | None:
+    if value is None or isinstance(value, int):
+        return value
+    value *= scale
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _priority_lines(result: dict[str, Any]) -> list[str | Table]:
+    """Returns a table of the classes, where a case has several."""
+    rows = [
+        [entry["limiter"], str(stage["stage"]), name, counts["offered"], counts["refused"], counts["succeeded"]]
+        for entry in result["limiters"]
+        for stage in entry["stages"]
+        for name, counts in stage.get("priorities", {}).items()
+    ]
+    titles = ("limiter", "stage", "priority", "offered", "refused", "succeeded")
+    return ["", Table(titles, rows, titles[3:])] if rows else []
