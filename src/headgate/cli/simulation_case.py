@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.adaptive.simulation.case import (
+    NO_PRIORITIES,
     ClosedLoad,
     LimiterSettings,
     SimulationCase,
@@ -89,15 +90,18 @@ def _case(root: Node, name: str) -> SimulationCase:
         "timeout": _seconds,
         "settle": _seconds,
         "arrivals": lambda node, field: fields.word(node, field, _ARRIVALS),
-        "load": lambda node, _: node,
+        "load": _load,
         "closed": _closed,
         "limiters": _limiters,
     }
     values = read_entries(table, readers)
-    load = _load(table, values)
+    if ("load" in values) == ("closed" in values):
+        raise Fault(table.place, "A case has either a load or a closed one.", "Write load: with a list of stages.")
     server = values["server"]
-    if not isinstance(server, ThreadsSettings) and isinstance(load, tuple) and any(each.threads for each in load):
-        raise Fault(table.place, "A server with a delay has no threads to change.", "Leave threads out of the load.")
+    load = values["closed"] if "closed" in values else values["load"]
+    if not isinstance(load, ClosedLoad):
+        even = values.get("arrivals") == "even"
+        load = tuple(read_all(lambda stage: _complete(stage[0], stage[1], server, even), load))
     return SimulationCase(
         name=values.get("name", name),
         seeds=values.get("seeds", (1, 2, 3, 4, 5)),
@@ -109,30 +113,18 @@ def _case(root: Node, name: str) -> SimulationCase:
     )
 
 
-def _load(table: Table, values: Mapping[str, Any]) -> tuple[Stage, ...] | ClosedLoad:
-    """Reads the stages, or the closed load, wherever it is written."""
-    node: Node | None = values.get("load")
-    closed: ClosedLoad | None = values.get("closed")
+def _load(node: Node, field: str) -> ClosedLoad | list[tuple[Node, dict[str, Any]]]:
+    """Reads the values of each stage; a closed load may be written in place of the stages."""
     if isinstance(node, Table) and "closed" in node.entries:
-        nested = fields.table(node, "load", ("closed",))
-        return _closed(nested.entries["closed"][1], "closed")
-    if (node is None) == (closed is None):
-        raise Fault(table.place, "A case has either a load or a closed one.", "Write load: with a list of stages.")
-    if closed is not None:
-        return closed
-    assert node is not None
+        return _closed(fields.table(node, field, ("closed",)).entries["closed"][1], "closed")
     if not isinstance(node, Items) or not node.nodes:
-        raise Fault(node.place, f"load is a list of stages, not {describe_node(node)}.", "Begin each with a dash.")
-    server = values["server"]
-    default_work = None if isinstance(server, ThreadsSettings) else server["delay"]
-    even = values.get("arrivals") == "even"
-    return tuple(read_all(lambda stage: _stage(stage, default_work, even), node.nodes))
+        raise Fault(node.place, f"{field} is a list of stages, not {describe_node(node)}.", "Begin each with a dash.")
+    return list(zip(node.nodes, read_all(_stage, node.nodes), strict=True))
 
 
-def _stage(node: Node, default_work: float | None, even: bool) -> Stage:
-    required = ("for", "rate") if default_work is not None else ("for", "rate", "work")
-    table = fields.table(node, "A stage", _STAGE_FIELDS, required)
-    values = read_entries(
+def _stage(node: Node) -> dict[str, Any]:
+    table = fields.table(node, "A stage", _STAGE_FIELDS, ("for", "rate"))
+    return read_entries(
         table,
         {
             "for": _seconds,
@@ -143,18 +135,26 @@ def _stage(node: Node, default_work: float | None, even: bool) -> Stage:
             "threads": lambda inner, field: fields.whole_number(inner, field, 1, 10_000),
         },
     )
-    stage = Stage(
+
+
+def _complete(
+    node: Node, values: dict[str, Any], server: ThreadsSettings | Mapping[str, float], even: bool
+) -> Stage:
+    """Returns a stage with what it has of the server and of the whole case."""
+    if not isinstance(server, ThreadsSettings):
+        values.setdefault("work", server["delay"])
+        if "threads" in values:
+            raise Fault(node.place, "A server with a delay has no threads to change.", "Leave threads out.")
+    if "work" not in values:
+        raise Fault(node.place, "A stage lacks the field work.", "Write the time that one call takes: work: 50ms")
+    return Stage(
         duration=values["for"],
         rate=values["rate"],
-        work=values.get("work", default_work),
+        work=values["work"],
         even=values["arrivals"] == "even" if "arrivals" in values else even,
+        priorities=values.get("priorities", NO_PRIORITIES),
         threads=values.get("threads"),
     )
-    return stage if "priorities" not in values else _with_priorities(stage, values["priorities"])
-
-
-def _with_priorities(stage: Stage, priorities: Mapping[str, float]) -> Stage:
-    return Stage(stage.duration, stage.rate, stage.work, stage.even, priorities, stage.threads)
 
 
 def _priorities(node: Node, field: str) -> dict[str, float]:
@@ -277,7 +277,7 @@ def _rate(node: Node, field: str) -> float:
     limit = at_node(node, parse, fields.text(node, field))
     if not isinstance(limit, TokenBucket):
         raise Fault(node.place, f"{field} is a number of calls per second, not {describe_node(node)}.")
-    return limit.amount / limit.per
+    return limit.amount * SECOND / limit.period_us
 
 
 def _calls(case: SimulationCase) -> float:
