@@ -53,14 +53,16 @@ _NO_QUEUE = 1.08  # times the base: a window this fast confirms the base
 _QUEUE = 1.15  # times the base: a queue that a trial can show
 _CALM = 1.15  # times the base, over the last windows: bursts may be longer
 
-_MOVED = log(1.33)  # a trial moved the calls in flight by at least a third
+_MOVED_UP, _MOVED_DOWN = log(1.33), -log(1.45)  # a trial moved the calls in flight by enough to conclude
 _PROPORTIONAL = 0.5  # R followed by at least half: there was a queue
 _CHANGED = -0.3  # R rose while calls in flight fell: something else happened
 _TRIAL_WINDOWS = 3  # until a trial that did not move anything is forgotten
 
 _CUT = 0.6  # the least that is left of a limit after one window
-_VERIFY_CUT = 0.55  # to just below the end of the queue: 1 / tolerance, and a little less
-_DROP_SHARE = 0.1  # of the calls of a window: fewer drops are everyday failures
+_VERIFY_CUT = 0.62  # to just below the end of the queue: 1 / tolerance, and a little less
+_FALLEN = 0.7  # of the limit when the base was last confirmed: time to confirm it again
+_DROP_SHARE = 0.1  # of the calls of a window
+_LASTING_DROP_SHARE = 0.04  # of the calls of the last windows: fewer drops are everyday failures
 _DROP_WINDOWS = 30  # for which growth stops below the level at which calls were dropped
 _REFUSING_WINDOWS = 3  # in a row: an overload, and no burst
 _RECENT = 0.15  # weight of a window in moving averages
@@ -112,6 +114,7 @@ class ConcurrencyState(NamedTuple):
     relation         of calls in flight and response times
     drop_level       the calls in flight at which drops began; 0 for none
     drop_windows     windows for which that is remembered
+    drop_share       of the calls of the last windows, since the limit was last cut for drops
     dropping         whether calls were dropped in the last window
     refusing         windows in a row in which calls were refused
     """
@@ -126,6 +129,7 @@ class ConcurrencyState(NamedTuple):
     relation: Relation | None = None
     drop_level: float = 0.0
     drop_windows: int = 0
+    drop_share: float = 0.0
     dropping: bool = False
     refusing: int = 0
 
@@ -171,12 +175,15 @@ class AdaptiveConcurrency:
     def update(self, state: ConcurrencyState, window: Window) -> Update[ConcurrencyState]:
         """Returns the new limit, the new state, and the reason."""
         calls = window.samples + window.dropped
-        if calls and window.dropped >= _DROP_SHARE * calls:
-            return self._after_drops(state, window, window.dropped / calls)
+        share = window.dropped / calls if calls else 0.0
+        lasting_share = state.drop_share + _RECENT * (share - state.drop_share)
+        if share >= _DROP_SHARE or (window.dropped and lasting_share > _LASTING_DROP_SHARE):
+            return self._after_drops(state, window, max(share, _DROP_SHARE))
         left = max(0, state.drop_windows - 1)
         state = state._replace(
             drop_level=state.drop_level if left else 0.0,
             drop_windows=left,
+            drop_share=lasting_share,
             dropping=False,
             refusing=state.refusing + 1 if window.refused else 0,
         )
@@ -197,6 +204,7 @@ class AdaptiveConcurrency:
             trial=None,
             drop_level=state.drop_level if state.dropping else float(window.in_flight),
             drop_windows=_DROP_WINDOWS,
+            drop_share=0.0,
             dropping=True,
         )
         used = max(1.0, min(state.limit, float(window.in_flight)))
@@ -208,7 +216,7 @@ class AdaptiveConcurrency:
             # Queueing below the limit: the limit follows down, but refuses nobody who is there now.
             wanted = max(self._target(state, window), 1.2 * window.in_flight, 0.7 * limit)
             return self._set(state, min(limit, wanted), "slow, not full")
-        if window.in_flight > 0.8 * limit and slower < 1.05 and not window.strained:
+        if window.in_flight > 0.8 * limit and slower <= 1.05 and not window.strained and not window.dropped:
             return self._grow(state, 1.1 * limit, "nearly full")
         return self._set(state, limit, "not full")
 
@@ -223,6 +231,8 @@ class AdaptiveConcurrency:
             return self._set(state, max(_CUT * limit, limit + part * min(0.0, target - limit)), "queueing")
         if window.strained:
             return self._set(state, 0.9 * limit if slower > 1.05 else limit, "strained")
+        if window.dropped:
+            return self._set(state, limit, "few drops")
         state = state._replace(
             unverified=state.unverified + 1, verified_limit=max(state.verified_limit, limit)
         )
@@ -231,13 +241,16 @@ class AdaptiveConcurrency:
         if overloaded and ratio > _QUEUE and not state.trial:
             if not state.proven:
                 return self._set(_with_trial(state, limit, window), _CUT * limit, "explore")
-            if state.unverified >= self.verify_windows or limit < 0.75 * state.verified_limit:
+            if state.unverified >= self.verify_windows or limit < _FALLEN * state.verified_limit:
                 state = state._replace(unverified=0, verified_limit=limit)
                 return self._set(_with_trial(state, limit, window), _VERIFY_CUT * limit, "verify")
         if slower > 1.05:
             return self._grow(state, limit + 0.5 * (target - limit), "short queue")
-        growth = 1.1 + 0.4 * min(1.0, 2.0 * demand)
-        return self._grow(_with_trial(state, limit, window), max(limit + 1.0, growth * limit), "no queue")
+        state = _with_trial(state, limit, window)
+        if ratio > 1.05:  # not surely
+            return self._grow(state, 1.05 * limit, "no queue")
+        grown = min((1.1 + 0.4 * min(1.0, 2.0 * demand)) * limit, 2.7 * _in_flight(window))
+        return self._grow(state, max(limit + 1.0, 1.1 * limit, grown), "no queue")
 
     def _target(self, state: ConcurrencyState, window: Window) -> float:
         """Returns the number of calls in flight at which each would take `tolerance` times the base."""
@@ -251,7 +264,7 @@ class AdaptiveConcurrency:
         """Concludes from a trial, if it moved the calls in flight. The reason is empty if the limit stays open."""
         limit, response_ns, in_flight = state.limit, window.typical_ns, _in_flight(window)
         moved = log(in_flight / trial.in_flight)
-        if abs(moved) < _MOVED:
+        if _MOVED_DOWN < moved < _MOVED_UP:
             falling = limit < trial.limit and response_ns > self.tolerance * state.base_ns
             kept = falling or trial.windows + 1 < _TRIAL_WINDOWS
             return state._replace(trial=trial._replace(windows=trial.windows + 1) if kept else None), limit, ""
@@ -265,7 +278,7 @@ class AdaptiveConcurrency:
         if followed < _CHANGED:
             return again, limit, "changed"
         back = trial.in_flight * self.tolerance / trial.response_ns  # times the base: the limit as of the trial
-        if followed < _PROPORTIONAL:
+        if followed + window.spread / abs(moved) < _PROPORTIONAL:
             reason = "slower service" if response_ns > 1.1 * state.base_ns else "verified"
             done = done._replace(proven=True, base_ns=response_ns, unverified=0)
             return done, max(limit, back * response_ns), reason
