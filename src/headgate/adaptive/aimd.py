@@ -1,11 +1,11 @@
 """AIMD, as in Netflix's concurrency-limits: one more when it is used, a tenth less after a drop.
 
 A call that was dropped, or took longer than the timeout, multiplies the limit by `backoff` and cuts off the
-fraction. Any other call adds 1 if at least half of the limit was in flight. Response times below the timeout do not
-matter: a queue may grow until calls time out.
+fraction. Any other call adds 1 if at least half of the limit was in flight. Response times below the timeout do
+not matter: a queue may grow until calls time out.
 
-Laws (tests/adaptive/test_netflix_laws.py): the limit stays within its bounds; without drops and timeouts it never
-falls; below half of the limit in flight it never rises. Recorded decisions: tests/recorded/netflix.py.
+Laws (tests/adaptive/test_netflix_laws.py): the limit stays within its bounds; without drops and timeouts it
+never falls; below half of the limit in flight it never rises. Recorded decisions: tests/recorded/netflix.py.
 """
 
 from __future__ import annotations

@@ -1,41 +1,41 @@
 """The default algorithm: finds how many calls a service can work on, and lets a short queue form there.
 
 Picture a counter with T clerks. Up to T customers are served at once and each takes the time w. With n > T
-customers in the room each takes w x n/T: the room holds a queue, and more customers only wait longer. So two things
-are to be learned, and neither can be read anywhere: w, here called the base, and T. Once the base is known, a single
-window shows the rest: if n calls in flight took R each, then n x base/R is T wherever there is a queue. The limit is
-set to `tolerance` times that: enough of a queue that no clerk waits for work, short enough that R stays near
-tolerance x base.
+customers in the room each takes w x n/T: the room holds a queue, and more customers only wait longer. So two
+things are to be learned, and neither can be read anywhere: w, here called the base, and T. Once the base is
+known, a single window shows the rest: if n calls in flight took R each, then n x base/R is T wherever there is
+a queue. The limit is set to `tolerance` times that: enough of a queue that no clerk waits for work, short
+enough that R stays near tolerance x base.
 
-The base is the hard part. The least response time ever seen is no base: after a deploy that made the service slower
-it would never be reached again, and the limit would fall to nothing (a death spiral). An average of the last response
-times is none either: in a long overload it learns the queue, and the limit creeps up. So the base is what is
-measured where there is no queue, and a change of the limit is a trial that tells:
+The base is the hard part. The least response time ever seen is no base: after a deploy that made the service
+slower it would never be reached again, and the limit would fall to nothing (a death spiral). An average of the
+last response times is none either: in a long overload it learns the queue, and the limit creeps up. So the base
+is what is measured where there is no queue, and a change of the limit is a trial that tells:
 
     the limit fell, and R fell with it         there was a queue: the base is at most the new R
     the limit fell, and R stayed               there was none: the service has become slower, the base is R
     the limit rose, and R stayed               there is none: the base is R
     calls in flight varied, R did not          there is none: the base moves to R
 
-As long as nothing has proved the base, and calls are being refused, the limit falls until R no longer follows: that
-is a cold start in an overload, and takes a second or two. In an overload that goes on for `verify_windows`, the limit
-falls for one window to where the queue should just end. Nothing is shed that would have been served: the service has
-calls to work on all the time. While nobody is refused the limit never falls below what is in flight, so a healthy
-service is never probed at its callers' expense.
+As long as nothing has proved the base, and calls are being refused, the limit falls until R no longer follows:
+that is a cold start in an overload, and takes a second or two. In an overload that goes on for
+`verify_windows`, the limit falls for one window to where the queue should just end. Nothing is shed that would
+have been served: the service has calls to work on all the time. While nobody is refused the limit never falls
+below what is in flight, so a healthy service is never probed at its callers' expense.
 
-Dropped calls (timed out, or turned away by the service) shrink the limit by their share, whatever R is. The level at
-which that began is remembered for a few seconds, and growth stops just below it.
+Dropped calls (timed out, or turned away by the service) shrink the limit by their share, whatever R is. The
+level at which that began is remembered for a few seconds, and growth stops just below it.
 
-Response times are noisy. A window's R is a geometric mean, which one slow call hardly moves, and it counts as higher
-or lower than the base only by more than two standard errors.
+Response times are noisy. A window's R is a geometric mean, which one slow call hardly moves, and it counts as
+higher or lower than the base only by more than two standard errors.
 
-12 clerks, 150 ms, 100 calls a second (80 are possible): the base is 150 ms and the limit about 19. A deploy makes it
-300 ms: R is 475 ms, the limit falls to 11 (R = 300 ms) and 7 (still 300 ms): the base is 300 ms, and the limit is 18
-again, within two seconds.
+12 clerks, 150 ms, 100 calls a second (80 are possible): the base is 150 ms and the limit about 19. A deploy
+makes it 300 ms: R is 475 ms, the limit falls to 11 (R = 300 ms) and 7 (still 300 ms): the base is 300 ms, and
+the limit is 18 again, within two seconds.
 
-Laws (tests/adaptive/test_concurrency_laws.py): whatever the windows are, the limit stays within floor and ceiling;
-dropped calls never raise it; if nobody was refused and nothing dropped, it is not below what was in flight (or not
-lower than before); the same state and window give the same limit.
+Laws (tests/adaptive/test_concurrency_laws.py): whatever the windows are, the limit stays within floor and
+ceiling; dropped calls never raise it; if nobody was refused and nothing dropped, it is not below what was in
+flight (or not lower than before); the same state and window give the same limit.
 """
 
 from __future__ import annotations
@@ -139,8 +139,11 @@ class AdaptiveConcurrency:
     """The settings of the default algorithm.
 
     `tolerance` is how much longer calls may take than without a queue, `burst` how much more is tolerated for a
-    moment while that is not so on average. A window lasts at least `min_window` seconds and about as long as a call,
-    and ends after about `samples` calls.
+    moment while that is not so on average. A window lasts at least `min_window` seconds and about as long as a
+    call, and ends after about `samples` calls.
+
+    >>> AdaptiveLimiter(AdaptiveConcurrency(floor=4, ceiling=200)).limit
+    20
     """
 
     initial: int = 20
@@ -233,9 +236,7 @@ class AdaptiveConcurrency:
             return self._set(state, 0.9 * limit if slower > 1.05 else limit, "strained")
         if window.dropped:
             return self._set(state, limit, "few drops")
-        state = state._replace(
-            unverified=state.unverified + 1, verified_limit=max(state.verified_limit, limit)
-        )
+        state = state._replace(unverified=state.unverified + 1, verified_limit=max(state.verified_limit, limit))
         demand = window.refused / (window.refused + window.samples)
         overloaded = state.refusing >= _REFUSING_WINDOWS and demand > 0.05
         if overloaded and ratio > _QUEUE and not state.trial:
@@ -258,9 +259,7 @@ class AdaptiveConcurrency:
         calm = state.relation is not None and exp(state.relation.response) < _CALM * state.base_ns
         return target * self.burst if calm else target
 
-    def _judge(
-        self, state: ConcurrencyState, trial: Trial, window: Window
-    ) -> tuple[ConcurrencyState, float, str]:
+    def _judge(self, state: ConcurrencyState, trial: Trial, window: Window) -> tuple[ConcurrencyState, float, str]:
         """Concludes from a trial, if it moved the calls in flight. The reason is empty if the limit stays open."""
         limit, response_ns, in_flight = state.limit, window.typical_ns, _in_flight(window)
         moved = log(in_flight / trial.in_flight)

@@ -1,14 +1,15 @@
 """Counts the calls in flight, enforces the limit, and gathers the windows that the algorithm learns from.
 
-A gate reads no clock and takes no lock: times are passed in, and its caller sees to threads. AdaptiveLimiter and the
-simulator use the same gate, so what is simulated is what runs.
+A gate reads no clock and takes no lock: times are passed in, and its caller sees to threads. AdaptiveLimiter
+and the simulator use the same gate, so what is simulated is what runs.
 
-Only calls that began within a window tell its response time: older ones were slowed by the limit before. Drops count
-whenever they are reported, because they may come late.
+Only calls that began within a window tell its response time: older ones were slowed by the limit before. Drops
+count whenever they are reported, because they may come late.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import exp, log, sqrt
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ class ConcurrencyGate:
         self.limit = algorithm.limit_of(self.state)
         self.in_flight = 0
         self.reason = "start"
-        self.strained = False
+        self.strained: Callable[[], bool] = bool  # returns False: there is no guard
         self._reset(now_ns)
 
     def _reset(self, now_ns: float) -> None:
@@ -93,7 +94,7 @@ class ConcurrencyGate:
             samples,
             self._met / (2 * samples) if samples else 0.0,
             self._refused,
-            self.strained,
+            self.strained(),
             exp(mean) if samples else 0.0,
             sqrt(variance / samples) if samples else 0.0,
         )

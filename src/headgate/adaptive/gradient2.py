@@ -1,14 +1,15 @@
 """Gradient2, as in Netflix's concurrency-limits: compares the current response time with its long average.
 
-The long average covers `long_window` windows. g = tolerance x long / current, between 0.5 and 1, is how far response
-times have risen; the limit moves towards g x L + queue, by `smoothing` of the way. If less than half of the limit is
-in flight, nothing changes. If the long average is more than twice the current time, it is shortened by 5 %.
+The long average covers `long_window` windows. g = tolerance x long / current, between 0.5 and 1, is how far
+response times have risen; the limit moves towards g x L + queue, by `smoothing` of the way. If less than half
+of the limit is in flight, nothing changes. If the long average is more than twice the current time, it is
+shortened by 5 %.
 
-Drops do not matter, and in a mild overload the long average follows the queue that the limit allows, so the limit
-creeps up for as long as the overload lasts: the known flaws of this algorithm.
+Drops do not matter, and in a mild overload the long average follows the queue that the limit allows, so the
+limit creeps up for as long as the overload lasts: the known flaws of this algorithm.
 
-Laws (tests/adaptive/test_netflix_laws.py): the limit stays within its bounds; below half of the limit in flight it
-does not change. Recorded decisions: tests/recorded/netflix.py.
+Laws (tests/adaptive/test_netflix_laws.py): the limit stays within its bounds; below half of the limit in flight
+it does not change. Recorded decisions: tests/recorded/netflix.py.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
 """Refuses the least important calls first, and lets the others wait for a moment.
 
-Two parts work together. The rejection ratio is the share of all calls that has to be refused: it rises while calls
-find no room, and falls otherwise. It becomes a decision by the quantile of recent priorities: of the last 1,000 calls
-the least important ones are refused, as many as the ratio says, at random within a class. So a class is refused as
-a whole only if that is not enough, and no number has to be set for any class.
+Two parts work together. The rejection ratio is the share of all calls that has to be refused: it rises while
+calls find no room, and falls otherwise. It becomes a decision by the quantile of recent priorities: of the last
+1,000 calls the least important ones are refused, as many as the ratio says, at random within a class. So a
+class is refused as a whole only if that is not enough, and no number has to be set for any class.
 
-Calls that are not refused and find the limit reached wait in a short queue, the most important first, for at most
-`max_wait_ns`. Calls of the least important class never wait: by waiting they would only delay each other.
+Calls that are not refused and find the limit reached wait in a short queue, the most important first, for at
+most `max_wait_ns`. Calls of the least important class never wait: by waiting they would only delay each other.
 
-With `fair`, chance within a class is weighted by user: one who makes k times as many calls as the average user is
-refused first. Without users it is blind.
+With `fair`, chance within a class is weighted by user: one who makes k times as many calls as the average user
+is refused first. Without users it is blind.
 
-Laws (tests/adaptive/test_priority.py): never more in flight than the limit; at any ratio a class is refused only if
-all less important classes are refused entirely; nobody waits longer than allowed; memory is bounded.
+Laws (tests/adaptive/test_priority.py): never more in flight than the limit; at any ratio a class is refused
+only if all less important classes are refused entirely; nobody waits longer than allowed; memory is bounded.
 """
 
 from __future__ import annotations
@@ -121,7 +121,9 @@ class PriorityGate:
         self._queues: list[deque[_QueuedCall]] = [deque() for _ in range(classes)]
         self._length = 0
 
-    def enter(self, now_ns: float, token: Any, priority: int = 0, user: object = None) -> int:
+    def enter(
+        self, now_ns: float, token: Any, priority: int = 0, user: object = None, *, may_wait: bool = True
+    ) -> int:
         """Returns how many calls are in flight with this one; 0 if it is refused, QUEUED if it waits."""
         if self.rejection.rejects(now_ns, priority, user):
             if self.gate.in_flight >= self.gate.limit:
@@ -130,7 +132,7 @@ class PriorityGate:
         if not any(self._queues[: priority + 1]) and (entered := self.gate.try_enter()):
             return entered
         self.gate.wait()
-        if self._may_wait(priority):
+        if may_wait and self._may_wait(priority):
             self._queues[priority].append(_QueuedCall(token, now_ns + self._max_wait_ns))
             self._length += 1
             return QUEUED

@@ -1,8 +1,8 @@
 """Guards beside the response time: CPU usage and the lag of the event loop.
 
-Neither is enough alone. A service that waits for a database is overloaded with an idle CPU and a prompt event loop;
-one that compresses images runs at full CPU and is healthy. So a guard that is above its threshold stops the limit
-from growing, and lowers it only if response times show a queue as well.
+Neither is enough alone. A service that waits for a database is overloaded with an idle CPU and a prompt event
+loop; one that compresses images runs at full CPU and is healthy. So a guard that is above its threshold stops
+the limit from growing, and lowers it only if response times show a queue as well.
 
     CpuUsage        of the container (cgroup v2 or v1) if it has a quota, otherwise of the whole machine
     EventLoopLag    by how much timers of an asyncio loop are late

@@ -1,18 +1,18 @@
 """A rate that holds a quantile of response times at a target: calls per second that follow the service.
 
-Where calls cannot be counted in flight (they are queued elsewhere, or the limit is enforced by another process), the
-rate is what can be limited. It moves as TCP moves its window: up by a step while the quantile is well below the
-target, down by a factor as soon as it is above.
+Where calls cannot be counted in flight (they are queued elsewhere, or the limit is enforced by another
+process), the rate is what can be limited. It moves as TCP moves its window: up by a step while the quantile is
+well below the target, down by a factor as soon as it is above.
 
     quantile > target                        rate x backoff; twice that if it is above twice the target
     quantile < target x (1 - hysteresis)     rate + step, if at least 0.8 of the rate was used
     between                                  unchanged: small noise does not move the rate
 
-Dropped calls count as slower than any other. A window has at least `samples` calls and `min_window` seconds, because
-a P99 of 20 calls is the slowest of them. Rates stay within floor and ceiling.
+Dropped calls count as slower than any other. A window has at least `samples` calls and `min_window` seconds,
+because a P99 of 20 calls is the slowest of them. Rates stay within floor and ceiling.
 
-Laws (tests/adaptive/test_target_rate.py): the rate stays within its bounds; it never rises in a window whose quantile
-is above the target, and never falls in one below; unused it does not rise.
+Laws (tests/adaptive/test_target_rate.py): the rate stays within its bounds; it never rises in a window whose
+quantile is above the target, and never falls in one below; unused it does not rise.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ class TargetRate:
         check_number("min_window", self.min_window, 0, above=True)
         check_number("samples", self.samples, 10)
         if self.floor > self.ceiling:
-            raise InvalidRule(f"The floor of {self.floor:g} is above the ceiling of {self.ceiling:g}: exchange them.")
+            raise InvalidRule(
+                f"The floor of {self.floor:g} is above the ceiling of {self.ceiling:g}: exchange them."
+            )
         if self.step is not None:
             check_number("step", self.step, 0, above=True)
         if self.initial is not None and not self.floor <= self.initial <= self.ceiling:
@@ -96,7 +98,10 @@ class TargetRate:
             return rate, state, "no calls"
         measured = self._quantile(window, calls)
         if measured > self.target:
-            rate, reason = rate * (self.backoff**2 if measured > 2 * self.target else self.backoff), "above the target"
+            rate, reason = (
+                rate * (self.backoff**2 if measured > 2 * self.target else self.backoff),
+                "above the target",
+            )
         elif measured >= self.target * (1 - self.hysteresis):
             reason = "at the target"
         elif calls / window.seconds < 0.8 * rate:

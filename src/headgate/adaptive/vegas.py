@@ -1,16 +1,16 @@
 """Vegas, as in Netflix's concurrency-limits: estimates the queue from the response time, and keeps it short.
 
-S is the shortest response time seen, R the current one, L the limit. Of L calls in flight, L x (1 - S/R) are then
-waiting. That queue is held between `alpha` and `beta`: below, the limit grows by log10 L (by `beta` if the queue is
-at most log10 L long); above, it shrinks by log10 L, and so it does after a drop. If less than half of the limit is
-in flight, nothing changes.
+S is the shortest response time seen, R the current one, L the limit. Of L calls in flight, L x (1 - S/R) are
+then waiting. That queue is held between `alpha` and `beta`: below, the limit grows by log10 L (by `beta` if the
+queue is at most log10 L long); above, it shrinks by log10 L, and so it does after a drop. If less than half of
+the limit is in flight, nothing changes.
 
 S must follow a service that becomes slower. So it is replaced by the current R after 15 x L to 30 x L calls (a
-random number, from a seed in the state). Under load that R contains queueing, and the limit is too high from then
-on: the known flaw of this algorithm.
+random number, from a seed in the state). Under load that R contains queueing, and the limit is too high from
+then on: the known flaw of this algorithm.
 
-Laws (tests/adaptive/test_netflix_laws.py): the limit stays within its bounds; a drop never raises it; below half of
-the limit in flight it changes only after a drop. Recorded decisions: tests/recorded/netflix.py.
+Laws (tests/adaptive/test_netflix_laws.py): the limit stays within its bounds; a drop never raises it; below
+half of the limit in flight it changes only after a drop. Recorded decisions: tests/recorded/netflix.py.
 """
 
 from __future__ import annotations

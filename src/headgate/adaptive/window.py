@@ -58,9 +58,7 @@ class Algorithm(Protocol[S]):
         """Returns the new limit, the new state, and the reason."""
 
 
-def check_number(
-    name: str, value: float, least: float, most: float = math.inf, *, above: bool = False
-) -> float:
+def check_number(name: str, value: float, least: float, most: float = math.inf, *, above: bool = False) -> float:
     """Returns the value; raises InvalidRule unless it is a number between these bounds, or above the lower one."""
     valid = type(value) in (int, float) and least <= value <= most and not (above and value == least)
     if not valid or math.isinf(value):

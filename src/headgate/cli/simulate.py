@@ -37,7 +37,7 @@ def add(commands: Commands) -> None:
         "how limiters behave on a simulated server",
         "headgate simulate --case staged.yaml",
         "headgate simulate --case staged.yaml --json",
-        more="Time is virtual: minutes of load take seconds. The same case gives the same numbers, on any machine.",
+        more="Time is virtual: minutes of load take seconds. The same case gives the same numbers anywhere.",
     )
     parser.add_argument(
         "--case", required=True, metavar="FILE", help="YAML: a server, a load, and the limiters to compare"

@@ -10,8 +10,8 @@
       - {for: 40s, rate: 100, work: 150ms, arrivals: even, priorities: {high: 0.5, low: 0.5}, threads: 6}
     limiters: [none, {bulkhead: 40}, {rate: 150/s}, breaker, aimd, {adaptive: {floor: 2, queue: 50ms}}]
 
-In place of the load, `closed: {requests: 500, interval: 25ms}` is one client that sends as fast as its limit allows.
-Problems are reported all together, each with its line.
+In place of the load, `closed: {requests: 500, interval: 25ms}` is one client that sends as fast as its limit
+allows. Problems are reported all together, each with its line.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def read_case(path: Path) -> SimulationCase:
     with problems.under(""):
         case = _case(read_yaml.read(decode(_file_bytes(path))), path.stem)
         if _calls(case) > MAX_CALLS:
-            raise Fault(Position(1), f"The case has more than {MAX_CALLS:,} calls.", "Shorten it, or use fewer seeds.")
+            raise Fault(
+                Position(1), f"The case has more than {MAX_CALLS:,} calls.", "Shorten it, or use fewer seeds."
+            )
         return case
     raise problems.error(str(path))
 
@@ -118,7 +120,9 @@ def _load(node: Node, field: str) -> ClosedLoad | list[tuple[Node, dict[str, Any
     if isinstance(node, Table) and "closed" in node.entries:
         return _closed(fields.table(node, field, ("closed",)).entries["closed"][1], "closed")
     if not isinstance(node, Items) or not node.nodes:
-        raise Fault(node.place, f"{field} is a list of stages, not {describe_node(node)}.", "Begin each with a dash.")
+        raise Fault(
+            node.place, f"{field} is a list of stages, not {describe_node(node)}.", "Begin each with a dash."
+        )
     return list(zip(node.nodes, read_all(_stage, node.nodes), strict=True))
 
 
@@ -159,7 +163,9 @@ def _complete(
 
 def _priorities(node: Node, field: str) -> dict[str, float]:
     if not isinstance(node, Table) or not node.entries:
-        raise Fault(node.place, f"{field} is a mapping, not {describe_node(node)}.", "Write {high: 0.5, low: 0.5}.")
+        raise Fault(
+            node.place, f"{field} is a mapping, not {describe_node(node)}.", "Write {high: 0.5, low: 0.5}."
+        )
     shares = read_entries(node, dict.fromkeys(node.entries, lambda inner, name: _decimal(inner, name, 0.0)))
     if not sum(shares.values()):
         raise Fault(node.place, "The shares of the priorities are all 0.", "Give at least one class a share.")
@@ -219,7 +225,9 @@ def _limiter(node: Node) -> LimiterSettings:
     if kind == "rate":
         limit = at_node(inner, parse, fields.text(inner, kind))
         if not isinstance(limit, TokenBucket):
-            raise Fault(inner.place, f"{kind} is a token bucket, not {describe_node(inner)}.", "Write 150/s burst 20.")
+            raise Fault(
+                inner.place, f"{kind} is a token bucket, not {describe_node(inner)}.", "Write 150/s burst 20."
+            )
         return LimiterSettings(kind, {"limit": limit})
     return _algorithm(kind, inner)
 
@@ -231,9 +239,11 @@ def _algorithm(kind: str, node: Node) -> LimiterSettings:
     table = fields.table(node, kind, allowed)
     readers: dict[str, Callable[[Node, str], Any]] = dict.fromkeys(names, _number)
     readers |= dict.fromkeys(("timeout", "min_window"), _seconds)
-    readers["queue"] = (lambda inner, name: 0.0 if _is_zero(inner) else _seconds(inner, name)) if (
-        kind == "adaptive"
-    ) else _number
+    readers["queue"] = (
+        (lambda inner, name: 0.0 if _is_zero(inner) else _seconds(inner, name))
+        if (kind == "adaptive")
+        else _number
+    )
     options = read_entries(table, readers)
     try:
         ALGORITHMS[kind](**{name: value for name, value in options.items() if name in names})

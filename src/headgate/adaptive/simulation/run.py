@@ -1,7 +1,7 @@
 """Runs one limiter through one case, in virtual time: events are arrivals, answers and timeouts.
 
-Everything random comes from the seed: arrivals and priorities from one generator, the server's jitter from another,
-the limiter's choices from a third. So all limiters meet the same arrivals.
+Everything random comes from the seed: arrivals and priorities from one generator, the server's jitter from
+another, the limiter's choices from a third. So all limiters meet the same arrivals.
 """
 
 from __future__ import annotations

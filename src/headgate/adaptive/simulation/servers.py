@@ -113,7 +113,7 @@ class SharedThreads:
         if len(classes) == 1:
             classes[0].rate = self.threads / (self.in_flight * classes[0].work_ns)
             return
-        threads = float(self.threads)
+        threads, rate = float(self.threads), 0.0
         shared = sorted(classes, key=lambda work: work.work_ns)
         while shared:
             rate = threads / sum(len(work.calls) * work.work_ns for work in shared)
