@@ -23,6 +23,7 @@ QUESTIONS = (
     "rules_match",
     "nginx",
     "service",
+    "adaptive",
 )
 
 

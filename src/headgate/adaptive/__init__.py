@@ -6,7 +6,7 @@ verbs.
 
     concurrency    the default algorithm, AdaptiveConcurrency
     aimd, vegas, gradient2    Netflix's algorithms, to compare and to move from
-    target_rate    a rate that holds the P90 or P99 of response times
+    target_rate, rate_gate    a rate that holds the P90 or P99 of response times; enforces it
     window         what algorithms learn from; checks of settings
     gate           counts calls in flight, enforces the limit, gathers windows
     priority       refuses the least important calls first; a short queue

@@ -173,7 +173,9 @@ class AdaptiveConcurrency:
         shortest_ns = self.min_window * _NS_PER_SECOND
         if state.trial and state.trial.limit > state.limit:  # a limit that is too low should not last
             return max(shortest_ns, 0.5 * state.response_ns), max(2, min(10, int(state.limit)))
-        return max(shortest_ns, 0.9 * state.response_ns), max(2, min(self.samples, int(2 * state.limit)))
+        calls_each = 1 if state.trial else 2  # of so many as the limit: growth should not wait
+        samples = max(2, min(self.samples, int(calls_each * state.limit)))
+        return max(shortest_ns, 0.9 * state.response_ns), samples
 
     def update(self, state: ConcurrencyState, window: Window) -> Update[ConcurrencyState]:
         """Returns the new limit, the new state, and the reason."""

@@ -25,10 +25,10 @@ class ConcurrencyGate:
 
     def __init__(self, algorithm: Algorithm[Any], now_ns: float) -> None:
         self.algorithm = algorithm
-        self.state = algorithm.start()
-        self.limit = algorithm.limit_of(self.state)
-        self.in_flight = 0
-        self.reason = "start"
+        self.state: Any = algorithm.start()
+        self.limit: int = algorithm.limit_of(self.state)
+        self.in_flight: int = 0
+        self.reason: str = "start"
         self.strained: Callable[[], bool] = bool  # returns False: there is no guard
         self._reset(now_ns)
 
@@ -39,7 +39,7 @@ class ConcurrencyGate:
         self._met = self._samples = self._dropped = self._refused = 0
         self._peak = self.in_flight
 
-    def try_enter(self) -> int:
+    def try_enter(self, now_ns: float) -> int:
         """Counts one more call, and returns how many are in flight with it; 0 if it must not begin."""
         in_flight = self.in_flight
         if in_flight >= self.limit:

@@ -24,7 +24,7 @@ class QueuedCall:
     """A call of a thread that waits in the queue; the limiter sets `entered`, under its lock, at its turn."""
 
     def __init__(self) -> None:
-        self.entered = 0
+        self.entered: int = 0
         self._waiting = Lock()
         self._waiting.acquire()
 
@@ -40,7 +40,7 @@ class AsyncQueuedCall(QueuedCall):
     """A call of a task that waits in the queue."""
 
     def __init__(self) -> None:
-        self.entered = 0
+        self.entered: int = 0
         self._loop = asyncio.get_running_loop()
         self._turn = asyncio.Event()
 

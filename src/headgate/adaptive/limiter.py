@@ -26,7 +26,9 @@ from headgate.adaptive.concurrency import AdaptiveConcurrency
 from headgate.adaptive.gate import DROPPED, IGNORED, SUCCESS, ConcurrencyGate
 from headgate.adaptive.guard import AdaptiveGuard, QueuedCall
 from headgate.adaptive.priority import QUEUED, PriorityGate
+from headgate.adaptive.rate_gate import RateGate
 from headgate.adaptive.signals import Signal
+from headgate.adaptive.target_rate import TargetRate
 from headgate.adaptive.window import Algorithm, check_number
 from headgate.algorithms.decision import Decision, Unbound
 from headgate.algorithms.slots import Slots
@@ -82,7 +84,8 @@ class AdaptiveCall:
 class AdaptiveLimiter:
     """Limits the calls in flight to what the service can work on, and finds that number itself.
 
-    ``algorithm``: AdaptiveConcurrency unless given. ``priorities``: names of classes, the most important first;
+    ``algorithm``: AdaptiveConcurrency unless given; a TargetRate limits calls per second.
+    ``priorities``: names of classes, the most important first;
     the least important calls are refused first. ``queue``: seconds that a call may wait for its turn. ``fair``:
     heavy users of a class are refused first. ``drops``: exceptions that mean that a call was dropped.
     ``signals``: guards such as CpuUsage.
@@ -96,7 +99,7 @@ class AdaptiveLimiter:
 
     def __init__(
         self,
-        algorithm: Algorithm[Any] | None = None,
+        algorithm: Algorithm[Any] | TargetRate | None = None,
         *,
         priorities: Sequence[str] = (),
         queue: float = 0.0,
@@ -110,15 +113,20 @@ class AdaptiveLimiter:
         _check_settings(algorithm, priorities, drops)
         if fair and not priorities:
             raise InvalidRule('Fairness is among the calls of a class: give priorities, such as ("all",).')
-        self.name = name
-        self.drops = drops
+        self.name: str = name
+        self.drops: tuple[type[BaseException], ...] = drops
         self._classes = {text: number for number, text in enumerate(priorities)}
         self._queue = check_number("queue", queue, 0, 60)
         self._clock_ns = clock_ns
         self._signals = tuple(signals)
         self._lock = Lock()
         self._priority: PriorityGate | None = None
-        if priorities or queue:
+        self._gate: ConcurrencyGate | RateGate
+        if isinstance(algorithm, TargetRate):
+            if priorities or queue:
+                raise InvalidRule("A rate has no priorities and no queue: limit the calls in flight for those.")
+            self._gate = RateGate(algorithm, clock_ns())
+        elif priorities or queue:
             self._priority = PriorityGate(
                 algorithm,
                 clock_ns(),
@@ -171,7 +179,7 @@ class AdaptiveLimiter:
         with self._lock:
             now_ns = self._clock_ns()
             if self._priority is None:
-                entered = self._gate.try_enter()
+                entered = self._gate.try_enter(now_ns)
             else:
                 entered = self._priority.enter(now_ns, None, number, user, may_wait=False)
         if entered <= 0:
@@ -248,7 +256,7 @@ class AdaptiveLimiter:
 
 def _check_settings(algorithm: object, priorities: object, drops: object) -> None:
     """Raises InvalidRule unless these are what a limiter takes."""
-    verbs = ("start", "update", "window_of", "limit_of")
+    verbs = ("start", "update", "is_complete" if isinstance(algorithm, TargetRate) else "window_of")
     if isinstance(algorithm, type) or not all(hasattr(algorithm, verb) for verb in verbs):
         raise InvalidRule(f"An algorithm is an object such as AdaptiveConcurrency(floor=4); not {algorithm!r}.")
     if not isinstance(priorities, list | tuple) or len(set(map(str, priorities))) != len(priorities):

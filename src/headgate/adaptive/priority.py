@@ -29,6 +29,7 @@ from headgate.errors import InvalidRule
 
 RECENT_CALLS: Final = 1000
 _PERIOD_NS = 100_000_000.0
+_MIN_QUEUE = 10  # calls that may wait, also where the limit is lower
 
 QUEUED: Final = -1
 
@@ -37,7 +38,7 @@ class RejectionRatio:
     """The share of calls to refuse, and which ones those are. Class 0 is the most important."""
 
     def __init__(self, classes: int, random: Random, *, fair: bool = False) -> None:
-        self.ratio = 0.0
+        self.ratio: float = 0.0
         self._random = random
         self._fair = fair
         self._recent: deque[tuple[int, object]] = deque()
@@ -115,8 +116,8 @@ class PriorityGate:
     ) -> None:
         if type(classes) is not int or classes < 1:
             raise InvalidRule(f"There is at least one class of priorities; not {classes!r}.")
-        self.gate = ConcurrencyGate(algorithm, now_ns)
-        self.rejection = RejectionRatio(classes, random or Random(), fair=fair)
+        self.gate: ConcurrencyGate = ConcurrencyGate(algorithm, now_ns)
+        self.rejection: RejectionRatio = RejectionRatio(classes, random or Random(), fair=fair)
         self._max_wait_ns = max_wait_ns
         self._queues: list[deque[_QueuedCall]] = [deque() for _ in range(classes)]
         self._length = 0
@@ -129,7 +130,7 @@ class PriorityGate:
             if self.gate.in_flight >= self.gate.limit:
                 self.gate.wait()
             return 0
-        if not any(self._queues[: priority + 1]) and (entered := self.gate.try_enter()):
+        if not any(self._queues[: priority + 1]) and (entered := self.gate.try_enter(now_ns)):
             return entered
         self.gate.wait()
         if may_wait and self._may_wait(priority):
@@ -146,7 +147,7 @@ class PriorityGate:
         while self._length and self.gate.in_flight < self.gate.limit:
             queue = next(queue for queue in self._queues if queue)
             self._length -= 1
-            admitted.append((queue.popleft().token, self.gate.try_enter()))
+            admitted.append((queue.popleft().token, self.gate.try_enter(now_ns)))
         return admitted
 
     @property
@@ -176,4 +177,4 @@ class PriorityGate:
 
     def _may_wait(self, priority: int) -> bool:
         important = priority < len(self._queues) - 1 or len(self._queues) == 1
-        return self._max_wait_ns > 0 and important and self._length < self.gate.limit
+        return self._max_wait_ns > 0 and important and self._length < max(_MIN_QUEUE, self.gate.limit)

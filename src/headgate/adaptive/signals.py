@@ -48,11 +48,11 @@ class CpuUsage:
         proc_stat: Path = PROC_STAT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.threshold = check_number("threshold", threshold, 0, 1, above=True)
+        self.threshold: float = check_number("threshold", threshold, 0, 1, above=True)
         self._cgroup, self._proc_stat, self._clock = cgroup, proc_stat, clock
         self._read = self._container_seconds if self._quota() else self._machine_seconds
         self._at, self._seconds = clock(), self._read()
-        self.usage = 0.0
+        self.usage: float = 0.0
 
     def strained(self) -> bool:
         """Returns whether usage is above the threshold. Reads anew at most ten times a second."""
@@ -108,9 +108,9 @@ class EventLoopLag:
     """
 
     def __init__(self, threshold: float = 0.05, interval: float = 0.05) -> None:
-        self.threshold = check_number("threshold", threshold, 0, above=True)
+        self.threshold: float = check_number("threshold", threshold, 0, above=True)
         self._interval = check_number("interval", interval, 0, 10, above=True)
-        self.lag = 0.0
+        self.lag: float = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:

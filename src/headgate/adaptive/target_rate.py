@@ -5,7 +5,8 @@ process), the rate is what can be limited. It moves as TCP moves its window: up 
 well below the target, down by a factor as soon as it is above.
 
     quantile > target                        rate x backoff; twice that if it is above twice the target
-    quantile < target x (1 - hysteresis)     rate + step, if at least 0.8 of the rate was used
+    quantile < target x (1 - hysteresis)     rate + step, if at least 0.8 of the rate was used;
+                                             two steps below half of the target
     between                                  unchanged: small noise does not move the rate
 
 Dropped calls count as slower than any other. A window has at least `samples` calls and `min_window` seconds,
@@ -107,7 +108,8 @@ class TargetRate:
         elif calls / window.seconds < 0.8 * rate:
             reason = "not used"
         else:
-            rate, reason = rate + (0.02 * self.ceiling if self.step is None else self.step), "below the target"
+            step = 0.02 * self.ceiling if self.step is None else self.step
+            rate, reason = rate + (2 * step if measured < self.target / 2 else step), "below the target"
         rate = max(float(self.floor), min(float(self.ceiling), rate))
         return rate, RateState(rate), reason
 

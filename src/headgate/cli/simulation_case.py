@@ -212,6 +212,8 @@ def _limiter(node: Node) -> LimiterSettings:
         if kind in ("bulkhead", "rate"):
             example = "{bulkhead: 40}" if kind == "bulkhead" else "{rate: 150/s}"
             raise Fault(node.place, f"A {kind} needs a number.", f"Write {example}.")
+        if kind == "target_rate":
+            raise Fault(node.place, "A target_rate needs a target.", "Write {target_rate: {target: 250ms}}.")
         return LimiterSettings(kind)
     table = fields.table(node, "A limiter", kinds)
     if len(table.entries) != 1:
@@ -238,13 +240,15 @@ def _algorithm(kind: str, node: Node) -> LimiterSettings:
     allowed = (*names, "queue") if kind == "adaptive" else names
     table = fields.table(node, kind, allowed)
     readers: dict[str, Callable[[Node, str], Any]] = dict.fromkeys(names, _number)
-    readers |= dict.fromkeys(("timeout", "min_window"), _seconds)
+    readers |= dict.fromkeys(("timeout", "min_window", "target"), _seconds)
     readers["queue"] = (
         (lambda inner, name: 0.0 if _is_zero(inner) else _seconds(inner, name))
         if (kind == "adaptive")
         else _number
     )
     options = read_entries(table, readers)
+    if kind == "target_rate" and "target" not in options:
+        raise Fault(node.place, "A target_rate needs a target.", "Write {target_rate: {target: 250ms}}.")
     try:
         ALGORITHMS[kind](**{name: value for name, value in options.items() if name in names})
     except InvalidRule as error:

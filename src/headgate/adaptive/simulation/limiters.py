@@ -13,7 +13,9 @@ from headgate.adaptive.concurrency import AdaptiveConcurrency
 from headgate.adaptive.gate import DROPPED, ConcurrencyGate
 from headgate.adaptive.gradient2 import Gradient2
 from headgate.adaptive.priority import PriorityGate
+from headgate.adaptive.rate_gate import RateGate
 from headgate.adaptive.simulation.case import ClosedLoad, LimiterSettings, SimulationCase
+from headgate.adaptive.target_rate import TargetRate
 from headgate.adaptive.vegas import Vegas
 from headgate.algorithms import token_bucket
 from headgate.algorithms.token_bucket import TokenBucket
@@ -57,7 +59,7 @@ class Bulkhead(SimulatedLimiter):
     """A fixed number of calls in flight."""
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
+        self.limit: float | None = limit
         self._in_flight = 0
 
     def has_room(self) -> bool:
@@ -121,25 +123,28 @@ class CircuitBreaker(SimulatedLimiter):
 
 
 class AdaptiveBulkhead(SimulatedLimiter):
-    """A number of calls in flight that an algorithm moves."""
+    """A number of calls in flight, or a rate, that an algorithm moves."""
 
     def __init__(self, algorithm: Any) -> None:
-        self.gate = ConcurrencyGate(algorithm, 0.0)
-        self.limit = self.gate.limit
+        self._gate: ConcurrencyGate | RateGate
+        self._gate = (
+            RateGate(algorithm, 0.0) if isinstance(algorithm, TargetRate) else ConcurrencyGate(algorithm, 0.0)
+        )
+        self.limit: float | None = self._gate.limit
 
     def has_room(self) -> bool:
-        if self.gate.in_flight < self.gate.limit:
+        if isinstance(self._gate, RateGate) or self._gate.in_flight < self._gate.limit:
             return True
-        self.gate.wait()
+        self._gate.wait()
         return False
 
     def enter(self, now_ns: float, call: Any) -> Answer:
-        call.entered = self.gate.try_enter()
+        call.entered = self._gate.try_enter(now_ns)
         return ADMITTED if call.entered else REFUSED
 
     def leave(self, now_ns: float, call: Any, outcome: int) -> Sequence[Any]:
-        self.gate.leave(call.entered, call.started_ns, now_ns, outcome)
-        self.limit = self.gate.limit
+        self._gate.leave(call.entered, call.started_ns, now_ns, outcome)
+        self.limit = self._gate.limit
         return ()
 
 
@@ -149,7 +154,8 @@ class PrioritizedBulkhead(SimulatedLimiter):
     def __init__(self, algorithm: Any, classes: int, seed: int, max_wait: float) -> None:
         random = Random(seed * 104_729 + 2)
         self._gate = PriorityGate(algorithm, 0.0, classes, max_wait_ns=max_wait * 1e9, random=random)
-        self.limit = self._gate.gate.limit
+        self.limit: float | None = self._gate.gate.limit
+        self.expires_ns: float = inf
 
     def enter(self, now_ns: float, call: Any) -> Answer:
         call.entered = self._gate.enter(now_ns, call, call.priority)
@@ -176,6 +182,7 @@ ALGORITHMS: dict[str, Any] = {
     "vegas": Vegas,
     "gradient2": Gradient2,
     "adaptive": AdaptiveConcurrency,
+    "target_rate": TargetRate,
 }
 
 

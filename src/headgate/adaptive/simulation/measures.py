@@ -14,16 +14,23 @@ class StageMeasures:
     """Counts, response times and levels of a stage, from `from_ns` to `until_ns`."""
 
     def __init__(self, from_ns: float, until_ns: float, good_within_ns: float) -> None:
-        self.from_ns, self.until_ns = from_ns, until_ns
-        self.good_within_ns = good_within_ns
-        self.offered = self.accepted = self.refused = self.timed_out = self.deferred = 0
-        self.succeeded = self.good = 0
+        self.from_ns: float = from_ns
+        self.until_ns: float = until_ns
+        self.good_within_ns: float = good_within_ns
+        self.offered: int = 0
+        self.accepted: int = 0
+        self.refused: int = 0
+        self.timed_out: int = 0
+        self.deferred: int = 0
+        self.succeeded: int = 0
+        self.good: int = 0
         self.offered_by_priority: Counter[int] = Counter()
         self.refused_by_priority: Counter[int] = Counter()
         self.succeeded_by_priority: Counter[int] = Counter()
         self.responses_ns: list[float] = []
-        self.max_in_flight = 0
-        self.min_limit, self.max_limit = inf, 0.0
+        self.max_in_flight: int = 0
+        self.min_limit: float = inf
+        self.max_limit: float = 0.0
         self._in_flight_area = self._limit_area = self._time_ns = 0.0
 
     def end(self, response_ns: float, succeeded: bool, priority: int) -> None:

@@ -34,12 +34,13 @@ class SimulatedCall:
     __slots__ = ("arrived_ns", "ended", "entered", "measures", "priority", "started_ns", "work_ns")
 
     def __init__(self, arrived_ns: float, work_ns: float, priority: int, measures: StageMeasures | None) -> None:
-        self.arrived_ns = self.started_ns = arrived_ns
-        self.work_ns = work_ns
-        self.priority = priority
-        self.measures = measures  # None while the stage settles
-        self.ended = False
-        self.entered = 0
+        self.arrived_ns: float = arrived_ns
+        self.started_ns: float = arrived_ns
+        self.work_ns: float = work_ns
+        self.priority: int = priority
+        self.measures: StageMeasures | None = measures  # None while the stage settles
+        self.ended: bool = False
+        self.entered: int = 0
 
 
 class Sample(NamedTuple):
@@ -95,7 +96,7 @@ class Simulation:
         self._timeouts: deque[SimulatedCall] = deque()
         self._sample_every_ns = self._sample_ns = inf if sample_every is None else sample_every * _NS
         self.samples: list[Sample] = []
-        self.now_ns = 0.0
+        self.now_ns: float = 0.0
 
     def run(self) -> list[StageMeasures]:
         if isinstance(self._case.load, ClosedLoad):

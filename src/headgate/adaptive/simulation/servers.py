@@ -13,12 +13,13 @@ from collections import deque
 from heapq import heappop, heappush
 from math import inf
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 # From so many slices on, a call's work is shared continuously: that differs by less than a slice, and is faster.
-CONTINUOUS_SLICES = 20
+CONTINUOUS_SLICES: Final = 20
 
-ANSWERED, DEFERRED, LOST = "answered", "deferred", "lost"
+ANSWERED: Final = "answered"
+DEFERRED: Final = "deferred"
 _NS_PER_SECOND = 1e9
 
 
@@ -55,9 +56,9 @@ class SharedThreads:
     each gets slices in turn, and a slice is the same part of its work for every call."""
 
     def __init__(self, threads: int) -> None:
-        self.threads = threads
-        self.next_ns = inf
-        self.in_flight = 0
+        self.threads: int = threads
+        self.next_ns: float = inf
+        self.in_flight: int = 0
         self._now_ns = 0.0
         self._classes: list[_WorkClass] = []
         self._next: _WorkClass | None = None
@@ -131,9 +132,9 @@ class SlicedThreads:
     """Threads that are taken for a slice at a time; a call waits for its next slice at the end of the queue."""
 
     def __init__(self, threads: int, slices: int) -> None:
-        self.threads = threads
-        self.next_ns = inf
-        self.in_flight = 0
+        self.threads: int = threads
+        self.next_ns: float = inf
+        self.in_flight: int = 0
         self._slices = slices
         self._number = 0
         self._waiting: deque[tuple[Any, float, int]] = deque()  # call, nanoseconds of a slice, slices left
@@ -172,8 +173,8 @@ class DelayServer:
     """A delay that grows with the calls in flight, after the server of Vector's tests of adaptive concurrency."""
 
     def __init__(self, settings: dict[str, float], random: Random) -> None:
-        self.next_ns = inf
-        self.in_flight = 0
+        self.next_ns: float = inf
+        self.in_flight: int = 0
         self._delay_ns = settings["delay"] * _NS_PER_SECOND
         self._scale = settings.get("scale", 0.0)
         self._jitter = settings.get("jitter", 0.0)
@@ -195,11 +196,9 @@ class DelayServer:
         level = self.in_flight + 1
         if level > self._drop_above:
             return  # never answered: the client gives up
-        result = ANSWERED
+        result: str = ANSWERED
         if level > self._defer_above or len(recent) > self._defer_rate:
             result, level = DEFERRED, 1
-        else:
-            result = ANSWERED
         self.in_flight += 1
         growth = self._scale * (level - 1) + self._knee_exp ** max(0.0, level - self._knee_start) - 1.0
         jitter = self._jitter * self._random.expovariate(1.0) if self._jitter else 0.0
