@@ -164,12 +164,29 @@ class AdaptiveConcurrency:
         check_number("verify_windows", self.verify_windows, 10)
 
     def start(self) -> ConcurrencyState:
+        """Returns the state before the first window.
+
+        >>> AdaptiveConcurrency(initial=8).start().limit
+        8.0
+        """
         return ConcurrencyState(float(self.initial))
 
     def limit_of(self, state: ConcurrencyState) -> int:
+        """Returns the limit that is enforced in this state.
+
+        >>> algorithm = AdaptiveConcurrency()
+        >>> algorithm.limit_of(algorithm.start())
+        20
+        """
         return int(state.limit)
 
     def window_of(self, state: ConcurrencyState) -> tuple[float, int]:
+        """Returns the least length of the next window in nanoseconds, and the least number of its calls.
+
+        >>> algorithm = AdaptiveConcurrency()
+        >>> algorithm.window_of(algorithm.start())
+        (50000000.0, 20)
+        """
         shortest_ns = self.min_window * _NS_PER_SECOND
         if state.trial and state.trial.limit > state.limit:  # a limit that is too low should not last
             return max(shortest_ns, 0.5 * state.response_ns), max(2, min(10, int(state.limit)))
@@ -178,7 +195,14 @@ class AdaptiveConcurrency:
         return max(shortest_ns, 0.9 * state.response_ns), samples
 
     def update(self, state: ConcurrencyState, window: Window) -> Update[ConcurrencyState]:
-        """Returns the new limit, the new state, and the reason."""
+        """Returns the new limit, the new state, and the reason.
+
+        >>> from headgate.adaptive.window import Window
+        >>> algorithm = AdaptiveConcurrency()
+        >>> limit, state, reason = algorithm.update(algorithm.start(), Window(0, 0.0, 20, dropped=10, samples=10))
+        >>> limit, reason
+        (10, 'dropped')
+        """
         calls = window.samples + window.dropped
         share = window.dropped / calls if calls else 0.0
         lasting_share = state.drop_share + _RECENT * (share - state.drop_share)

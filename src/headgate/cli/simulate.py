@@ -12,6 +12,8 @@ from headgate.cli.parser import Commands, command, whole_number
 from headgate.cli.table import Table
 from headgate.extras import require
 
+_CALLS_FOR_PROCESSES = 300_000  # fewer take less time than processes take to start
+
 _COLUMNS = (
     ("offered", "offered", 1),
     ("accepted", "accepted", 1),
@@ -47,17 +49,19 @@ def add(commands: Commands) -> None:
         type=whole_number(1),
         metavar="N",
         default=None,
-        help="processes that share the work (as many as there are processors, unless given)",
+        help="processes that share a long case (one for each processor, unless given)",
     )
 
 
 def run(args: argparse.Namespace) -> Output:
     require("A case to simulate", "yaml", "yaml")
     from headgate.adaptive.simulation.compare import compare, document
-    from headgate.cli.simulation_case import read_case
+    from headgate.cli.simulation_case import offered_calls, read_case
 
     case = read_case(Path(args.case))
-    result = document(case, compare(case, args.workers or os.cpu_count() or 1))
+    calls = offered_calls(case)
+    workers = args.workers or (os.cpu_count() or 1 if calls > _CALLS_FOR_PROCESSES else 1)
+    result = document(case, compare(case, workers))
     rows = [
         [entry["limiter"], str(stage["stage"]), *(_cell(stage[key], scale) for _, key, scale in _COLUMNS)]
         for entry in result["limiters"]

@@ -64,7 +64,7 @@ def read_case(path: Path) -> SimulationCase:
     problems = Problems()
     with problems.under(""):
         case = _case(read_yaml.read(decode(_file_bytes(path))), path.stem)
-        if _calls(case) > MAX_CALLS:
+        if offered_calls(case) > MAX_CALLS:
             raise Fault(
                 Position(1), f"The case has more than {MAX_CALLS:,} calls.", "Shorten it, or use fewer seeds."
             )
@@ -294,7 +294,8 @@ def _rate(node: Node, field: str) -> float:
     return limit.amount * SECOND / limit.period_us
 
 
-def _calls(case: SimulationCase) -> float:
+def offered_calls(case: SimulationCase) -> float:
+    """Returns about how many calls all limiters and seeds of a case meet together."""
     if isinstance(case.load, ClosedLoad):
         calls: float = case.load.requests
     else:
