@@ -1,8 +1,8 @@
 """Do limits that find themselves keep a service useful, where fixed numbers are wrong?
 
 Simulated, with the cases in benchmarks/adaptive_cases (`headgate simulate --case FILE` runs them alone), and the
-staged case once more on a real server. The best fixed limit is the best bulkhead of 1 to 100, by goodput, with the same
-arrivals. Calls are good if they are answered within twice the stage's work.
+staged case once more on a real server. The best fixed limit is the best bulkhead of 1 to 100, by goodput, with the
+same arrivals. Calls are good if they are answered within twice the stage's work.
 """
 
 import os

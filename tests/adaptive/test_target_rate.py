@@ -34,7 +34,11 @@ def _calls(slow: int, fast: int, *, dropped: int = 0) -> RateWindow:
     ],
 )
 def test_it_moves_as_tcp_does(window: RateWindow, rate: float, reason: str) -> None:
-    assert SETTINGS.update(SETTINGS.start(), window) == (pytest.approx(rate), RateState(pytest.approx(rate)), reason)
+    assert SETTINGS.update(SETTINGS.start(), window) == (
+        pytest.approx(rate),
+        RateState(pytest.approx(rate)),
+        reason,
+    )
 
 
 rate_windows = st.builds(

@@ -66,8 +66,8 @@ def test_every_part_of_a_case_is_read(tmp_path: Path) -> None:
 )
 def test_a_client_can_send_as_fast_as_it_may(tmp_path: Path, closed: str) -> None:
     server = (
-        "server: {delay: 100ms, scale: 0, knee_start: 10, knee_exp: 1.1, jitter: 0.1, defer_above: 5, drop_above: 5, "
-        "defer_rate: 100/s}"
+        "server: {delay: 100ms, scale: 0, knee_start: 10, knee_exp: 1.1, jitter: 0.1, defer_above: 5, "
+        "drop_above: 5, defer_rate: 100/s}"
     )
     case = read_case(_file(tmp_path, f"{server}\n{closed}\nlimiters: [adaptive]"))
     assert case.load == ClosedLoad(500, 0.025)

@@ -51,6 +51,9 @@ _NS_PER_SECOND = 1_000_000_000.0
 _SURE = 2.0  # standard errors
 _NO_QUEUE = 1.08  # times the base: a window this fast confirms the base
 _QUEUE = 1.15  # times the base: a queue that a trial can show
+_SURE_QUEUE = 1.25  # times the base: a queue that tells how many calls the service works on
+_SAME = 0.06  # of the base: windows that differ by less took equally long
+_FLAT_RANGE = 1.4  # the most calls in flight of such windows, in the least: there is no queue
 _CALM = 1.15  # times the base, over the last windows: bursts may be longer
 
 _MOVED_UP, _MOVED_DOWN = log(1.33), -log(1.45)  # a trial moved the calls in flight by enough to conclude
@@ -61,6 +64,7 @@ _TRIAL_WINDOWS = 3  # until a trial that did not move anything is forgotten
 _CUT = 0.6  # the least that is left of a limit after one window
 _VERIFY_CUT = 0.62  # to just below the end of the queue: 1 / tolerance, and a little less
 _FALLEN = 0.7  # of the limit when the base was last confirmed: time to confirm it again
+_PANIC = 3.0  # times the tolerance: too slow to wait for a second such window
 _DROP_SHARE = 0.1  # of the calls of a window
 _LASTING_DROP_SHARE = 0.04  # of the calls of the last windows: fewer drops are everyday failures
 _DROP_WINDOWS = 30  # for which growth stops below the level at which calls were dropped
@@ -75,6 +79,7 @@ class Trial(NamedTuple):
     in_flight: float
     response_ns: float
     windows: int = 0
+    slower_ns: float = 0.0  # the response time that a first window showed for a slower service
 
 
 class Relation(NamedTuple):
@@ -117,6 +122,8 @@ class ConcurrencyState(NamedTuple):
     drop_share       of the calls of the last windows, since the limit was last cut for drops
     dropping         whether calls were dropped in the last window
     refusing         windows in a row in which calls were refused
+    slow             whether the last full window was surely slower than tolerable
+    flat_low, flat_high    least and most calls in flight of windows that took as long as the base
     """
 
     limit: float
@@ -132,6 +139,9 @@ class ConcurrencyState(NamedTuple):
     drop_share: float = 0.0
     dropping: bool = False
     refusing: int = 0
+    slow: bool = False
+    flat_low: float = 0.0
+    flat_high: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -241,12 +251,13 @@ class AdaptiveConcurrency:
 
     def _when_not_full(self, state: ConcurrencyState, window: Window) -> Update[ConcurrencyState]:
         limit, slower = state.limit, _surely_slower(state, window)
+        fast = window.typical_ns < 1.06 * state.base_ns
         if slower > self.tolerance:
             # Queueing below the limit: the limit follows down, but refuses nobody who is there now.
             wanted = max(self._target(state, window), 1.2 * window.in_flight, 0.7 * limit)
             return self._set(state, min(limit, wanted), "slow, not full")
-        if window.in_flight > 0.8 * limit and slower <= 1.05 and not window.strained and not window.dropped:
-            return self._grow(state, 1.1 * limit, "nearly full")
+        if window.in_flight > 0.8 * limit and fast and not window.strained and not window.dropped:
+            return self._grow(state, 1.05 * limit, "nearly full")
         return self._set(state, limit, "not full")
 
     def _when_full(self, state: ConcurrencyState, window: Window) -> Update[ConcurrencyState]:
@@ -254,10 +265,13 @@ class AdaptiveConcurrency:
         ratio, slower = response_ns / state.base_ns, _surely_slower(state, window)
         target = self._target(state, window)
         if slower > self.tolerance:
+            if not state.slow and ratio < _PANIC * self.tolerance:  # a pause of the machine passes by itself
+                return self._set(state._replace(slow=True), limit, "slow once")
             limit = min(limit, float(window.in_flight))
             state = _with_trial(state, limit, window)
             part = 1.0 if ratio > 1.3 * self.tolerance else 0.5
             return self._set(state, max(_CUT * limit, limit + part * min(0.0, target - limit)), "queueing")
+        state = state._replace(slow=False)
         if window.strained:
             return self._set(state, 0.9 * limit if slower > 1.05 else limit, "strained")
         if window.dropped:
@@ -272,6 +286,8 @@ class AdaptiveConcurrency:
                 state = state._replace(unverified=0, verified_limit=limit)
                 return self._set(_with_trial(state, limit, window), _VERIFY_CUT * limit, "verify")
         if slower > 1.05:
+            if target < limit and ratio < _SURE_QUEUE:  # too little to tell a queue from a slower moment
+                return self._set(state, limit, "short queue")
             return self._grow(state, limit + 0.5 * (target - limit), "short queue")
         state = _with_trial(state, limit, window)
         if ratio > 1.05:  # not surely
@@ -299,12 +315,17 @@ class AdaptiveConcurrency:
             if followed < _PROPORTIONAL:
                 base_ns = min(state.base_ns, trial.response_ns)
                 return done._replace(proven=True, base_ns=base_ns), limit, ""
-            return (done, limit, "") if state.proven else (again, _CUT * limit, "explore")
+            if not state.proven and window.refused > window.samples:
+                return again, _CUT * limit, "explore"
+            return done, limit, ""
         if followed < _CHANGED:
             return again, limit, "changed"
         back = trial.in_flight * self.tolerance / trial.response_ns  # times the base: the limit as of the trial
         if followed + window.spread / abs(moved) < _PROPORTIONAL:
             reason = "slower service" if response_ns > 1.1 * state.base_ns else "verified"
+            if reason == "slower service" and not trial.slower_ns:  # or a pause of the machine: look twice
+                return state._replace(trial=trial._replace(slower_ns=response_ns)), limit, "slower once"
+            response_ns = min(response_ns, trial.slower_ns) if trial.slower_ns else response_ns
             done = done._replace(proven=True, base_ns=response_ns, unverified=0)
             return done, max(limit, back * response_ns), reason
         base_ns = min(state.base_ns, response_ns)
@@ -344,7 +365,8 @@ def _with_trial(state: ConcurrencyState, limit: float, window: Window) -> Concur
 def _with_base(state: ConcurrencyState, window: Window) -> ConcurrencyState:
     """Returns the state with what a window tells of the base, without a trial."""
     base_ns, proven, response_ns = state.base_ns, state.proven, window.typical_ns
-    point = log(_in_flight(window)), log(response_ns)
+    in_flight = _in_flight(window)
+    point = log(in_flight), log(response_ns)
     relation = state.relation.with_window(*point) if state.relation else Relation(*point)
     noise = exp(_SURE * window.spread)
     roomy = window.in_flight < 0.5 * state.limit
@@ -354,14 +376,27 @@ def _with_base(state: ConcurrencyState, window: Window) -> ConcurrencyState:
         base_ns, proven = base_ns + 0.5 * (response_ns - base_ns), True
     elif response_ns * noise < base_ns:
         proven = proven and response_ns > 0.8 * base_ns
-        base_ns += 0.5 * (response_ns - base_ns)
+        base_ns += 0.6 * (response_ns - base_ns)  # pauses make calls slower, and nothing makes them faster
     elif response_ns < base_ns or (roomy and response_ns < base_ns * noise):
         base_ns += 0.1 * (response_ns - base_ns)
     elif relation.flat:
         base_ns += 0.2 * max(0.0, min(response_ns, exp(relation.response)) - base_ns)
     elif roomy:
         base_ns += 0.02 * (response_ns - base_ns)
-    state = state._replace(base_ns=base_ns, proven=proven, response_ns=response_ns, relation=relation)
+    low, high = state.flat_low, state.flat_high
+    if abs(base_ns - state.base_ns) > _SAME * base_ns:
+        low = high = 0.0
+    if abs(response_ns - base_ns) < _SAME * base_ns:
+        low, high = min(low or in_flight, in_flight), max(high, in_flight)
+        proven = proven or high > _FLAT_RANGE * low  # calls in flight differed, and response times did not
+    state = state._replace(
+        base_ns=base_ns,
+        proven=proven,
+        response_ns=response_ns,
+        relation=relation,
+        flat_low=low,
+        flat_high=high,
+    )
     if response_ns < _NO_QUEUE * base_ns:
         state = state._replace(unverified=0, verified_limit=state.limit)
     return state

@@ -54,7 +54,8 @@ def test_thin_slices_and_continuous_sharing_agree(threads: int, works: tuple[int
     continuous = _responses(SharedThreads(threads), arrivals)
     sliced = _responses(SlicedThreads(threads, 100), arrivals)
     for number, response_ms in continuous.items():
-        assert sliced[number] == pytest.approx(response_ms, rel=0.05, abs=3)
+        assert sliced[number] == pytest.approx(response_ms, rel=0.1, abs=3)
+    assert sum(sliced.values()) == pytest.approx(sum(continuous.values()), rel=0.02)
 
 
 def test_threads_can_change_while_calls_run() -> None:
@@ -78,7 +79,9 @@ def test_a_delay_grows_with_scale_and_knee() -> None:
     scaled = _responses(DelayServer({"delay": 0.1, "scale": 0.5}, Random(1)), [(0, 0), (1, 0), (2, 0)])
     assert scaled == pytest.approx({0: 100, 1: 150, 2: 200})
     knee = {"delay": 0.1, "knee_start": 1.0, "knee_exp": 1.1}
-    assert _responses(DelayServer(knee, Random(1)), [(0, 0), (1, 0), (2, 0)]) == pytest.approx({0: 100, 1: 110, 2: 121})
+    assert _responses(DelayServer(knee, Random(1)), [(0, 0), (1, 0), (2, 0)]) == pytest.approx(
+        {0: 100, 1: 110, 2: 121}
+    )
 
 
 def test_jitter_is_exponential() -> None:
