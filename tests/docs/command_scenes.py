@@ -82,7 +82,6 @@ rules:
 SIMULATED = blocks("reference/simulation-cases.md")[0]
 
 SCENES = {
-    "docs/how-to/adaptive.md": Scene({"staged.yaml": SIMULATED}),
     "docs/reference/simulation-cases.md": Scene({"staged.yaml": SIMULATED}),
     "docs/reference/command-line.md": Scene(
         {

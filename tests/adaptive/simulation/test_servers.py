@@ -39,9 +39,10 @@ def test_a_single_slice_is_first_come_first_served() -> None:
 
 
 def test_a_long_call_uses_no_more_than_a_thread() -> None:
-    responses = _responses(SharedThreads(2), [(0, 300), (0, 30), (0, 30)])
-    assert responses[0] == pytest.approx(300)
-    assert responses[1] == pytest.approx(60)
+    arrivals = [(0.0, 300.0), (0.0, 30.0), (0.0, 30.0)]
+    responses = _responses(SharedThreads(2), arrivals)
+    assert responses[0] >= 300
+    assert responses == pytest.approx(_responses(SlicedThreads(2, 100), arrivals), rel=0.1)
 
 
 @pytest.mark.parametrize(("threads", "works"), [(12, (50, 150)), (10, (100, 100)), (6, (100, 100))])
@@ -54,7 +55,7 @@ def test_thin_slices_and_continuous_sharing_agree(threads: int, works: tuple[int
     continuous = _responses(SharedThreads(threads), arrivals)
     sliced = _responses(SlicedThreads(threads, 100), arrivals)
     for number, response_ms in continuous.items():
-        assert sliced[number] == pytest.approx(response_ms, rel=0.1, abs=3)
+        assert sliced[number] == pytest.approx(response_ms, rel=0.05, abs=3)
     assert sum(sliced.values()) == pytest.approx(sum(continuous.values()), rel=0.02)
 
 

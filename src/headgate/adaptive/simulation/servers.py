@@ -21,6 +21,7 @@ CONTINUOUS_SLICES: Final = 20
 ANSWERED: Final = "answered"
 DEFERRED: Final = "deferred"
 _NS_PER_SECOND = 1e9
+_NEWTON_STEPS = 50
 
 
 class Server(Protocol):
@@ -53,7 +54,7 @@ class _WorkClass:
 
 class SharedThreads:
     """Threads that all calls share. A call never uses more than one thread; if there are more calls than threads,
-    each gets slices in turn, and a slice is the same part of its work for every call."""
+    they get slices in turn, first come, first served."""
 
     def __init__(self, threads: int) -> None:
         self.threads: int = threads
@@ -104,28 +105,32 @@ class SharedThreads:
                 self.next_ns, self._next = ends_ns, work
 
     def _share(self) -> None:
-        """Gives every class its pace: one round of slices costs the sum of all slices, but no call is faster than
-        a thread of its own."""
+        """Gives every class its pace. Before each slice a call waits equally long, whatever its work is; w is all
+        that waiting of a call. Then a call takes w + work, and the part of it that it runs adds up to the threads:
+        the sum of work / (w + work) over all calls is their number."""
         classes = self._classes
-        if self.in_flight <= self.threads:
-            for work in classes:
-                work.rate = 1.0 / work.work_ns
-            return
-        if len(classes) == 1:
-            classes[0].rate = self.threads / (self.in_flight * classes[0].work_ns)
-            return
-        threads, rate = float(self.threads), 0.0
-        shared = sorted(classes, key=lambda work: work.work_ns)
-        while shared:
-            rate = threads / sum(len(work.calls) * work.work_ns for work in shared)
-            longest = shared[-1]
-            if rate * longest.work_ns <= 1.0:
+        wait_ns = 0.0
+        if self.in_flight > self.threads:
+            if len(classes) == 1:
+                wait_ns = classes[0].work_ns * (self.in_flight / self.threads - 1.0)
+            else:
+                wait_ns = self._wait_ns()
+        for work in classes:
+            work.rate = 1.0 / (wait_ns + work.work_ns)
+
+    def _wait_ns(self) -> float:
+        """Solves for the wait by Newton's method, which approaches it from below."""
+        wait_ns = 0.0
+        for _ in range(_NEWTON_STEPS):
+            excess, slope = -float(self.threads), 0.0
+            for work in self._classes:
+                taken_ns = wait_ns + work.work_ns
+                excess += len(work.calls) * work.work_ns / taken_ns
+                slope += len(work.calls) * work.work_ns / (taken_ns * taken_ns)
+            if excess < 1e-9:
                 break
-            longest.rate = 1.0 / longest.work_ns
-            threads -= len(longest.calls)
-            shared.pop()
-        for work in shared:
-            work.rate = rate
+            wait_ns += excess / slope
+        return wait_ns
 
 
 class SlicedThreads:
