@@ -2,7 +2,8 @@
 
 import pytest
 
-from headgate.adaptive.concurrency import AdaptiveConcurrency, ConcurrencyState
+from headgate.adaptive.concurrency import AdaptiveConcurrency
+from headgate.adaptive.concurrency_state import ConcurrencyState
 from headgate.errors import InvalidRule
 from tests.adaptive.windows import window
 

@@ -26,8 +26,9 @@ below what is in flight, so a healthy service is never probed at its callers' ex
 Dropped calls (timed out, or turned away by the service) shrink the limit by their share, whatever R is. The
 level at which that began is remembered for a few seconds, and growth stops just below it.
 
-Response times are noisy. A window's R is a geometric mean, which one slow call hardly moves, and it counts as
-higher or lower than the base only by more than two standard errors.
+Response times are noisy. A single slow window, and a single window that shows a slower service, may be a pause
+of the machine: the limit moves at the second. A window's R is a geometric mean, which one slow call hardly
+moves, and it counts as higher or lower than the base only by more than two standard errors.
 
 12 clerks, 150 ms, 100 calls a second (80 are possible): the base is 150 ms and the limit about 19. A deploy
 makes it 300 ms: R is 475 ms, the limit falls to 11 (R = 300 ms) and 7 (still 300 ms): the base is 300 ms, and
@@ -42,18 +43,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import exp, log
-from typing import NamedTuple
 
+from headgate.adaptive.concurrency_state import (
+    RECENT,
+    ConcurrencyState,
+    Trial,
+    met_in_flight,
+    surely_slower,
+    with_base,
+    with_trial,
+)
 from headgate.adaptive.window import Update, Window, check_limits, check_number
 
 _NS_PER_SECOND = 1_000_000_000.0
 
-_SURE = 2.0  # standard errors
-_NO_QUEUE = 1.08  # times the base: a window this fast confirms the base
 _QUEUE = 1.15  # times the base: a queue that a trial can show
 _SURE_QUEUE = 1.25  # times the base: a queue that tells how many calls the service works on
-_SAME = 0.06  # of the base: windows that differ by less took equally long
-_FLAT_RANGE = 1.4  # the most calls in flight of such windows, in the least: there is no queue
 _CALM = 1.15  # times the base, over the last windows: bursts may be longer
 
 _MOVED_UP, _MOVED_DOWN = log(1.33), -log(1.45)  # a trial moved the calls in flight by enough to conclude
@@ -69,79 +74,6 @@ _DROP_SHARE = 0.1  # of the calls of a window
 _LASTING_DROP_SHARE = 0.04  # of the calls of the last windows: fewer drops are everyday failures
 _DROP_WINDOWS = 30  # for which growth stops below the level at which calls were dropped
 _REFUSING_WINDOWS = 3  # in a row: an overload, and no burst
-_RECENT = 0.15  # weight of a window in moving averages
-
-
-class Trial(NamedTuple):
-    """The point that the limit was moved away from, to see whether the response time follows."""
-
-    limit: float
-    in_flight: float
-    response_ns: float
-    windows: int = 0
-    slower_ns: float = 0.0  # the response time that a first window showed for a slower service
-
-
-class Relation(NamedTuple):
-    """How calls in flight and response times varied over the last windows: moving averages of their logarithms."""
-
-    in_flight: float
-    response: float
-    in_flight_variance: float = 0.0
-    response_variance: float = 0.0
-
-    def with_window(self, in_flight: float, response: float) -> Relation:
-        """Returns the averages with one more window."""
-        x, y, keep = in_flight - self.in_flight, response - self.response, 1.0 - _RECENT
-        return Relation(
-            self.in_flight + _RECENT * x,
-            self.response + _RECENT * y,
-            keep * (self.in_flight_variance + _RECENT * x * x),
-            keep * (self.response_variance + _RECENT * y * y),
-        )
-
-    @property
-    def flat(self) -> bool:
-        """Whether calls in flight varied and response times did not: there is no queue."""
-        return self.in_flight_variance > 0.005 and self.response_variance < 0.06 * self.in_flight_variance
-
-
-class ConcurrencyState(NamedTuple):
-    """What the algorithm remembers.
-
-    limit            with its fraction
-    base_ns          the response time without a queue, as far as known; 0 before the first window
-    response_ns      of the last window
-    proven           whether a trial has shown the base
-    trial            that is under way
-    unverified       windows since the base was last confirmed
-    verified_limit   the limit at that time, or higher since
-    relation         of calls in flight and response times
-    drop_level       the calls in flight at which drops began; 0 for none
-    drop_windows     windows for which that is remembered
-    drop_share       of the calls of the last windows, since the limit was last cut for drops
-    dropping         whether calls were dropped in the last window
-    refusing         windows in a row in which calls were refused
-    slow             whether the last full window was surely slower than tolerable
-    flat_low, flat_high    least and most calls in flight of windows that took as long as the base
-    """
-
-    limit: float
-    base_ns: float = 0.0
-    response_ns: float = 0.0
-    proven: bool = False
-    trial: Trial | None = None
-    unverified: int = 0
-    verified_limit: float = 0.0
-    relation: Relation | None = None
-    drop_level: float = 0.0
-    drop_windows: int = 0
-    drop_share: float = 0.0
-    dropping: bool = False
-    refusing: int = 0
-    slow: bool = False
-    flat_low: float = 0.0
-    flat_high: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -215,7 +147,7 @@ class AdaptiveConcurrency:
         """
         calls = window.samples + window.dropped
         share = window.dropped / calls if calls else 0.0
-        lasting_share = state.drop_share + _RECENT * (share - state.drop_share)
+        lasting_share = state.drop_share + RECENT * (share - state.drop_share)
         if share >= _DROP_SHARE or (window.dropped and lasting_share > _LASTING_DROP_SHARE):
             return self._after_drops(state, window, max(share, _DROP_SHARE))
         left = max(0, state.drop_windows - 1)
@@ -228,7 +160,7 @@ class AdaptiveConcurrency:
         )
         if not window.samples:
             return self._set(state, state.limit, "no answer")
-        state = _with_base(state, window)
+        state = with_base(state, window)
         if state.trial:
             state, limit, reason = self._judge(state, state.trial, window)
             if reason:
@@ -250,7 +182,7 @@ class AdaptiveConcurrency:
         return self._set(state, used * max(0.5, 1.0 - share), "dropped")
 
     def _when_not_full(self, state: ConcurrencyState, window: Window) -> Update[ConcurrencyState]:
-        limit, slower = state.limit, _surely_slower(state, window)
+        limit, slower = state.limit, surely_slower(state, window)
         fast = window.typical_ns < 1.06 * state.base_ns
         if slower > self.tolerance:
             # Queueing below the limit: the limit follows down, but refuses nobody who is there now.
@@ -262,13 +194,13 @@ class AdaptiveConcurrency:
 
     def _when_full(self, state: ConcurrencyState, window: Window) -> Update[ConcurrencyState]:
         limit, response_ns = state.limit, window.typical_ns
-        ratio, slower = response_ns / state.base_ns, _surely_slower(state, window)
+        ratio, slower = response_ns / state.base_ns, surely_slower(state, window)
         target = self._target(state, window)
         if slower > self.tolerance:
             if not state.slow and ratio < _PANIC * self.tolerance:  # a pause of the machine passes by itself
                 return self._set(state._replace(slow=True), limit, "slow once")
             limit = min(limit, float(window.in_flight))
-            state = _with_trial(state, limit, window)
+            state = with_trial(state, limit, window)
             part = 1.0 if ratio > 1.3 * self.tolerance else 0.5
             return self._set(state, max(_CUT * limit, limit + part * min(0.0, target - limit)), "queueing")
         state = state._replace(slow=False)
@@ -281,29 +213,29 @@ class AdaptiveConcurrency:
         overloaded = state.refusing >= _REFUSING_WINDOWS and demand > 0.05
         if overloaded and ratio > _QUEUE and not state.trial:
             if not state.proven:
-                return self._set(_with_trial(state, limit, window), _CUT * limit, "explore")
+                return self._set(with_trial(state, limit, window), _CUT * limit, "explore")
             if state.unverified >= self.verify_windows or limit < _FALLEN * state.verified_limit:
                 state = state._replace(unverified=0, verified_limit=limit)
-                return self._set(_with_trial(state, limit, window), _VERIFY_CUT * limit, "verify")
+                return self._set(with_trial(state, limit, window), _VERIFY_CUT * limit, "verify")
         if slower > 1.05:
             if target < limit and ratio < _SURE_QUEUE:  # too little to tell a queue from a slower moment
                 return self._set(state, limit, "short queue")
             return self._grow(state, limit + 0.5 * (target - limit), "short queue")
-        state = _with_trial(state, limit, window)
+        state = with_trial(state, limit, window)
         if ratio > 1.05:  # not surely
             return self._grow(state, 1.05 * limit, "no queue")
-        grown = min((1.1 + 0.4 * min(1.0, 2.0 * demand)) * limit, 2.7 * _in_flight(window))
+        grown = min((1.1 + 0.4 * min(1.0, 2.0 * demand)) * limit, 2.7 * met_in_flight(window))
         return self._grow(state, max(limit + 1.0, 1.1 * limit, grown), "no queue")
 
     def _target(self, state: ConcurrencyState, window: Window) -> float:
         """Returns the number of calls in flight at which each would take `tolerance` times the base."""
-        target = _in_flight(window) * self.tolerance * state.base_ns / window.typical_ns
+        target = met_in_flight(window) * self.tolerance * state.base_ns / window.typical_ns
         calm = state.relation is not None and exp(state.relation.response) < _CALM * state.base_ns
         return target * self.burst if calm else target
 
     def _judge(self, state: ConcurrencyState, trial: Trial, window: Window) -> tuple[ConcurrencyState, float, str]:
         """Concludes from a trial, if it moved the calls in flight. The reason is empty if the limit stays open."""
-        limit, response_ns, in_flight = state.limit, window.typical_ns, _in_flight(window)
+        limit, response_ns, in_flight = state.limit, window.typical_ns, met_in_flight(window)
         moved = log(in_flight / trial.in_flight)
         if _MOVED_DOWN < moved < _MOVED_UP:
             falling = limit < trial.limit and response_ns > self.tolerance * state.base_ns
@@ -344,59 +276,3 @@ class AdaptiveConcurrency:
     def _set(self, state: ConcurrencyState, limit: float, reason: str) -> Update[ConcurrencyState]:
         limit = max(float(self.floor), min(float(self.ceiling), limit))
         return int(limit), state._replace(limit=limit), reason
-
-
-def _in_flight(window: Window) -> float:
-    return max(1.0, window.mean_in_flight)
-
-
-def _surely_slower(state: ConcurrencyState, window: Window) -> float:
-    """Returns how many times slower than the base the window's calls were, at the least."""
-    return window.typical_ns / state.base_ns * exp(-_SURE * window.spread)
-
-
-def _with_trial(state: ConcurrencyState, limit: float, window: Window) -> ConcurrencyState:
-    """Returns the state with a trial from this window on, unless one is under way."""
-    if state.trial:
-        return state
-    return state._replace(trial=Trial(limit, _in_flight(window), window.typical_ns))
-
-
-def _with_base(state: ConcurrencyState, window: Window) -> ConcurrencyState:
-    """Returns the state with what a window tells of the base, without a trial."""
-    base_ns, proven, response_ns = state.base_ns, state.proven, window.typical_ns
-    in_flight = _in_flight(window)
-    point = log(in_flight), log(response_ns)
-    relation = state.relation.with_window(*point) if state.relation else Relation(*point)
-    noise = exp(_SURE * window.spread)
-    roomy = window.in_flight < 0.5 * state.limit
-    if base_ns == 0.0:
-        base_ns = response_ns
-    elif window.mean_in_flight <= 1.0 and window.in_flight <= 2:  # alone: there is no queue
-        base_ns, proven = base_ns + 0.5 * (response_ns - base_ns), True
-    elif response_ns * noise < base_ns:
-        proven = proven and response_ns > 0.8 * base_ns
-        base_ns += 0.6 * (response_ns - base_ns)  # pauses make calls slower, and nothing makes them faster
-    elif response_ns < base_ns or (roomy and response_ns < base_ns * noise):
-        base_ns += 0.1 * (response_ns - base_ns)
-    elif relation.flat:
-        base_ns += 0.2 * max(0.0, min(response_ns, exp(relation.response)) - base_ns)
-    elif roomy:
-        base_ns += 0.02 * (response_ns - base_ns)
-    low, high = state.flat_low, state.flat_high
-    if abs(base_ns - state.base_ns) > _SAME * base_ns:
-        low = high = 0.0
-    if abs(response_ns - base_ns) < _SAME * base_ns:
-        low, high = min(low or in_flight, in_flight), max(high, in_flight)
-        proven = proven or high > _FLAT_RANGE * low  # calls in flight differed, and response times did not
-    state = state._replace(
-        base_ns=base_ns,
-        proven=proven,
-        response_ns=response_ns,
-        relation=relation,
-        flat_low=low,
-        flat_high=high,
-    )
-    if response_ns < _NO_QUEUE * base_ns:
-        state = state._replace(unverified=0, verified_limit=state.limit)
-    return state
