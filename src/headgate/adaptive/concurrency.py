@@ -95,7 +95,7 @@ class AdaptiveConcurrency:
     burst: float = 1.25
     min_window: float = 0.05
     samples: int = 20
-    verify_windows: int = 60
+    verify_windows: int = 25
 
     def __post_init__(self) -> None:
         check_limits(self.initial, self.floor, self.ceiling)
