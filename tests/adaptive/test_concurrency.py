@@ -149,7 +149,7 @@ def test_noise_is_no_queue() -> None:
         ({"tolerance": 0}, "tolerance is a number at least 1.1, at most 10; not 0."),
         ({"initial": 2.5}, "initial is a whole number of at least 1; not 2.5."),
         ({"min_window": 0}, "min_window is a number above 0, at most 60; not 0."),
-        ({"samples": "many"}, "samples is a number at least 2, at most 10000; not 'many'."),
+        ({"samples": "many"}, "samples is a number at least 4, at most 10000; not 'many'."),
     ],
 )
 def test_bad_settings_are_refused_with_a_sentence(settings: dict[str, float], told: str) -> None:

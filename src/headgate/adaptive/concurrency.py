@@ -73,6 +73,7 @@ _PANIC = 3.0  # times the tolerance: too slow to wait for a second such window
 _DROP_SHARE = 0.1  # of the calls of a window
 _LASTING_DROP_SHARE = 0.04  # of the calls of the last windows: fewer drops are everyday failures
 _DROP_WINDOWS = 30  # for which growth stops below the level at which calls were dropped
+_MIN_SAMPLES = 4  # of a window, where the limit is low
 _REFUSING_WINDOWS = 3  # in a row: an overload, and no burst
 
 
@@ -102,7 +103,7 @@ class AdaptiveConcurrency:
         check_number("tolerance", self.tolerance, 1.1, 10)
         check_number("burst", self.burst, 1, 10)
         check_number("min_window", self.min_window, 0, 60, above=True)
-        check_number("samples", self.samples, 2, 10_000)
+        check_number("samples", self.samples, _MIN_SAMPLES, 10_000)
         check_number("verify_windows", self.verify_windows, 10)
 
     def start(self) -> ConcurrencyState:
@@ -131,9 +132,9 @@ class AdaptiveConcurrency:
         """
         shortest_ns = self.min_window * _NS_PER_SECOND
         if state.trial and state.trial.limit > state.limit:  # a limit that is too low should not last
-            return max(shortest_ns, 0.5 * state.response_ns), max(2, min(10, int(state.limit)))
+            return max(shortest_ns, 0.5 * state.response_ns), max(_MIN_SAMPLES, min(10, int(state.limit)))
         calls_each = 1 if state.trial else 2  # of so many as the limit: growth should not wait
-        samples = max(2, min(self.samples, int(calls_each * state.limit)))
+        samples = max(_MIN_SAMPLES, min(self.samples, int(calls_each * state.limit)))
         return max(shortest_ns, 0.9 * state.response_ns), samples
 
     def update(self, state: ConcurrencyState, window: Window) -> Update[ConcurrencyState]:
@@ -161,6 +162,8 @@ class AdaptiveConcurrency:
         if not window.samples:
             return self._set(state, state.limit, "no answer")
         state = with_base(state, window)
+        if surely_slower(state, window) <= self.tolerance:
+            state = state._replace(slow=False)
         if state.trial:
             state, limit, reason = self._judge(state, state.trial, window)
             if reason:
@@ -203,7 +206,6 @@ class AdaptiveConcurrency:
             state = with_trial(state, limit, window)
             part = 1.0 if ratio > 1.3 * self.tolerance else 0.5
             return self._set(state, max(_CUT * limit, limit + part * min(0.0, target - limit)), "queueing")
-        state = state._replace(slow=False)
         if window.strained:
             return self._set(state, 0.9 * limit if slower > 1.05 else limit, "strained")
         if window.dropped:
@@ -215,7 +217,7 @@ class AdaptiveConcurrency:
             if not state.proven:
                 return self._set(with_trial(state, limit, window), _CUT * limit, "explore")
             if state.unverified >= self.verify_windows or limit < _FALLEN * state.verified_limit:
-                state = state._replace(unverified=0, verified_limit=limit)
+                state = state._replace(unverified=0, verified_limit=_VERIFY_CUT * limit)
                 return self._set(with_trial(state, limit, window), _VERIFY_CUT * limit, "verify")
         if slower > 1.05:
             if target < limit and ratio < _SURE_QUEUE:  # too little to tell a queue from a slower moment
@@ -224,7 +226,8 @@ class AdaptiveConcurrency:
         state = with_trial(state, limit, window)
         if ratio > 1.05:  # not surely
             return self._grow(state, 1.05 * limit, "no queue")
-        grown = min((1.1 + 0.4 * min(1.0, 2.0 * demand)) * limit, 2.7 * met_in_flight(window))
+        wanted = min(1.0, max(0.0, 4.0 * demand - 1.0))  # none up to a quarter refused, all from a half on
+        grown = min((1.1 + 0.4 * wanted) * limit, 2.7 * met_in_flight(window))
         return self._grow(state, max(limit + 1.0, 1.1 * limit, grown), "no queue")
 
     def _target(self, state: ConcurrencyState, window: Window) -> float:
@@ -261,7 +264,7 @@ class AdaptiveConcurrency:
             done = done._replace(proven=True, base_ns=response_ns, unverified=0)
             return done, max(limit, back * response_ns), reason
         base_ns = min(state.base_ns, response_ns)
-        if not state.proven:
+        if not state.proven and window.refused:
             return again._replace(base_ns=base_ns), _CUT * limit, "explore"
         if response_ns < _QUEUE * base_ns:
             return done._replace(base_ns=base_ns), max(limit, back * base_ns), "verified"

@@ -35,7 +35,7 @@ def _drift(start: float, factor: float, steps: int) -> tuple[Stage, ...]:
 
 HOSTILE = [
     Hostile("another size", 30, (Stage(20, 150, 0.1), Stage(30, 150, 0.4), Stage(20, 150, 0.1))),
-    Hostile("two threads", 2, (Stage(20, 20, 0.04), Stage(30, 20, 0.2), Stage(20, 20, 0.04)), share=0.7, p99=3),
+    Hostile("two threads", 2, (Stage(20, 20, 0.04), Stage(30, 20, 0.2), Stage(20, 20, 0.04)), share=0.7, p99=6),
     Hostile("milliseconds", 8, (Stage(15, 800, 0.005), Stage(20, 2500, 0.005)), share=0.85),
     Hostile("seconds", 20, (Stage(60, 8, 1.5), Stage(120, 25, 1.5)), timeout=10, settle=20),
     Hostile("ten times too much", 12, (Stage(15, 60, 0.1), Stage(20, 1200, 0.1), Stage(20, 60, 0.1))),
