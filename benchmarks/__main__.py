@@ -24,6 +24,7 @@ QUESTIONS = (
     "nginx",
     "service",
     "integrations",
+    "adaptive",
 )
 
 

@@ -27,7 +27,7 @@ FASTAPI = ("fastapi_alone", "fastapi_on_redis", "slowapi_on_redis", "fastapi_lim
 START_TIMEOUT_S = 30
 
 
-class _Server:
+class _BenchmarkServer:
     """One application in a uvicorn of its own, on the last core."""
 
     def __init__(self, name: str, redis_url: str) -> None:
@@ -39,7 +39,7 @@ class _Server:
         )
         os.sched_setaffinity(self._process.pid, {max(os.sched_getaffinity(0))})
 
-    def __enter__(self) -> "_Server":
+    def __enter__(self) -> "_BenchmarkServer":
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
@@ -71,7 +71,7 @@ def answer(report: Report) -> None:
     for number in range(report.rounds(5)):
         for names in (STARLETTE, FASTAPI):
             with pinned_server(core) as redis, ExitStack() as stack:
-                servers = {name: stack.enter_context(_Server(name, redis.url)) for name in names}
+                servers = {name: stack.enter_context(_BenchmarkServer(name, redis.url)) for name in names}
                 turns: Samples = {name: [] for name in names}
                 for turn in range(1 + TURNS):  # the first one warms up
                     for name in (*names[number % len(names) :], *names[: number % len(names)]):

@@ -75,7 +75,7 @@ def login(request: HttpRequest) -> HttpResponse:
 
 
 @limit("2/s burst 5")
-class Search(View):
+class SearchView(View):
     async def get(self, request: HttpRequest) -> HttpResponse:
         return JsonResponse({"found": []})
 
@@ -105,7 +105,7 @@ urlpatterns = [
     path("items/<int:item>", show),
     path("items/<int:item>/orders", order),
     path("login", login),
-    path("search", Search.as_view()),
+    path("search", SearchView.as_view()),
     path("health", health),
     path("api/prices", Prices.as_view()),
     path("api/reports", Reports.as_view()),

@@ -6,6 +6,7 @@ here; ARCHITECTURE.md says what each folder may depend on.
     algorithms, lua        the algorithms, in Python and in Lua
     engines                where decisions are atomic: memory, Redis, and layers around them
     rules, enforcement     rulebooks, and limiters that follow them
+    adaptive               limits that follow the service: algorithms, AdaptiveLimiter, the simulator
     limiter                Limiter and AsyncLimiter; guard, lease and reservation are what their verbs return
     validation             checks engines, keys, costs and limits before an engine sees them
     limiter_flows          wait, cancel and refund; slot_queue, slot_renewal and untracked_refund belong to them
@@ -50,11 +51,16 @@ from headgate.limiter import AsyncLimiter, Limiter
 from headgate.reservation import AsyncReservation, Reservation
 
 if _typing.TYPE_CHECKING:
+    from headgate.adaptive.concurrency import AdaptiveConcurrency
+    from headgate.adaptive.limiter import AdaptiveCall, AdaptiveLimiter
     from headgate.enforcement.rule_decision import RuleDecision
     from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
     from headgate.rules.rule import Rule, Rulebook
 
 __all__ = [
+    "AdaptiveCall",
+    "AdaptiveConcurrency",
+    "AdaptiveLimiter",
     "AsyncLease",
     "AsyncLimiter",
     "AsyncReservation",
@@ -94,8 +100,11 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-# Loaded on first use: a program without a rulebook needs none of it.
+# Loaded on first use: a program without a rulebook or an adaptive limit needs none of it.
 _LAZY = {
+    "AdaptiveCall": "headgate.adaptive.limiter",
+    "AdaptiveConcurrency": "headgate.adaptive.concurrency",
+    "AdaptiveLimiter": "headgate.adaptive.limiter",
     "AsyncRuleLimiter": "headgate.enforcement.rule_limiter",
     "Rule": "headgate.rules.rule",
     "Rulebook": "headgate.rules.rule",
@@ -105,7 +114,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> object:
-    """Imports a name of rulebooks when it is first used."""
+    """Imports a name of rulebooks or adaptive limits when it is first used."""
     from importlib import import_module
 
     if name not in _LAZY:

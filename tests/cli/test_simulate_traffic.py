@@ -24,7 +24,7 @@ def test_side_by_side(prompt: Prompt, tmp_path: Path) -> None:
 
 
 def test_mistakes_are_sentences(prompt: Prompt) -> None:
-    assert "Say which shape of traffic: steady" in prompt.told("simulate", "--limit", "1/s")
+    assert "Say which shape of traffic (steady" in prompt.told("simulate", "--limit", "1/s")
     assert "--limit '50/s burst 100'" in prompt.told("simulate", "ramp")
     assert '"wave" is no shape' in prompt.told("simulate", "wave", "--limit", "1/s")
     assert "a number above 0" in prompt.told("simulate", "ramp", "--rate", "-1", "--limit", "1/s")

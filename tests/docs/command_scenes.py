@@ -83,12 +83,15 @@ rules:
 TIGHTER, TENTH, EVERYONE = blocks("tutorial/evening-walk.md")
 VISITS = [*visits(400), *scan(1500, 900, per_second=3)]
 
+SIMULATED = blocks("reference/simulation-cases.md")[0]
+
 SCENES = {
     "docs/tutorial/evening-walk.md": PageSetup(
         {"access.log": combined_text(VISITS), "tighter.yaml": TIGHTER, "tenth.yaml": TENTH}
         | {"everyone.yaml": EVERYONE}
     ),
     "docs/reference/traffic.md": PageSetup({}),
+    "docs/reference/simulation-cases.md": PageSetup({"staged.yaml": SIMULATED}),
     "docs/reference/command-line.md": PageSetup(
         {
             "rules.yaml": MINUTES,

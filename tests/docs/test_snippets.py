@@ -1,5 +1,5 @@
 """Every Python snippet in the documentation runs, in order, page by page, against a real Redis. Every YAML one is
-a rulebook, rules of one, or a table of expected outcomes for the first rulebook of its page.
+a rulebook, rules of one, a table of expected outcomes for the first rulebook of its page, or a case to simulate.
 
     limiter.peek("ann").remaining      # -> 3          is looked at: it must be so
 
@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from headgate.cli import main
+from headgate.cli.simulation_case import read_case
 from headgate.rules import load
 from tests.servers import RedisServer
 from tests.service.service_harness import Service
@@ -88,6 +89,9 @@ def test_rulebooks_are_rulebooks(page: Path, tmp_path: Path) -> None:
         elif "\ncases:" in text:
             (tmp_path / "rules-test.yaml").write_text(text, encoding="utf-8")
             assert main(["rules", "test", str(tmp_path / "rules-test.yaml")]) == 0
+        elif "\nserver:" in text:
+            (tmp_path / "case.yaml").write_text(text, encoding="utf-8")
+            assert read_case(tmp_path / "case.yaml").limiters
         else:
             assert load.parse(text).rules
             if not number:

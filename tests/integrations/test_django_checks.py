@@ -95,10 +95,10 @@ def test_a_limit_that_can_never_match_is_an_error_with_route_and_line() -> None:
     def view(request: HttpRequest, pk: int) -> HttpResponse:
         return HttpResponse(str(pk))
 
-    class Urls:
+    class CheckedUrls:
         urlpatterns = (path("items/<int:pk>", view),)
 
-    messages = found(ROOT_URLCONF=Urls)
+    messages = found(ROOT_URLCONF=CheckedUrls)
     assert [identifier for identifier, _ in messages] == ["headgate.E003", "headgate.E003"]
     assert f"{Path(__file__).name}:" in messages[0][1]
     assert (
@@ -106,7 +106,7 @@ def test_a_limit_that_can_never_match_is_an_error_with_route_and_line() -> None:
         in messages[0][1]
     )
     assert "nobody supplies the attribute tenant" in messages[1][1]
-    with override_settings(ROOT_URLCONF=Urls), pytest.raises(ImproperlyConfigured, match="can never match"):
+    with override_settings(ROOT_URLCONF=CheckedUrls), pytest.raises(ImproperlyConfigured, match="can never match"):
         WSGIHandler()
 
 

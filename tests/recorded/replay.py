@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headgate import HeadgateError
-from tests.recorded import gcra, guava, nginx, sentinel, spring, xtimerate
+from tests.recorded import gcra, guava, netflix, nginx, sentinel, spring, xtimerate
 from tests.recorded.replay_engines import ReplayEngine
 from tests.recorded.step_result import ComparedFact, StepResult
 from tests.recorded.vectors import UnreadableVector, VectorCase, read_vectors
@@ -18,6 +18,7 @@ Replay = Callable[[VectorCase, ReplayEngine], Iterator[StepResult]]
 _SUBJECTS: dict[str, Replay] = {
     "guava": guava.replay,
     "golang.org/x/time/rate": xtimerate.replay,
+    "netflix": netflix.replay,
     "nginx limit_req": nginx.replay,
     "redis-cell": gcra.replay,
     "sentinel": sentinel.replay,
@@ -77,8 +78,6 @@ def _not_covered(case: VectorCase) -> str | None:
     subject = case.subject.lower()
     if case.is_claim:
         return "defects of others' scripts, which tests of their own show ours not to have"
-    if subject.startswith("netflix"):
-        return "Netflix's adaptive limits, which have no time and no decision"
     if subject.startswith("sentinel"):
         kind = case.config.raw.get("kind", "sliding_window")
         return None if kind == "sliding_window" else f"Sentinel's {kind}"

@@ -11,6 +11,7 @@
     headgate serve                the check service: gateways ask over HTTP, and Envoy over gRPC
     headgate nginx                nginx as a gateway: a configuration, and whether nginx accepts it
     headgate lua                  the scripts that run inside Redis and Valkey, and the Lua for nginx
+    headgate simulate             compare limiters, also adaptive ones, on a simulated server
     headgate demo                 watch a flash sale: the same calls at seven gates
     headgate completion           completes commands and options in a shell
 
@@ -36,6 +37,8 @@ Modules:
     serve              headgate serve
     nginx              headgate nginx
     lua                headgate lua
+    simulate           headgate simulate
+    simulation_case    reads its cases
     demo               headgate demo
     flash_sale         simulates the flash sale of the demo
     demo_chart         draws it
@@ -71,7 +74,7 @@ from headgate.cli import (
     replay,
     rules,
     serve,
-    simulate_traffic,
+    simulate,
     suggest,
     take,
 )
@@ -130,7 +133,7 @@ def tree() -> Parser:
         rules,
         suggest,
         replay,
-        simulate_traffic,
+        simulate,
         serve,
         nginx,
         lua,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headgate.cli.log_options import write_report
 from headgate.cli.output import Output
-from headgate.cli.parser import Commands, Misuse, command, duration_option, whole_number
+from headgate.cli.parser import Misuse, duration_option, whole_number
 from headgate.cli.progress import Progress
 from headgate.cli.replay import ceil_level
 from headgate.cli.rulebook_option import print_warnings
@@ -23,19 +23,6 @@ from headgate.traffic.shapes import RETRIES, SHAPES, TrafficShape
 from headgate.traffic.simulation import SimulatedLimit, limit_rulebook, simulate
 
 _COLUMNS = 60  # of the picture
-
-
-def add(commands: Commands) -> None:
-    parser = command(
-        commands,
-        "simulate",
-        run,
-        "play a shape of traffic through several limits, side by side",
-        "headgate simulate flash-sale --limit '50/s burst 100' --limit '50/s sliding'",
-        "headgate simulate retry-storm --retries honour --limit '20/s' --rules rules.yaml --html report.html",
-        more="Real decisions on a virtual clock; needs no engine.",
-    )
-    add_options(parser)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +58,7 @@ def _positive(text: str) -> float:
 
 def run(args: argparse.Namespace) -> Output:
     if args.shape is None:
-        raise Misuse(f"Say which shape of traffic: {', '.join(SHAPES)}.")
+        raise Misuse(f"Say which shape of traffic ({', '.join(SHAPES)}), or --case FILE.")
     if not args.limit and not args.rules:
         raise Misuse("Say what it meets: --limit '50/s burst 100', or --rules FILE; several are compared.")
     shape = TrafficShape(args.shape, args.rate, args.span, args.clients, args.seed, args.retries)

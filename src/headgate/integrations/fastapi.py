@@ -248,7 +248,7 @@ def _without_argument(endpoint: Callable[..., Any], name: str) -> Any:
     return call
 
 
-class _Route(NamedTuple):
+class _RouteLimits(NamedTuple):
     """A route as a request reaches it: with the prefixes of routers and mounts."""
 
     template: str
@@ -258,14 +258,14 @@ class _Route(NamedTuple):
     path: str | None  # as FastAPI's own schema has it
 
 
-def _walk(routes: Sequence[BaseRoute], prefix: str = "") -> Iterator[_Route]:
+def _walk(routes: Sequence[BaseRoute], prefix: str = "") -> Iterator[_RouteLimits]:
     """Yields all routes, also those of included routers and mounted applications."""
     for route in _contexts(routes):
         effective = getattr(route, "_effective_route", route)
         if isinstance(effective, Mount | Host):
             yield from _walk(effective.routes or (), prefix + _template(getattr(effective, "path", "")))
         elif getattr(effective, "path", None) is not None:
-            yield _Route(
+            yield _RouteLimits(
                 prefix + _template(effective.path),
                 getattr(effective, "methods", None) or (),
                 getattr(effective, "dependant", None),
@@ -280,14 +280,14 @@ def _contexts(routes: Sequence[BaseRoute]) -> Iterator[Any]:
     return cast(Iterator[Any], iterate(routes))
 
 
-def _route_of(scope: Scope) -> _Route:
+def _route_of(scope: Scope) -> _RouteLimits:
     """Returns the route of a request that was routed."""
     context = (scope.get("fastapi") or {}).get("effective_route_context")
     route = scope["route"] if context is None else context
     mounted = scope.get("root_path", "")[len(scope["app_root_path"]) :] if "app_root_path" in scope else ""
     template = mounted + _template(getattr(route, "path", ""))
     methods = getattr(route, "methods", None) or ()
-    return _Route(template, methods, getattr(route, "dependant", None), scope.get("endpoint"), None)
+    return _RouteLimits(template, methods, getattr(route, "dependant", None), scope.get("endpoint"), None)
 
 
 def _bound_limits(

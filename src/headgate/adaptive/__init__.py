@@ -1,0 +1,16 @@
+"""Limits that follow the service: computed from response times and drops, instead of set by somebody.
+
+An algorithm computes a number and is pure: `update(state, window) -> (limit, state, reason)`. A gate counts the
+calls in flight, enforces the number and gathers windows. The limiter adds a clock, a lock, and the public
+verbs.
+
+    concurrency, concurrency_state    the default algorithm, AdaptiveConcurrency
+    aimd, vegas, gradient2    Netflix's algorithms, to compare and to move from
+    target_rate, rate_gate    a rate that holds the P90 or P99 of response times; enforces it
+    window         what algorithms learn from; checks of settings
+    gate           counts calls in flight, enforces the limit, gathers windows
+    priority       refuses the least important calls first; a short queue
+    signals        guards: CPU usage, event-loop lag
+    limiter, guard    AdaptiveLimiter, and its guards around blocks and functions
+    simulation     simulated servers and loads, in virtual time
+"""

@@ -1,0 +1,147 @@
+"""What the default algorithm remembers, and what single windows tell of the base: the response time without a
+queue.
+
+Trials, which tell more, are judged in concurrency.py.
+"""
+
+from __future__ import annotations
+
+from math import exp, log
+from typing import Final, NamedTuple
+
+from headgate.adaptive.window import Window
+
+RECENT: Final = 0.15  # weight of a window in moving averages
+_SURE = 2.0  # standard errors
+_NO_QUEUE = 1.08  # times the base: a window this fast confirms the base
+_SAME = 0.06  # of the base: windows that differ by less took equally long
+_FLAT_RANGE = 1.4  # the most calls in flight of such windows, in the least: there is no queue
+
+
+class Trial(NamedTuple):
+    """The point that the limit was moved away from, to see whether the response time follows."""
+
+    limit: float
+    in_flight: float
+    response_ns: float
+    windows: int = 0
+    slower_ns: float = 0.0  # the response time that a first window showed for a slower service
+
+
+class Relation(NamedTuple):
+    """How calls in flight and response times varied over the last windows: moving averages of their logarithms."""
+
+    in_flight: float
+    response: float
+    in_flight_variance: float = 0.0
+    response_variance: float = 0.0
+
+    def with_window(self, in_flight: float, response: float) -> Relation:
+        """Returns the averages with one more window."""
+        x, y, keep = in_flight - self.in_flight, response - self.response, 1.0 - RECENT
+        return Relation(
+            self.in_flight + RECENT * x,
+            self.response + RECENT * y,
+            keep * (self.in_flight_variance + RECENT * x * x),
+            keep * (self.response_variance + RECENT * y * y),
+        )
+
+    @property
+    def flat(self) -> bool:
+        """Whether calls in flight varied and response times did not: there is no queue."""
+        return self.in_flight_variance > 0.005 and self.response_variance < 0.06 * self.in_flight_variance
+
+
+class ConcurrencyState(NamedTuple):
+    """What the algorithm remembers.
+
+    limit            with its fraction
+    base_ns          the response time without a queue, as far as known; 0 before the first window
+    response_ns      of the last window
+    proven           whether a trial has shown the base
+    trial            that is under way
+    unverified       windows since the base was last confirmed
+    verified_limit   the limit at that time, or higher since
+    relation         of calls in flight and response times
+    drop_level       the calls in flight at which drops began; 0 for none
+    drop_windows     windows for which that is remembered
+    drop_share       of the calls of the last windows, since the limit was last cut for drops
+    dropping         whether calls were dropped in the last window
+    refusing         windows in a row in which calls were refused
+    slow             whether the last full window was surely slower than tolerable
+    flat_low, flat_high    least and most calls in flight of windows that took as long as the base
+    """
+
+    limit: float
+    base_ns: float = 0.0
+    response_ns: float = 0.0
+    proven: bool = False
+    trial: Trial | None = None
+    unverified: int = 0
+    verified_limit: float = 0.0
+    relation: Relation | None = None
+    drop_level: float = 0.0
+    drop_windows: int = 0
+    drop_share: float = 0.0
+    dropping: bool = False
+    refusing: int = 0
+    slow: bool = False
+    flat_low: float = 0.0
+    flat_high: float = 0.0
+
+
+def met_in_flight(window: Window) -> float:
+    """Returns how many calls were in flight, as the window's calls met it; at least 1."""
+    return max(1.0, window.mean_in_flight)
+
+
+def surely_slower(state: ConcurrencyState, window: Window) -> float:
+    """Returns how many times slower than the base the window's calls were, at the least."""
+    return window.typical_ns / state.base_ns * exp(-_SURE * window.spread)
+
+
+def with_trial(state: ConcurrencyState, limit: float, window: Window) -> ConcurrencyState:
+    """Returns the state with a trial from this window on, unless one is under way."""
+    if state.trial:
+        return state
+    return state._replace(trial=Trial(limit, met_in_flight(window), window.typical_ns))
+
+
+def with_base(state: ConcurrencyState, window: Window) -> ConcurrencyState:
+    """Returns the state with what a window tells of the base, without a trial."""
+    base_ns, proven, response_ns = state.base_ns, state.proven, window.typical_ns
+    in_flight = met_in_flight(window)
+    point = log(in_flight), log(response_ns)
+    relation = state.relation.with_window(*point) if state.relation else Relation(*point)
+    noise = exp(_SURE * window.spread)
+    roomy = window.in_flight < 0.5 * state.limit
+    if base_ns == 0.0:
+        base_ns = response_ns
+    elif window.mean_in_flight <= 1.0 and window.in_flight <= 2:  # alone: there is no queue
+        base_ns, proven = base_ns + 0.5 * (response_ns - base_ns), True
+    elif response_ns * noise < base_ns:
+        proven = proven and response_ns > 0.8 * base_ns
+        base_ns += 0.6 * (response_ns - base_ns)  # pauses make calls slower, and nothing makes them faster
+    elif response_ns < base_ns or (roomy and response_ns < base_ns * noise):
+        base_ns += 0.1 * (response_ns - base_ns)
+    elif relation.flat:
+        base_ns += 0.2 * max(0.0, min(response_ns, exp(relation.response)) - base_ns)
+    elif roomy:
+        base_ns += 0.02 * (response_ns - base_ns)
+    low, high = state.flat_low, state.flat_high
+    if abs(base_ns - state.base_ns) > _SAME * base_ns:
+        low = high = 0.0
+    if abs(response_ns - base_ns) < _SAME * base_ns:
+        low, high = min(low or in_flight, in_flight), max(high, in_flight)
+        proven = proven or high > _FLAT_RANGE * low  # calls in flight differed, and response times did not
+    state = state._replace(
+        base_ns=base_ns,
+        proven=proven,
+        response_ns=response_ns,
+        relation=relation,
+        flat_low=low,
+        flat_high=high,
+    )
+    if response_ns < _NO_QUEUE * base_ns:
+        state = state._replace(unverified=0, verified_limit=state.limit)
+    return state

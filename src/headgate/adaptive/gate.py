@@ -1,0 +1,103 @@
+"""Counts the calls in flight, enforces the limit, and gathers the windows that the algorithm learns from.
+
+A gate reads no clock and takes no lock: times are passed in, and its caller sees to threads. AdaptiveLimiter
+and the simulator use the same gate, so what is simulated is what runs.
+
+Only calls that began within a window tell its response time: older ones were slowed by the limit before. Drops
+count whenever they are reported, because they may come late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import exp, log, sqrt
+from typing import Any, Final
+
+from headgate.adaptive.window import LimitAlgorithm, Window
+
+SUCCESS: Final = 0
+IGNORED: Final = 1
+DROPPED: Final = 2
+
+
+class ConcurrencyGate:
+    """A limit that an algorithm moves, and the number of calls in flight below it."""
+
+    def __init__(self, algorithm: LimitAlgorithm[Any], now_ns: float) -> None:
+        self.algorithm = algorithm
+        self.state: Any = algorithm.start()
+        self.limit: int = algorithm.limit_of(self.state)
+        self.in_flight: int = 0
+        self.reason: str = "start"
+        self.strained: Callable[[], bool] = bool  # returns False: there is no guard
+        self._reset(now_ns)
+
+    def _reset(self, now_ns: float) -> None:
+        self._window_ns, self._window_samples = self.algorithm.window_of(self.state)
+        self._opened_ns = now_ns
+        self._sum_ns = self._log_sum = self._log_squares = 0.0
+        self._met = self._samples = self._dropped = self._refused = 0
+        self._peak = self.in_flight
+
+    def try_enter(self, now_ns: float) -> int:
+        """Counts one more call, and returns how many are in flight with it; 0 if it must not begin."""
+        in_flight = self.in_flight
+        if in_flight >= self.limit:
+            self._refused += 1
+            return 0
+        self.in_flight = in_flight = in_flight + 1
+        if in_flight > self._peak:
+            self._peak = in_flight
+        return in_flight
+
+    def wait(self) -> None:
+        """Notes that a call would begin if the limit were higher, though nobody refuses it."""
+        self._refused += 1
+
+    def leave(self, entered: int, started_ns: float, now_ns: float, outcome: int) -> None:
+        """Counts a call that ended, and updates the limit if a window is complete. `entered` is what try_enter
+        returned."""
+        in_flight = self.in_flight
+        self.in_flight = in_flight - 1
+        if outcome == IGNORED:
+            return
+        if not self._window_samples:
+            dropped = int(outcome == DROPPED)
+            response_ns = max(1.0, now_ns - started_ns)
+            window = Window(now_ns, response_ns, entered, dropped, 1 - dropped, typical_ns=response_ns)
+            self._apply(window)
+            return
+        if outcome == DROPPED:
+            self._dropped += 1
+        elif started_ns >= self._opened_ns:
+            response_ns = max(1.0, now_ns - started_ns)
+            self._samples += 1
+            self._met += entered + in_flight
+            self._sum_ns += response_ns
+            logarithm = log(response_ns)
+            self._log_sum += logarithm
+            self._log_squares += logarithm * logarithm
+        enough = self._samples + self._dropped >= self._window_samples
+        if enough and now_ns - self._opened_ns >= self._window_ns:
+            self._apply(self._window(now_ns))
+            self._reset(now_ns)
+
+    def _window(self, now_ns: float) -> Window:
+        samples = self._samples
+        mean = self._log_sum / samples if samples else 0.0
+        variance = max(0.0, self._log_squares / samples - mean * mean) if samples else 0.0
+        return Window(
+            now_ns,
+            self._sum_ns / samples if samples else 0.0,
+            self._peak,
+            self._dropped,
+            samples,
+            self._met / (2 * samples) if samples else 0.0,
+            self._refused,
+            self.strained(),
+            exp(mean) if samples else 0.0,
+            sqrt(variance / samples) if samples else 0.0,
+        )
+
+    def _apply(self, window: Window) -> None:
+        self.limit, self.state, self.reason = self.algorithm.update(self.state, window)

@@ -1,0 +1,265 @@
+"""AdaptiveLimiter: a limit on the calls in flight that follows the service, around blocks, functions and
+coroutines.
+
+    limiter = AdaptiveLimiter()
+    with limiter.guard(): ...                                @limiter.guard()
+    async with limiter.guard(priority="low"): ...            async def report(): ...
+
+Each call tells the limiter how it went: a success with its response time; dropped, if it timed out or the
+service turned it away; or ignored, if it says nothing about the service (a bad request, a cancelled call). An
+exception that is listed in `drops` means dropped, any other ignored; `call.drop()` and `call.ignore()` say it
+without one.
+
+A call that is refused raises RateLimited, with a decision like that of any other limiter. One limiter serves
+threads and event loops at the same time: nothing in it waits, unless a queue is asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from random import Random
+from threading import Lock
+from typing import Any
+
+from headgate.adaptive.concurrency import AdaptiveConcurrency
+from headgate.adaptive.gate import DROPPED, IGNORED, SUCCESS, ConcurrencyGate
+from headgate.adaptive.guard import AdaptiveGuard, QueuedCall
+from headgate.adaptive.priority import QUEUED, PriorityGate
+from headgate.adaptive.rate_gate import RateGate
+from headgate.adaptive.signals import Signal
+from headgate.adaptive.target_rate import TargetRate
+from headgate.adaptive.window import LimitAlgorithm, check_number
+from headgate.algorithms.decision import Decision, DetachedLimit
+from headgate.algorithms.slots import Slots
+from headgate.errors import InvalidCharge, InvalidRule, RateLimited
+
+_NS_PER_SECOND = 1_000_000_000
+
+
+class AdaptiveCall:
+    """A call in flight. It ends once: as a success, ignored, or dropped.
+
+    >>> limiter = AdaptiveLimiter()
+    >>> call = limiter.acquire()
+    >>> limiter.in_flight, call.success(), limiter.in_flight
+    (1, None, 0)
+    """
+
+    __slots__ = ("_entered", "_limiter", "_outcome", "_started_ns")
+
+    def __init__(self, limiter: AdaptiveLimiter, entered: int, started_ns: int) -> None:
+        self._limiter = limiter
+        self._entered = entered
+        self._started_ns = started_ns
+        self._outcome = SUCCESS
+
+    def success(self) -> None:
+        """Ends the call: it was answered, and its response time counts.
+
+        >>> AdaptiveLimiter().acquire().success()
+        """
+        self._end(SUCCESS)
+
+    def ignore(self) -> None:
+        """Ends the call: it says nothing about the service.
+
+        >>> AdaptiveLimiter().acquire().ignore()
+        """
+        self._end(IGNORED)
+
+    def drop(self) -> None:
+        """Ends the call: it timed out, or the service turned it away.
+
+        >>> AdaptiveLimiter().acquire().drop()
+        """
+        self._end(DROPPED)
+
+    def _end(self, outcome: int) -> None:
+        limiter, self._limiter = self._limiter, None  # type: ignore[assignment]
+        if limiter is not None:  # a block that ends after drop() ends nothing twice
+            limiter._leave(self._entered, self._started_ns, outcome)
+
+
+class AdaptiveLimiter:
+    """Limits the calls in flight to what the service can work on, and finds that number itself.
+
+    ``algorithm``: AdaptiveConcurrency unless given; a TargetRate limits calls per second.
+    ``priorities``: names of classes, the most important first;
+    the least important calls are refused first. ``queue``: seconds that a call may wait for its turn. ``fair``:
+    heavy users of a class are refused first. ``drops``: exceptions that mean that a call was dropped.
+    ``signals``: guards such as CpuUsage.
+
+    >>> limiter = AdaptiveLimiter()
+    >>> with limiter.guard():
+    ...     answer = 42
+    >>> limiter.limit, limiter.in_flight
+    (20, 0)
+    """
+
+    def __init__(
+        self,
+        algorithm: LimitAlgorithm[Any] | TargetRate | None = None,
+        *,
+        priorities: Sequence[str] = (),
+        queue: float = 0.0,
+        fair: bool = False,
+        drops: tuple[type[BaseException], ...] = (TimeoutError,),
+        signals: Sequence[Signal] = (),
+        name: str = "adaptive",
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        algorithm = AdaptiveConcurrency() if algorithm is None else algorithm
+        _check_settings(algorithm, priorities, drops)
+        if fair and not priorities:
+            raise InvalidRule('Fairness is among the calls of a class: give priorities, such as ("all",).')
+        self.name: str = name
+        self.drops: tuple[type[BaseException], ...] = drops
+        self._classes = {text: number for number, text in enumerate(priorities)}
+        self._queue = check_number("queue", queue, 0, 60)
+        self._clock_ns = clock_ns
+        self._signals = tuple(signals)
+        self._lock = Lock()
+        self._priority: PriorityGate | None = None
+        self._gate: ConcurrencyGate | RateGate
+        if isinstance(algorithm, TargetRate):
+            if priorities or queue:
+                raise InvalidRule("A rate has no priorities and no queue: limit the calls in flight for those.")
+            self._gate = RateGate(algorithm, clock_ns())
+        elif priorities or queue:
+            self._priority = PriorityGate(
+                algorithm,
+                clock_ns(),
+                max(1, len(priorities)),
+                max_wait_ns=queue * _NS_PER_SECOND,
+                fair=fair,
+                random=Random(),
+            )
+            self._gate = self._priority.gate
+        else:
+            self._gate = ConcurrencyGate(algorithm, clock_ns())
+        if signals:
+            self._gate.strained = self._strained
+
+    @property
+    def limit(self) -> int:
+        """How many calls may be in flight now."""
+        return self._gate.limit
+
+    @property
+    def in_flight(self) -> int:
+        """How many calls are in flight."""
+        return self._gate.in_flight
+
+    @property
+    def reason(self) -> str:
+        """Why the limit is what it is, in a word or two: `no queue`, `queueing`, `dropped`."""
+        return self._gate.reason
+
+    def guard(self, priority: str | None = None, user: Hashable = None) -> AdaptiveGuard:
+        """Returns a guard for a block (with, async with), or for each call of a function or coroutine function.
+
+        >>> limiter = AdaptiveLimiter()
+        >>> @limiter.guard()
+        ... def double(number):
+        ...     return 2 * number
+        >>> double(21)
+        42
+        """
+        self._class_of(priority)
+        return AdaptiveGuard(self, priority, user)
+
+    def acquire(self, priority: str | None = None, user: Hashable = None) -> AdaptiveCall:
+        """Begins a call, or raises RateLimited at once. Whoever calls this ends it: success, ignore or drop.
+
+        >>> call = AdaptiveLimiter().acquire()
+        >>> call.success()
+        """
+        number = self._class_of(priority)
+        with self._lock:
+            now_ns = self._clock_ns()
+            if self._priority is None:
+                entered = self._gate.try_enter(now_ns)
+            else:
+                entered = self._priority.enter(now_ns, None, number, user, may_wait=False)
+        if entered <= 0:
+            raise RateLimited(self._refusal())
+        return AdaptiveCall(self, entered, now_ns)
+
+    def _enter(self, priority: str | None, user: Hashable, queued: Callable[[], QueuedCall]) -> Any:
+        """Returns a call that has begun, or one that waits in the queue; raises RateLimited."""
+        if self._priority is None or not self._queue:
+            return self.acquire(priority, user)
+        number = self._class_of(priority)
+        token = queued()
+        with self._lock:
+            now_ns = self._clock_ns()
+            entered = self._priority.enter(now_ns, token, number, user)
+        if entered == QUEUED:
+            return token
+        if not entered:
+            raise RateLimited(self._refusal())
+        return AdaptiveCall(self, entered, now_ns)
+
+    def _admitted(self, token: QueuedCall) -> AdaptiveCall:
+        """Returns the call of a token that has waited; raises RateLimited if its turn did not come."""
+        assert self._priority is not None
+        with self._lock:
+            if not token.entered and self._priority.withdraw(token):
+                self._priority.rejection.found_no_room()
+            started_ns = self._clock_ns()
+        if not token.entered:
+            raise RateLimited(self._refusal())
+        return AdaptiveCall(self, token.entered, started_ns)
+
+    def _abandon(self, token: QueuedCall) -> None:
+        """Removes a token whose caller is gone; ends its call if that had begun."""
+        assert self._priority is not None
+        with self._lock:
+            self._priority.withdraw(token)
+        if token.entered:
+            self._leave(token.entered, self._clock_ns(), IGNORED)
+
+    def _leave(self, entered: int, started_ns: int, outcome: int) -> None:
+        with self._lock:
+            now_ns = self._clock_ns()
+            if self._priority is None:
+                self._gate.leave(entered, started_ns, now_ns, outcome)
+                return
+            admitted = self._priority.leave(entered, started_ns, now_ns, outcome)
+            for token, its_entered in admitted:
+                token.entered = its_entered
+        for token, _ in admitted:
+            token.wake()
+
+    def _class_of(self, priority: str | None) -> int:
+        if priority is None:
+            return 0
+        try:
+            return self._classes[priority]
+        except (KeyError, TypeError):
+            known = ", ".join(self._classes) or "none, give the limiter priorities"
+            raise InvalidCharge(f"{priority!r} is no priority of this limiter. Known: {known}.") from None
+
+    def _strained(self) -> bool:
+        readings = [signal.strained() for signal in self._signals]  # all of them, so that each is up to date
+        return any(readings)
+
+    def _refusal(self) -> Decision:
+        """Returns the decision of a refused call. It may pass as soon as any call ends: about a response time,
+        divided by the calls in flight, from now."""
+        response_ns = getattr(self._gate.state, "response_ns", 0.0) or _NS_PER_SECOND / 10
+        wait_us = max(1, int(response_ns / max(1, self._gate.limit) / 1000))
+        outcome = (False, 0, wait_us, int(response_ns / 1000), 0, time.time_ns() // 1000, 0)
+        return Decision(outcome, DetachedLimit(Slots(self._gate.limit)), self.name, 1)
+
+
+def _check_settings(algorithm: object, priorities: object, drops: object) -> None:
+    """Raises InvalidRule unless these are what a limiter takes."""
+    verbs = ("start", "update", "is_complete" if isinstance(algorithm, TargetRate) else "window_of")
+    if isinstance(algorithm, type) or not all(hasattr(algorithm, verb) for verb in verbs):
+        raise InvalidRule(f"An algorithm is an object such as AdaptiveConcurrency(floor=4); not {algorithm!r}.")
+    if not isinstance(priorities, list | tuple) or len(set(map(str, priorities))) != len(priorities):
+        raise InvalidRule(f'Priorities are names that differ, such as ("high", "low"); not {priorities!r}.')
+    if not isinstance(drops, tuple) or not all(isinstance(each, type) for each in drops):
+        raise InvalidRule(f"drops is a tuple of exceptions, such as (TimeoutError,); not {drops!r}.")

@@ -1,0 +1,66 @@
+"""Enforces a rate that follows response times: a token bucket whose rate TargetRate moves.
+
+Like ConcurrencyGate it reads no clock and takes no lock. The bucket holds a tenth of a second's calls, at least
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headgate.adaptive.gate import DROPPED, IGNORED
+from headgate.adaptive.target_rate import RateState, RateWindow, TargetRate
+
+_NS_PER_SECOND = 1e9
+_BURST_SECONDS = 0.1
+
+
+class RateGate:
+    """A rate that an algorithm moves, and the tokens below it."""
+
+    def __init__(self, algorithm: TargetRate, now_ns: float) -> None:
+        self.algorithm: TargetRate = algorithm
+        self.state: RateState = algorithm.start()
+        self.rate: float = self.state.rate
+        self.in_flight: int = 0
+        self.reason: str = "start"
+        self.strained: Callable[[], bool] = bool  # returns False: there is no guard
+        self._tokens = self._burst
+        self._filled_ns = self._opened_ns = now_ns
+        self._responses: list[float] = []
+        self._dropped = 0
+
+    @property
+    def limit(self) -> int:
+        """The rate, in whole calls per second."""
+        return max(1, int(self.rate))
+
+    def try_enter(self, now_ns: float) -> int:
+        """Takes a token, and returns how many calls are in flight with this one; 0 if it must not begin."""
+        elapsed = max(0.0, now_ns - self._filled_ns) / _NS_PER_SECOND
+        self._tokens = min(self._burst, self._tokens + elapsed * self.rate)
+        self._filled_ns = max(now_ns, self._filled_ns)
+        if self._tokens < 1.0:
+            return 0
+        self._tokens -= 1.0
+        self.in_flight += 1
+        return self.in_flight
+
+    def leave(self, entered: int, started_ns: float, now_ns: float, outcome: int) -> None:
+        """Counts a call that ended, and updates the rate if a window is complete."""
+        self.in_flight -= 1
+        if outcome == DROPPED:
+            self._dropped += 1
+        elif outcome != IGNORED:
+            self._responses.append((now_ns - started_ns) / _NS_PER_SECOND)
+        window = RateWindow(self._responses, self._dropped, (now_ns - self._opened_ns) / _NS_PER_SECOND)
+        # A window that never fills is judged after ten of its least lengths: memory and patience are bounded.
+        if self.algorithm.is_complete(window) or window.seconds > 10 * self.algorithm.min_window:
+            rate, state, reason = self.algorithm.update(self.state, window)
+            if rate <= self.rate or not self.strained():
+                self.rate, self.state, self.reason = rate, state, reason
+            self._responses, self._dropped, self._opened_ns = [], 0, now_ns
+
+    @property
+    def _burst(self) -> float:
+        return max(1.0, self.rate * _BURST_SECONDS)
