@@ -46,7 +46,7 @@ def test_a_project_without_mistakes_has_no_messages() -> None:
         ({"user": 5}, 'HEADGATE["user"] is a function or its dotted path, not 5.'),
         ({"enabled": "no"}, "HEADGATE[\"enabled\"] is True or False, not 'no'."),
         ({"headers": "draft-3"}, 'HEADGATE["headers"] is one of draft-11'),
-        ({"trusted_proxies": ["localhost"]}, 'Of the trusted proxies: "localhost" is no network'),
+        ({"trusted_proxies": ["localhost"]}, 'The trusted proxies: "localhost" is no network'),
         ({"engine": "rediss"}, '"rediss"'),
         ({"engine": 5}, 'HEADGATE["engine"] is a URL'),
         ({"rules": {"rules": [{"name": "a"}]}}, 'rule "a"'),

@@ -29,9 +29,9 @@ def environment(engine: str) -> dict[str, str]:
 @contextmanager
 def running(server: str, engine: str) -> Iterator[httpx.Client]:
     address = f"127.0.0.1:{free_port()}"
-    *command, option = [sys.executable, *SERVERS[server]]
+    *options, bind = SERVERS[server]
     process = subprocess.Popen(
-        [*command, f"{option}={address}", "examples.flask_app:app"],
+        [sys.executable, *options, f"{bind}={address}", "examples.flask_app:app"],
         env=environment(engine),
         cwd=ROOT,
         stderr=subprocess.DEVNULL,

@@ -71,7 +71,7 @@ class Limit:
     has_edges: ClassVar[bool] = False  # whether its counts start again at edges that are the same for all keys
     # How units come back: one by one ("bucket"; "exact bucket" if that is all), at the end of a window ("window"),
     # or as earlier ones expire ("sliding").
-    refill: ClassVar[str | None] = None
+    refill: ClassVar[str] = ""
     no_bucket: ClassVar[str] = "it has no rate"  # why as_bucket returns None
 
     @property

@@ -99,7 +99,7 @@ def limit_entry(limit: Limit) -> Iterator[tuple[str, Any]]:
     yield "fresh", limit.units_at_once
     if limit.prefetchable:
         yield "drain", list(limit.unit_drain)
-    if limit.refill is not None and (rate_per_second := limit.units_per_second) is not None:
+    if limit.refill and (rate_per_second := limit.units_per_second) is not None:
         yield "flow", {"shape": limit.refill, "period_us": float(limit.units_at_once * SECOND / rate_per_second)}
     if isinstance(limit, Smooth):
         yield "interval_us", max(1, int(limit.interval_us))
