@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import adaptive_server
-from benchmarks.adaptive_vector import answer_vector_cases
 from benchmarks.line_chart import Line, write_chart
 from benchmarks.report import Report, figure
+from benchmarks.vector_dev_cases import answer_vector_cases
 from headgate import AdaptiveLimiter, Limiter
 from headgate.adaptive.simulation.case import LimiterSettings, SimulationCase
 from headgate.adaptive.simulation.compare import LimiterResult, compare

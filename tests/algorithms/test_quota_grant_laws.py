@@ -7,6 +7,7 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.algorithms.divisible_limit import ALL_GRANT_UNITS, QuotaUnits, quota_units
 from headgate.algorithms.limit import SECOND
 from headgate.algorithms.quota_grants import (
     DEPARTED,
@@ -19,7 +20,6 @@ from headgate.algorithms.quota_grants import (
     target,
     ttl_and_grace,
 )
-from headgate.algorithms.quota_units import ALL_GRANT_UNITS, QuotaUnits, quota_units
 from headgate.limit_syntax import parse
 
 BASE_US = 1_700_000_000_000_000

@@ -3,9 +3,9 @@
 import pytest
 
 from headgate.algorithms import quota_grants
+from headgate.algorithms.divisible_limit import ALL_GRANT_UNITS, quota_units
 from headgate.algorithms.limit import SECOND
 from headgate.algorithms.quota_grants import MAX_HOLDERS, Holder, State, damped_demand, ttl_and_grace
-from headgate.algorithms.quota_units import ALL_GRANT_UNITS, quota_units
 from headgate.errors import InvalidRule
 from headgate.limit_syntax import parse
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from headgate.algorithms.divisible_limit import ALL_GRANT_UNITS
 from headgate.algorithms.limit import SECOND
 from headgate.algorithms.quota_grants import QuotaGrant
-from headgate.algorithms.quota_units import ALL_GRANT_UNITS
 from headgate.clock import ManualClock
 from headgate.engines.layers.denial_cache import AsyncDenialCacheEngine, DenialCacheEngine
 from headgate.engines.layers.fallback import FallbackEngine

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.nginx.demo import shop
+from tests.nginx.demo import shop_servers
 from tests.nginx.demo.expectations import LATE, failed_expectations
 from tests.nginx.demo.log_counts import BUYER_RULE, ITEM_RULE, LogCounts
 from tests.nginx.demo.sale import GATES, GatewaySale, SaleCounts, SaleResult
@@ -57,7 +57,7 @@ def test_all_bars_hold(ending: SaleResult) -> None:
 
 
 def test_the_limit_of_an_item_is_one_for_both_nginx_and_is_used(ending: SaleResult) -> None:
-    item = shop.shop_limits()[ITEM_RULE]
+    item = shop_servers.shop_limits()[ITEM_RULE]
     rush = SECONDS - ending.opened.seconds
     assert 2 < rush <= SECONDS * 0.8
     both = ending.counts.both
@@ -75,7 +75,7 @@ def test_calm_items_are_sold_to_everybody_who_asks(ending: SaleResult) -> None:
 
 
 def test_the_limit_of_a_buyer_holds_for_the_bot_at_each_nginx(ending: SaleResult) -> None:
-    buyer = shop.shop_limits()[BUYER_RULE]
+    buyer = shop_servers.shop_limits()[BUYER_RULE]
     both = ending.counts.both
     assert both.bot_asked > 10 * GATES * buyer.over(SECONDS)
     assert all(0 < tally.bot_sold <= buyer.over(SECONDS + LATE) for tally in ending.counts.gates)
@@ -106,7 +106,7 @@ def test_the_flood_does_not_reach_redis(ending: SaleResult) -> None:
     both, beats = ending.counts.both, GATES * (SECONDS + 3)
     assert ending.counts.questions >= both.sold.total(), "whatever passes was passed by Redis"
     calm = both.sold.total() - both.sold["phone"]
-    assert ending.counts.questions - calm - beats <= 3 * shop.shop_limits()[ITEM_RULE].over(SECONDS)
+    assert ending.counts.questions - calm - beats <= 3 * shop_servers.shop_limits()[ITEM_RULE].over(SECONDS)
     assert ending.counts.questions < both.asked.total() / 3
 
 

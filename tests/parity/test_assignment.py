@@ -9,9 +9,9 @@ from typing import NamedTuple
 import pytest
 
 from headgate.algorithms import quota_grants
+from headgate.algorithms.divisible_limit import ALL_GRANT_UNITS, quota_units
 from headgate.algorithms.limit import SECOND
 from headgate.algorithms.quota_grants import Holder, State
-from headgate.algorithms.quota_units import ALL_GRANT_UNITS, quota_units
 from headgate.clock import ManualClock
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.redis.sync_engine import RedisEngine

@@ -5,8 +5,8 @@ Cases of rules, which decide nothing, are left to tests/rules."""
 import sys
 from pathlib import Path
 
+from tests.recorded.driven_engines import ReplayEngine, all_engines
 from tests.recorded.replay import OF_RULES, replay, sort_cases
-from tests.recorded.replay_engines import ReplayEngine, all_engines
 from tests.recorded.report import ReplayReport
 
 

@@ -7,8 +7,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headgate import HeadgateError
-from tests.recorded import gcra, guava, netflix, nginx, sentinel, spring, xtimerate
-from tests.recorded.replay_engines import ReplayEngine
+from tests.recorded import (
+    replay_gcra,
+    replay_guava,
+    replay_netflix,
+    replay_nginx,
+    replay_sentinel,
+    replay_spring,
+    replay_xtimerate,
+)
+from tests.recorded.driven_engines import ReplayEngine
 from tests.recorded.step_result import ComparedFact, StepResult
 from tests.recorded.vectors import UnreadableVector, VectorCase, read_vectors
 
@@ -16,14 +24,14 @@ Replay = Callable[[VectorCase, ReplayEngine], Iterator[StepResult]]
 
 # By how the subject begins: a note in brackets may follow.
 _SUBJECTS: dict[str, Replay] = {
-    "guava": guava.replay,
-    "golang.org/x/time/rate": xtimerate.replay,
-    "netflix": netflix.replay,
-    "nginx limit_req": nginx.replay,
-    "redis-cell": gcra.replay,
-    "sentinel": sentinel.replay,
-    "spring-cloud-gateway": spring.replay,
-    "throttled": gcra.replay,
+    "guava": replay_guava.replay,
+    "golang.org/x/time/rate": replay_xtimerate.replay,
+    "netflix": replay_netflix.replay,
+    "nginx limit_req": replay_nginx.replay,
+    "redis-cell": replay_gcra.replay,
+    "sentinel": replay_sentinel.replay,
+    "spring-cloud-gateway": replay_spring.replay,
+    "throttled": replay_gcra.replay,
 }
 
 _LOST = "could not be replayed (see above)"

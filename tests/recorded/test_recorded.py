@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.recorded.driven_engines import ReplayEngine, memory_engine, server_engine
 from tests.recorded.replay import OF_RULES, replay, sort_cases
-from tests.recorded.replay_engines import ReplayEngine, memory_engine, server_engine
 from tests.recorded.step_result import CHANGED, COST_0, LIMIT_0, STEPPED_BACK
 from tests.servers import RedisServer
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.recorded.__main__ import main, replay_files
+from tests.recorded.driven_engines import memory_engine
 from tests.recorded.replay import ReplayTally, replay, sort_cases
-from tests.recorded.replay_engines import memory_engine
 from tests.recorded.step_result import COST_0, HINGES, LIMIT_0, NEGATIVE, NEVER_LIMITS, STEPPED_BACK
 
 Record = dict[str, Any]

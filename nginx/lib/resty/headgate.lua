@@ -72,7 +72,7 @@ local function run_decision()
 end
 
 -- Decides, then acts. At that point nothing of the decision is used any more, so LuaJIT creates none of the tables that
--- most requests would need (compose.lua).
+-- most requests would need (compose_functions.lua).
 local function decide_and_act()
   local status, wait = run_decision()
   if status then exit(status) end

@@ -5,7 +5,8 @@ fraction. Any other call adds 1 if at least half of the limit was in flight. Res
 not matter: a queue may grow until calls time out.
 
 Laws (tests/adaptive/test_netflix_laws.py): the limit stays within its bounds; without drops and timeouts it
-never falls; below half of the limit in flight it never rises. Recorded decisions: tests/recorded/netflix.py.
+never falls; below half of the limit in flight it never rises.
+Recorded decisions: tests/recorded/replay_netflix.py.
 """
 
 from __future__ import annotations

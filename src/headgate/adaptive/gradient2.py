@@ -9,7 +9,7 @@ Drops do not matter, and in a mild overload the long average follows the queue t
 limit creeps up for as long as the overload lasts: the known flaws of this algorithm.
 
 Laws (tests/adaptive/test_netflix_laws.py): the limit stays within its bounds; below half of the limit in flight
-it does not change. Recorded decisions: tests/recorded/netflix.py.
+it does not change. Recorded decisions: tests/recorded/replay_netflix.py.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ random number, from a seed in the state). Under load that R contains queueing, a
 then on: the known flaw of this algorithm.
 
 Laws (tests/adaptive/test_netflix_laws.py): the limit stays within its bounds; a drop never raises it; below
-half of the limit in flight it changes only after a drop. Recorded decisions: tests/recorded/netflix.py.
+half of the limit in flight it changes only after a drop. Recorded decisions: tests/recorded/replay_netflix.py.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ down all that he granted, assumes that every guest eats the largest part that it
 promises nobody what another may be eating.
 
 Measure. The loaf is WHOLE grant units, whatever the limit: a ledger knows fractions of the limit, and converts
-them to the limit's own units only in its replies (quota_units.py). So a limit may change while grants are open,
-and nothing need be converted. A grant made at `now` counts until now + ttl + grace: the holder gets the ttl, and
-the grace is for the reply's way to it and for what the holder does once its grant has ended. A grant ends by
+them to the limit's own units only in its replies (divisible_limit.py). So a limit may change while grants are
+open, and nothing need be converted. A grant made at `now` counts until now + ttl + grace: the holder gets the ttl,
+and the grace is for the reply's way to it and for what the holder does once its grant has ended. A grant ends by
 itself; a later one replaces it for a holder that received the reply. So a holder that gets less blocks what it had
 until that ends.
 
@@ -60,8 +60,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from headgate.algorithms.divisible_limit import ALL_GRANT_UNITS, QuotaUnits
 from headgate.algorithms.limit import MAX_CLOCK_SWING_US, SECOND
-from headgate.algorithms.quota_units import ALL_GRANT_UNITS, QuotaUnits
 from headgate.errors import InvalidRule
 
 MAX_HOLDERS = 1000

@@ -33,12 +33,12 @@ Modules:
     overrides          headgate overrides
     rules              headgate rules
     suggest, replay    headgate suggest and replay
-    simulate_traffic   headgate simulate
     serve              headgate serve
     nginx              headgate nginx
     lua                headgate lua
     simulate           headgate simulate
-    simulation_case    reads its cases
+    simulate_shape     plays a shape of traffic through limits
+    simulation_case    reads the cases of simulated servers
     demo               headgate demo
     flash_sale         simulates the flash sale of the demo
     demo_chart         draws it

@@ -27,7 +27,7 @@ from headgate.engines import url_options
 from headgate.errors import HeadgateError, InvalidRule
 from headgate.gateway import lua_library
 from headgate.gateway.nginx_conf import DEBIAN_MODULE_DIR, LUA_MODULES, NginxOptions, render_conf
-from headgate.gateway.nginx_init_check import init_only_conf
+from headgate.gateway.nginx_init_only_conf import init_only_conf
 from headgate.rules import load
 from headgate.rules.rule import Rulebook
 

@@ -1,6 +1,6 @@
 """headgate simulate: plays simulated calls in virtual time, through limits or against a simulated server.
 
-`headgate simulate SHAPE` plays a shape of traffic through several limits (simulate_traffic.py); `--case FILE`
+`headgate simulate SHAPE` plays a shape of traffic through several limits (simulate_shape.py); `--case FILE`
 compares limiters, adaptive ones too, on a simulated server that becomes slower and faster.
 """
 
@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from headgate.cli import simulate_traffic
+from headgate.cli import simulate_shape
 from headgate.cli.output import Output
 from headgate.cli.parser import Commands, Misuse, command, whole_number
 from headgate.cli.table import TextTable
@@ -47,7 +47,7 @@ def add(commands: Commands) -> None:
         "headgate simulate --case staged.yaml --json",
         more="Time is virtual: minutes of load take seconds. The same command prints the same numbers anywhere.",
     )
-    simulate_traffic.add_options(parser)
+    simulate_shape.add_options(parser)
     parser.add_argument("--case", metavar="FILE", help="YAML: a server, a load, and the limiters to compare on it")
     parser.add_argument(
         "--workers",
@@ -60,7 +60,7 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> Output:
     if args.case is None:
-        return simulate_traffic.run(args)
+        return simulate_shape.run(args)
     if args.shape is not None:
         raise Misuse("Say a shape of traffic, or --case FILE, not both.")
     return _compare_limiters(args)

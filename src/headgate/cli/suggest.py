@@ -20,9 +20,9 @@ from headgate.cli.style import Style
 from headgate.cli.table import Cell, TextTable, Value
 from headgate.gateway import atomic_file
 from headgate.traffic.call_table import CallTable
-from headgate.traffic.from_logs import attributes_to_read, parse_dimensions, read_table
 from headgate.traffic.report.documents import suggestion_document
 from headgate.traffic.report.suggestion_page import suggestion_page
+from headgate.traffic.suggest_and_replay import attributes_to_read, parse_dimensions, read_table
 from headgate.traffic.suggested_rulebook import rulebook_text, suggested_rulebook
 from headgate.traffic.suggestion import Suggestion, suggest_limit
 from headgate.traffic.where_condition import parse_where

@@ -33,7 +33,7 @@ from headgate.algorithms.decision import (
     most_restrictive,
 )
 from headgate.algorithms.limit import EXACT, UNLIMITED, Limit
-from headgate.lazy import lazy_property
+from headgate.lazy_property import lazy_property
 from headgate.rules.match import Match
 from headgate.rules.rule import Refusal
 

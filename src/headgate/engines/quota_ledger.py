@@ -25,10 +25,10 @@ from threading import Lock
 from typing import Protocol
 
 from headgate.algorithms import quota_grants
+from headgate.algorithms.divisible_limit import QuotaUnits, quota_units
 from headgate.algorithms.durations import format_duration
 from headgate.algorithms.limit import DAY, Limit
 from headgate.algorithms.quota_grants import QuotaGrant
-from headgate.algorithms.quota_units import QuotaUnits, quota_units
 from headgate.engines.fork_reset import on_fork
 from headgate.engines.memory.state_table import StateTable
 from headgate.engines.overrides import LockOwner

@@ -6,7 +6,7 @@ The ground, which knows no framework:
     request_limits   RequestLimits, AsyncRequestLimits: all limits of one application, on one engine
     request_flows    what both share: settings, names of limits, the steps of a decision
     request_record   RequestRecord: what was decided about one request, and the header fields of its response
-    route_checks     RouteInfo; limits that can never match, and rules that match no route
+    unreachable_limits    RouteInfo; limits that can never match, and rules that match no route
     shared_address   warns if all clients have the proxy's address
 
 The frameworks, each importing its one framework and no other:

@@ -30,7 +30,7 @@ from headgate.integrations.code_limit import BoundLimit, CodeLimit
 from headgate.integrations.request_limits import AsyncRequestLimits, LimitSettings
 from headgate.integrations.request_parts import RequestParts
 from headgate.integrations.request_record import RequestRecord
-from headgate.integrations.route_checks import RouteInfo
+from headgate.integrations.unreachable_limits import RouteInfo
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -37,8 +37,8 @@ from headgate.integrations.code_limit import BoundLimit, CodeLimit
 from headgate.integrations.request_limits import AsyncRequestLimits, LimitSettings
 from headgate.integrations.request_parts import EMPTY
 from headgate.integrations.request_record import RequestRecord
-from headgate.integrations.route_checks import RouteInfo, route_name
-from headgate.lazy import lazy_property
+from headgate.integrations.unreachable_limits import RouteInfo, route_name
+from headgate.lazy_property import lazy_property
 
 require("headgate.integrations.fastapi", "fastapi", "fastapi")
 

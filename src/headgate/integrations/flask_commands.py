@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from headgate.integrations.code_limit import CodeLimit
 from headgate.integrations.flask_routes import is_exempt, limits_of
 from headgate.integrations.request_parts import KEY_ATTRIBUTE
-from headgate.integrations.route_checks import may_match
+from headgate.integrations.unreachable_limits import may_match
 
 import click  # isort: skip
 from flask import current_app  # isort: skip

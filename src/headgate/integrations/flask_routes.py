@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.errors import InvalidRule
 from headgate.integrations.code_limit import CodeLimit
-from headgate.integrations.route_checks import RouteInfo, route_name
+from headgate.integrations.unreachable_limits import RouteInfo, route_name
 
 if TYPE_CHECKING:
     from flask import Flask

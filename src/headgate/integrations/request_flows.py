@@ -30,8 +30,8 @@ from headgate.http.refusal_body import RefusalResponse
 from headgate.integrations.code_limit import BoundLimit, CodeLimit, RequestFunction
 from headgate.integrations.request_parts import KEY_ATTRIBUTE, PartsReader, RequestParts
 from headgate.integrations.request_record import RequestRecord
-from headgate.integrations.route_checks import RouteInfo, check_code_limits, check_rulebook
 from headgate.integrations.shared_address import SharedAddressAlarm
+from headgate.integrations.unreachable_limits import RouteInfo, check_code_limits, check_rulebook
 from headgate.rules.attributes import ROUTE_PREFIX, Attributes, segments
 from headgate.rules.match import Match
 from headgate.rules.matching.used_attributes import used_attributes

@@ -25,7 +25,7 @@ from headgate.rules.parsing import (
     fields,
     parse_rule,
     read_json,
-    read_python,
+    read_python_values,
     read_toml,
     read_yaml,
 )
@@ -111,7 +111,7 @@ def from_mapping(mapping: Mapping[str, Any], source: str | None = None) -> Ruleb
     """Returns the rulebook in Python values; messages name paths in it, such as rules[2].limit."""
     problems = Problems()
     with problems.under(""):
-        return _BookParser(read_python.read(mapping), source, None, problems).rulebook()
+        return _BookParser(read_python_values.read(mapping), source, None, problems).rulebook()
     raise problems.error(source)
 
 

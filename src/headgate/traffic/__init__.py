@@ -10,7 +10,7 @@
     suggestion           chooses a limit, and confirms it
     suggested_rulebook   writes it as a rulebook in shadow mode
     where_condition      the condition of --where
-    from_logs            suggests from log files, and replays them, in one call each
+    suggest_and_replay   suggests from log files, and replays them, in one call each
     replay               plays calls through rulebooks; replay_counts, key_counts, recorded_answers count
     shapes, simulation   shapes of traffic, played through limits
     both_cores           runs two computations at once
@@ -19,13 +19,13 @@
 It decides nothing itself: a replay runs the real limiter on a clock that follows the log.
 """
 
-from headgate.traffic.from_logs import replay_logs, suggest_from_logs
 from headgate.traffic.log_summary import LogSummary
 from headgate.traffic.reader import LogReader, ReadOptions
 from headgate.traffic.recorded_call import RecordedCall
 from headgate.traffic.replay import Replay, enforced, replay_calls
 from headgate.traffic.shapes import TrafficShape
 from headgate.traffic.simulation import SimulatedLimit, limit_rulebook, simulate
+from headgate.traffic.suggest_and_replay import replay_logs, suggest_from_logs
 from headgate.traffic.suggestion import Suggestion
 
 __all__ = [

@@ -13,7 +13,7 @@ from types import FrameType
 
 from headgate.cli.style import Style
 from headgate.cli.terminal import draw, full_screen
-from tests.nginx.demo import shop
+from tests.nginx.demo import shop_servers
 from tests.nginx.demo.expectations import failed_expectations
 from tests.nginx.demo.page import WIDTH, head, live, results, rows
 from tests.nginx.demo.sale import SECONDS, GatewaySale, SaleCounts, SaleResult
@@ -53,7 +53,7 @@ def _play(seconds: float) -> int:
     is_live = (
         sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and shutil.get_terminal_size().columns > WIDTH
     )
-    server = shop.kind().capitalize()
+    server = shop_servers.kind().capitalize()
     _print([f"{server}, a backend and two nginx are starting; then comes a flash sale of {seconds:g} s."])
     history: list[SaleCounts] = []
     with GatewaySale(seconds) as sale:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.nginx.demo import shop
+from tests.nginx.demo import shop_servers
 from tests.nginx.demo.log_counts import BUYER_RULE, ITEM_RULE
 from tests.nginx.demo.sale import GATES, SaleResult
 
@@ -19,7 +19,7 @@ def failed_expectations(ending: SaleResult) -> list[str]:
 
 
 def _limits(ending: SaleResult) -> Iterator[str]:
-    limits, both = shop.shop_limits(), ending.counts.both
+    limits, both = shop_servers.shop_limits(), ending.counts.both
     item, buyer = limits[ITEM_RULE], limits[BUYER_RULE]
     for name, sold in both.sold.items():
         if sold > (most := item.over(ending.seconds + LATE)):
@@ -45,5 +45,5 @@ def _books(ending: SaleResult) -> Iterator[str]:
         yield f"the logs have {asked} requests, and the buyers made {counted}"
     if lost := sum(each.broken for each in heard):
         yield f"{lost} connections of buyers broke"
-    if ending.page.status != 429 or ending.page.body not in shop.pages():
+    if ending.page.status != 429 or ending.page.body not in shop_servers.pages():
         yield f"a refused buyer got no friendly page, but {ending.page.status}: {ending.page.body[:80]!r}"

@@ -10,7 +10,7 @@ from math import sqrt
 from textwrap import wrap
 
 from headgate.cli.style import Style
-from tests.nginx.demo import shop
+from tests.nginx.demo import shop_servers
 from tests.nginx.demo.log_counts import BUYER_RULE, ITEM_RULE, LogCounts
 from tests.nginx.demo.sale import BOT_PART, CALM, CALM_PART, GATES, RUSH, SaleCounts, SaleResult, local_refusals
 
@@ -113,7 +113,7 @@ def _bar(times: Sequence[float], values: Sequence[int], seconds: float, ink: Sty
 
 
 def _items(ending: SaleResult, ink: Style) -> list[str]:
-    limits, both = shop.shop_limits(), ending.counts.both
+    limits, both = shop_servers.shop_limits(), ending.counts.both
     item, buyer = limits[ITEM_RULE], limits[BUYER_RULE]
     form = "{:<15}{:>8}{:>8}{:>18}   {}"
     lines = [ink(form.format("", "asked", "passed", "passed a second", "limit"), "dim")]
@@ -143,7 +143,7 @@ def _more(ending: SaleResult) -> list[str]:
 
 def _lessons(ending: SaleResult) -> list[str]:
     """Three sentences to take home."""
-    limits, counts = shop.shop_limits(), ending.counts
+    limits, counts = shop_servers.shop_limits(), ending.counts
     both, item = counts.both, limits[ITEM_RULE]
     asked = both.asked.total()
     lessons = (

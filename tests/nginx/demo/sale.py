@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from tests.nginx.demo import shop
+from tests.nginx.demo import shop_servers
 from tests.nginx.demo.log_counts import ITEM_RULE, LogCounts
 from tests.nginx.flood import decisions_asked
 from tests.servers import RedisServer
@@ -104,12 +104,12 @@ class GatewaySale:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            self.server = stack.enter_context(RedisServer(shop.kind()))
-            shop.push(self.server.url)
-            self.backend = shop.backend()
+            self.server = stack.enter_context(RedisServer(shop_servers.kind()))
+            shop_servers.push(self.server.url)
+            self.backend = shop_servers.backend()
             stack.callback(self.backend.stop)
             self.backend.start()
-            self.gates = [shop.ShopNginx(self.server.url, self.backend.url) for _ in range(GATES)]
+            self.gates = [shop_servers.ShopNginx(self.server.url, self.backend.url) for _ in range(GATES)]
             for gate in self.gates:
                 stack.callback(gate.stop)
             for gate in self.gates:
@@ -176,7 +176,10 @@ class GatewaySale:
         tallies = tuple(gate.look() + LogCounts() for gate in self.gates)
         passed = min(self.seconds, max(0.0, time.time() - self._begun))
         return SaleCounts(
-            passed, tallies, shop.backend_arrivals(self.backend), decisions_asked(self.server) - self._before
+            passed,
+            tallies,
+            shop_servers.backend_arrivals(self.backend),
+            decisions_asked(self.server) - self._before,
         )
 
     def _visit(self) -> tuple[NginxReply, int]:

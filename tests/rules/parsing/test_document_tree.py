@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.errors import MissingExtra
-from headgate.rules.parsing import read_json, read_python, read_toml, read_yaml
+from headgate.rules.parsing import read_json, read_python_values, read_toml, read_yaml
 from headgate.rules.parsing.document_tree import (
     MAX_BYTES,
     Fault,
@@ -68,7 +68,7 @@ def test_yaml_keeps_what_is_written() -> None:
 def test_toml_and_json_and_python_agree() -> None:
     tree = {"a": "x", "b": [True, False, 7], "c": {"d": "2.50"}}
     expected = {"a": "x", "b": ["<true>", "<false>", "<7>"], "c": {"d": "2.50"}}
-    assert plain(read_python.read(tree)) == expected
+    assert plain(read_python_values.read(tree)) == expected
     assert plain(read_json.read(json.dumps(tree))) == expected
     assert plain(read_toml.read('a = "x"\nb = [true, false, 7]\nc.d = "2.50"\n')) == expected
     assert plain(read_toml.read("a = 2.50\nb = 1e3\n")) == {"a": "<2.50>", "b": "<1e3>"}
@@ -180,11 +180,11 @@ def test_bombs_are_left_at_once(read: Read, text: str, line: int, sentence: str)
 def test_values_of_a_program_are_bounded_too() -> None:
     ring: list[Any] = []
     ring.append(ring)
-    assert fault_of(lambda: read_python.read(ring)) == ("[0]" * 32, DEEP)
+    assert fault_of(lambda: read_python_values.read(ring)) == ("[0]" * 32, DEEP)
     wide: Any = "x"
     for _ in range(9):
         wide = [wide] * 10
-    assert fault_of(lambda: read_python.read(wide))[1] == BIG
+    assert fault_of(lambda: read_python_values.read(wide))[1] == BIG
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_values_of_a_program_are_bounded_too() -> None:
     ],
 )
 def test_values_that_cannot_stand_in_a_rulebook(value: Any, path: str, sentence: str) -> None:
-    assert fault_of(lambda: read_python.read(value)) == (path, sentence)
+    assert fault_of(lambda: read_python_values.read(value)) == (path, sentence)
 
 
 # PyYAML is not ours.

@@ -46,7 +46,7 @@ local function all_single_charges(bundle, matches)
   return single
 end
 
--- Here and below the first element of a list is written out, and loops begin with the second: see compose.lua.
+-- Here and below the first element of a list is written out; loops begin with the second: see compose_functions.lua.
 local function add(charges, bound_limits, match)
   local n, key, cost = #charges, match.key, match.cost
   if bound_limits[1] then charges[n + 1] = charge_of(bound_limits[1], key, cost) end

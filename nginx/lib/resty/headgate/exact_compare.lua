@@ -4,8 +4,8 @@
 -- product is itself a double, and can be worked out from the halves of both factors. So a product is two doubles: the
 -- rounded product, and the rounding error. Products are compared by the first, and if that is equal by the second.
 --
--- Law (tests/nginx/engines/test_limit_share.py): for whole numbers up to 2^53 and for any doubles of ordinary size,
--- `at_most` is exact.
+-- Law (tests/nginx/engines/test_limit_share_parity.py): for whole numbers up to 2^53 and for any doubles of ordinary
+-- size, `at_most` is exact.
 
 local M = {}
 

@@ -1,7 +1,7 @@
 -- Computes the quota and window of a limit from its numbers, for limits that are in no bundle, such as shares. The twin
 -- of quota, window_seconds and per_second of http/headers.py, and of fresh in engines/layers/fallback/limit_share.py.
 --
--- Laws (tests/nginx/engines/test_limit_share.py):
+-- Laws (tests/nginx/engines/test_limit_share_parity.py):
 --   - the results are what a bundle says of the same limit;
 --   - window is nil for slots, and per_second where it is no whole number.
 

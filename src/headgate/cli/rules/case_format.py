@@ -30,7 +30,7 @@ from headgate.rules.attributes import Attributes, normalize_name, parse_attribut
 from headgate.rules.parsing import fields, read_json, read_toml, read_yaml
 from headgate.rules.parsing.document_tree import Fault, ListNode, MappingNode, Node, ScalarNode, describe_node
 from headgate.rules.parsing.problems import Problems, at_node, read_all, read_entries
-from headgate.rules.parsing.read_python import NumberText
+from headgate.rules.parsing.read_python_values import NumberText
 from headgate.rules.rule import Rulebook
 
 _READERS = {".yaml": read_yaml.read, ".yml": read_yaml.read, ".toml": read_toml.read, ".json": read_json.read}

@@ -22,7 +22,7 @@ from headgate.engines.port import Slot
 from headgate.engines.redis import keys as redis_keys
 from headgate.engines.redis.script_assembly import Script, algorithm_script, standalone_script
 from headgate.errors import InvalidRule
-from headgate.lazy import lazy_property
+from headgate.lazy_property import lazy_property
 from headgate.limit_syntax import parse
 
 _NEVER = -1

@@ -16,7 +16,7 @@ from redis.connection import parse_url
 from redis.exceptions import RedisError
 
 from headgate.engines.redis.protocol import command
-from headgate.lazy import lazy_property
+from headgate.lazy_property import lazy_property
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,7 +39,7 @@ from headgate.integrations.code_limit import CodeLimit
 from headgate.integrations.django.http_requests import authenticated_user, call_anywhere, walk_routes
 from headgate.integrations.django.view_marks import limits_of_handlers, limits_of_view
 from headgate.integrations.request_limits import AsyncRequestLimits, RequestLimits
-from headgate.integrations.route_checks import RouteInfo
+from headgate.integrations.unreachable_limits import RouteInfo
 from headgate.rules.rule import Headers
 
 SETTING = "HEADGATE"

@@ -25,7 +25,7 @@ from headgate.integrations.django.http_requests import http_request, in_event_lo
 from headgate.integrations.django.view_marks import handler_method, is_exempt, limits_of_view
 from headgate.integrations.request_limits import AsyncRequestLimits, RequestLimits
 from headgate.integrations.request_record import RequestRecord
-from headgate.integrations.route_checks import route_name
+from headgate.integrations.unreachable_limits import route_name
 from headgate.rules.rule import Refusal
 
 if TYPE_CHECKING:

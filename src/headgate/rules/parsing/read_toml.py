@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 import tomllib
 
-from headgate.rules.parsing import read_python
+from headgate.rules.parsing import read_python_values
 from headgate.rules.parsing.document_tree import Fault, Node, Position, empty_rulebook
-from headgate.rules.parsing.read_python import NumberText, Path
+from headgate.rules.parsing.read_python_values import NumberText, Path
 from headgate.rules.parsing.toml_line_numbers import line_numbers
 
 _long_number = re.compile("[0-9_]{4000}")
@@ -31,7 +31,7 @@ def read(text: str) -> Node:
     def locate(path: Path) -> Position:
         return Position(lines.get(path, 1))
 
-    return read_python.read(tree, locate)
+    return read_python_values.read(tree, locate)
 
 
 def toml_fault(text: str, problem: str) -> Fault:

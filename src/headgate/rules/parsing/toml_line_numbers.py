@@ -16,7 +16,7 @@ from bisect import bisect_right
 from contextlib import suppress
 
 from headgate.rules.parsing.document_tree import MAX_DEPTH, Budget, Fault, Position
-from headgate.rules.parsing.read_python import Path
+from headgate.rules.parsing.read_python_values import Path
 
 _blanks = re.compile(r"[ \t]*+")
 _whitespace_and_comments = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*+")

@@ -40,7 +40,7 @@ from headgate.rules.distribution.version import MAX_BYTES
 from headgate.rules.distribution.versions import VersionConflict
 from headgate.rules.lookup import NoSuchRule
 from headgate.service.admin import audit_log, schema
-from headgate.service.admin.handlers import AdminHandlers
+from headgate.service.admin.find_handlers import AdminHandlers
 from headgate.service.admin.openapi import description
 from headgate.service.admin.request import AdminRequest, Conflict, KeyScanBusy, NotFound, UnpublishableRulebook
 from headgate.service.admin.routes import QUERY_PARAMETERS, ROUTES, RULEBOOK_FORMATS, RULEBOOK_TEXT, AdminRoute

@@ -1,7 +1,7 @@
 """Envoy's rate limit services: its messages, and the gRPC services that use them.
 
     messages   the protocol buffers, in a descriptor pool of our own
-    request    parses a request's descriptors; cross_descriptor: options that look across all of them
+    request    parses a request's descriptors; cross_descriptor_options: options that look across all of them
     response   decisions as statuses, headers and metadata; fast_response: the commonest response, quicker
     rls        the Rate Limit Service, v3, and the reference service's POST /json
     rlqs       the Rate Limit Quota Service, v3

@@ -48,9 +48,9 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from headgate.algorithms.decision import ALLOWED, MARK
+from headgate.algorithms.divisible_limit import ALL_GRANT_UNITS, quota_units
 from headgate.algorithms.limit import SECOND, Limit
 from headgate.algorithms.quota_grants import QuotaGrant, grant_in_units, ttl_and_grace
-from headgate.algorithms.quota_units import ALL_GRANT_UNITS, quota_units
 from headgate.algorithms.slots import Slots
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge, InvalidRule

@@ -1,8 +1,8 @@
 """Envoy's Rate Limit Service, version 3: one request, all its descriptors, one decision.
 
-request.py and cross_descriptor.py parse a request, response.py writes the response; here the limiter decides in
-between. All descriptors are decided together: they all pass and are charged, or none is, in one request to the
-engine. (The reference service charges the others, and those that are refused as well.)
+request.py and cross_descriptor_options.py parse a request, response.py writes the response; the limiter decides
+here, in between. All descriptors are decided together: they all pass and are charged, or none is, in one request
+to the engine. (The reference service charges the others, and those that are refused as well.)
 
     a peek that finds nothing left    refuses the call, and so nothing is charged
     negative hits                     give back after the others were decided: an Envoy that retries because no
@@ -37,7 +37,7 @@ from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
 from headgate.service.envoy import response as envoy_response
-from headgate.service.envoy.cross_descriptor import LIMITED, QUOTA, UNLIMITED, CrossDescriptor
+from headgate.service.envoy.cross_descriptor_options import LIMITED, QUOTA, UNLIMITED, CrossDescriptor
 from headgate.service.envoy.fast_response import CachedRequest, encode_passes
 from headgate.service.envoy.messages import RateLimitRequest
 from headgate.service.envoy.request import DescriptorCheck, parse_descriptors

@@ -11,8 +11,8 @@ import pytest
 from headgate import Charge
 from headgate.algorithms.limit import Limit
 from tests.nginx.engines.shared.shared_harness import SharedDictMeter, SharedDictNginx, WireOutcome
-from tests.recorded import replay_engines
-from tests.recorded.nginx import replay
+from tests.recorded import driven_engines
+from tests.recorded.replay_nginx import replay
 from tests.recorded.vectors import VectorCase, read_vectors
 
 VECTORS = Path(__file__).parents[3] / "vectors"
@@ -62,7 +62,7 @@ class SharedDictReplay:
     ("name", "cases", "steps"), [("nginx_fakeclock.jsonl", 36, 1025), ("nginx_derived.jsonl", 50, 3000)]
 )
 def test_it_decides_as_limit_req_did(name: str, cases: int, steps: int, nginx: SharedDictNginx) -> None:
-    there = cast(replay_engines.ReplayEngine, SharedDictReplay(nginx))
+    there = cast(driven_engines.ReplayEngine, SharedDictReplay(nginx))
     found = [case for case in read_vectors(VECTORS / name) if isinstance(case, VectorCase)]
     outcomes = [(case.name, outcome) for case in found for outcome in replay(case, there)]
     assert [pair for pair in outcomes if pair[1].differs] == []

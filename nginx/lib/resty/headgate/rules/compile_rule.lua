@@ -8,7 +8,7 @@
 -- Laws: missing attributes are looked for in the key first, then in the cost; the mode is decided by the key; a cost of
 -- 0 is no match.
 
-local compose = require "resty.headgate.compose"
+local compose = require "resty.headgate.compose_functions"
 local condition = require "resty.headgate.rules.condition"
 local keys = require "resty.headgate.rules.keys"
 

@@ -8,7 +8,7 @@
 -- `not` none captures; within `all` capturing conditions come first, so that the others see their captures; an absent
 -- or empty attribute passes no test but false.
 
-local compose = require "resty.headgate.compose"
+local compose = require "resty.headgate.compose_functions"
 local ip_networks = require "resty.headgate.rules.ip_networks"
 local memoize = require "resty.headgate.memoize"
 local pattern = require "resty.headgate.rules.pattern"

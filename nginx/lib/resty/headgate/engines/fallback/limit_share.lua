@@ -13,7 +13,7 @@
 -- calendar, and the text of the whole limit. Each
 -- call creates a new one, so the caller caches it; for a single member it is the bundle's own.
 --
--- Laws (tests/nginx/engines/test_limit_share.py):
+-- Laws (tests/nginx/engines/test_limit_share_parity.py):
 --   - `share` equals Python's, and is nil where Python's is None: also where a share cannot be written;
 --   - so the shares of all ranks together hold at most the limit, in units at once and in rate; and equal shares have
 --     at most its rate together, and at least one unit each;

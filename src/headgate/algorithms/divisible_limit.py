@@ -17,7 +17,7 @@ rounded up, is its burst and the rest is its rate: together they are the limit i
 begins. Steady traffic gets nine tenths; if it must get all, write a token bucket. A month counts as long as the
 longest, a day as long as one that ends summer time.
 
-Laws (tests/algorithms/test_quota_units.py):
+Laws (tests/algorithms/test_divisible_limit.py):
   - in any span of t the bucket lets pass at most what the limit does: burst + amount * t / period; of a window, in
     any span of its length, n;
   - the rate is exact where it is a whole number of units per period, and else rounded down: by less than a

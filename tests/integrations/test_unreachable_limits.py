@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headgate.errors import InvalidRule, InvalidRulebook
 from headgate.integrations.code_limit import CodeLimit
 from headgate.integrations.request_limits import RequestLimits
-from headgate.integrations.route_checks import RouteInfo, paths_overlap
+from headgate.integrations.unreachable_limits import RouteInfo, paths_overlap
 from headgate.rules.pattern import PathPattern
 
 

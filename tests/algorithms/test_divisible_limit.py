@@ -6,9 +6,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from headgate.algorithms.divisible_limit import ALL_GRANT_UNITS, MAX_UNITS, QuotaUnits, quota_units
 from headgate.algorithms.leaky_bucket import LeakyBucket
 from headgate.algorithms.limit import DAY, HOUR, SECOND, UNLIMITED
-from headgate.algorithms.quota_units import ALL_GRANT_UNITS, MAX_UNITS, QuotaUnits, quota_units
 from headgate.algorithms.sliding_log import SlidingLog
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.errors import InvalidRule

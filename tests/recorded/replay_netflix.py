@@ -10,7 +10,7 @@ from headgate.adaptive.aimd import Aimd
 from headgate.adaptive.gradient2 import Gradient2
 from headgate.adaptive.vegas import Vegas
 from headgate.adaptive.window import Window
-from tests.recorded.replay_engines import ReplayEngine
+from tests.recorded.driven_engines import ReplayEngine
 from tests.recorded.step_result import StepResult, compared_step, equal_fact
 from tests.recorded.vectors import RecordedFields, UnreadableVector, VectorCase
 

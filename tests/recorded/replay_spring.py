@@ -7,7 +7,7 @@ that what follows is compared again. Below rate / 2 a burst has a life of 0 s th
 from collections.abc import Iterator
 
 from headgate import Limiter, TokenBucket
-from tests.recorded.replay_engines import ReplayEngine
+from tests.recorded.driven_engines import ReplayEngine
 from tests.recorded.step_result import (
     LIMIT_0,
     NEGATIVE,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from headgate import Limiter, TokenBucket
-from tests.recorded.replay_engines import ReplayEngine
+from tests.recorded.driven_engines import ReplayEngine
 from tests.recorded.step_result import (
     LIMIT_0,
     NEGATIVE,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from headgate import Charge, Decision, LeakyBucket, Limiter, Verdict
-from tests.recorded.replay_engines import ReplayEngine
+from tests.recorded.driven_engines import ReplayEngine
 from tests.recorded.step_result import (
     NEGATIVE,
     ComparedFact,

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from headgate import InvalidRule, Limiter, Reservation, TokenBucket
-from tests.recorded.replay_engines import ReplayEngine
+from tests.recorded.driven_engines import ReplayEngine
 from tests.recorded.step_result import (
     CHANGED,
     HINGES,

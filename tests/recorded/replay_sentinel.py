@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from headgate import Limiter, SlidingWindow
-from tests.recorded.replay_engines import ReplayEngine
+from tests.recorded.driven_engines import ReplayEngine
 from tests.recorded.step_result import LIMIT_0, NEGATIVE, StepResult, compared_step, equal_fact, rest_not_compared
 from tests.recorded.uncharged_costs import uncharged_result
 from tests.recorded.vectors import VectorCase, VectorStep
