@@ -178,6 +178,7 @@ def errors() -> list[HeadgateError]:
         RateLimited(limiter.take("key")),
         RateLimited(ruled_decisions("memory://")[3]),
         InvalidRulebook([(1, "Bad."), (None, "Worse.")], "rules.yaml"),
+        headgate.errors.InvalidLog("access.log is empty."),
         Refused(answer),
     ]
 
