@@ -271,4 +271,4 @@ def test_no_property_takes_a_lock() -> None:
     """functools.cached_property does, before Python 3.12: one for all objects of a class."""
     sources = Path(headgate.__file__).parent.rglob("*.py")
     users = [path.name for path in sources if "cached_property" in path.read_text()]
-    assert users == ["lazy.py"]
+    assert users == ["lazy_property.py"]
