@@ -406,7 +406,8 @@ async def _start_message(app: FastAPI) -> dict[str, Any]:
     async def send(message: Any) -> None:
         replies.append(message)
 
-    await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, send)
+    with pytest.raises(InvalidRule):
+        await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, send)
     return replies[0]
 
 

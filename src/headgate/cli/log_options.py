@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from headgate.algorithms.limit import SECOND
 from headgate.cli.output import warn
-from headgate.cli.parser import duration_option, name_value, whole_number
+from headgate.cli.parser import Misuse, duration_option, name_value, whole_number
 from headgate.cli.progress import Progress
 from headgate.gateway import atomic_file
 from headgate.traffic.formats.field_names import attribute_name
@@ -83,6 +83,12 @@ def log_document(summary: LogSummary) -> dict[str, object]:
         "out_of_order": summary.disordered,
         "late": summary.late,
     }
+
+
+def check_target(path: str | None, logs: Sequence[str]) -> None:
+    """Raises Misuse if a file to be written is one of the logs that are read."""
+    if path is not None and any(log != "-" and Path(log).resolve() == Path(path).resolve() for log in logs):
+        raise Misuse(f"{path} is a log that is read: write to another file.")
 
 
 def write_report(path: str | None, page: str) -> list[str]:

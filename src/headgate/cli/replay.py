@@ -6,7 +6,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from headgate.cli.log_options import add_log_options, log_document, open_logs, summary_lines, write_report
+from headgate.cli.log_options import (
+    add_log_options,
+    check_target,
+    log_document,
+    open_logs,
+    summary_lines,
+    write_report,
+)
 from headgate.cli.output import Output, warn
 from headgate.cli.parser import Commands, command, whole_number
 from headgate.cli.progress import Progress
@@ -67,6 +74,7 @@ def run(args: argparse.Namespace) -> Output:
         )
     document = {"logs": [log_document(summary) for summary in reader.summaries]} | replay_document(replay)
     names = Path(args.rules).name, None if args.against is None else Path(args.against).name
+    check_target(args.html, args.logs)
     written = write_report(args.html, replay_page(replay, *names, read_lines))
     return Output(document, [*read_lines, "", *_lines(replay, args), *written])
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headgate.cli.log_options import (
     add_log_options,
+    check_target,
     log_document,
     open_logs,
     summary_lines,
@@ -89,6 +90,7 @@ def run(args: argparse.Namespace) -> Output:
     logs = [log_document(summary) for summary in reader.summaries]
     document = {"logs": logs} | suggestion_document(suggestion) | {"rulebook": text, "written": bool(written)}
     read_lines = summary_lines(reader, as_json=args.json)
+    check_target(args.html, args.logs)
     written += write_report(args.html, suggestion_page(suggestion, args.by, read_lines, text))
     unconfirmed = bool(suggestion.refuse_keys) and not suggestion.confirmed
     lines = [*read_lines, "", *_lines(suggestion, table), *written]
@@ -100,6 +102,7 @@ def _write(args: argparse.Namespace, suggestion: Suggestion, text: str) -> list[
         return []
     if suggestion.refuse_keys and not suggestion.confirmed:
         return [f"{args.write} was not written: the bound of {suggestion.refuse_keys:.2%} is not confirmed."]
+    check_target(args.write, args.logs)
     atomic_file.write(Path(args.write), text.encode())
     return [f"wrote {args.write}: in shadow mode, it refuses nobody"]
 

@@ -133,7 +133,7 @@ class RecordMiddleware:
         except InvalidRule as error:
             await receive()
             await send({"type": "lifespan.startup.failed", "message": str(error)})
-            return
+            raise  # a test client waits for that
 
         async def send_and_close(message: Message) -> None:
             if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):

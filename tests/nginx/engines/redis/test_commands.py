@@ -42,7 +42,7 @@ def questions(engine: NginxRedisEngine) -> dict[str, RequestBuilder]:
         given: dict[str, Any] = dict(said)
         if "lockout" in given:
             given["lockout"] = Lockout(*given["lockout"])
-        options = ChargeOptions(name, is_shadow=given.pop("aside", False), **given)
+        options = ChargeOptions(name, **given)
         found[name] = RequestBuilder(engine.limits[name], name, "hg", options)
     return found
 
