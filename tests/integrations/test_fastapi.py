@@ -1,4 +1,7 @@
-"""FastAPI through a real server: dependencies, decorators, routers, mounts, WebSockets, OpenAPI, and the start."""
+"""FastAPI through a real server: dependencies, decorators, routers, mounts, WebSockets, OpenAPI, and the start.
+
+The file is long for one reason: each way to write a limit has its story here, on the same server.
+"""
 
 from __future__ import annotations
 

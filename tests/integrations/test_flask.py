@@ -1,4 +1,7 @@
-"""The Flask extension: limits of applications, blueprints, views and classes, on real servers."""
+"""The Flask extension: limits of applications, blueprints, views and classes, on real servers.
+
+The file is long for one reason: each way to write a limit has its story here, on the same server.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the default algorithm remembers, and what single windows tell of the base: the response time without a
+"""The state of the default algorithm, and estimates of the base from single windows: the response time without a
 queue.
 
 Trials, which tell more, are judged in concurrency.py.
@@ -53,7 +53,7 @@ class Relation(NamedTuple):
 
 
 class ConcurrencyState(NamedTuple):
-    """What the algorithm remembers.
+    """The state of the algorithm between two windows.
 
     limit            with its fraction
     base_ns          the response time without a queue, as far as known; 0 before the first window

@@ -1,4 +1,4 @@
-"""What an algorithm learns of the calls since its last update, and how its settings are checked."""
+"""Describes the calls since an algorithm's last update, and checks the settings of algorithms."""
 
 from __future__ import annotations
 

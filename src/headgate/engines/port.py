@@ -122,7 +122,7 @@ class Overrides(Protocol):
 
 
 class StackedEngine(Protocol):
-    """What an engine says about itself in a stack of layers. Nothing here is awaited."""
+    """Describes an engine in a stack of layers. Nothing here is awaited."""
 
     @property
     def inner(self) -> Engine | AsyncEngine | None:

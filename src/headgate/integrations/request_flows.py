@@ -1,4 +1,4 @@
-"""What sync and async applications share: their settings, the names of their limits, and the flows of a request.
+"""The common part of sync and async applications: settings, names of limits, and the flows of a request.
 
 A flow is a generator of steps. RequestLimits calls each, AsyncRequestLimits awaits it if it can be awaited; so
 functions of the application may be coroutines where the framework is async.

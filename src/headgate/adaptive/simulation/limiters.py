@@ -22,7 +22,7 @@ from headgate.algorithms.token_bucket import TokenBucket
 
 
 class SimulatedAnswer(Enum):
-    """What a limiter says to a call that arrives."""
+    """The answer of a simulated limiter to a call that arrives."""
 
     ADMITTED = 1
     REFUSED = 2

@@ -123,7 +123,7 @@ class OverrideScan:
 
 
 class _OverrideAccess:
-    """What both kinds of access share. `ask`, `open_scan` and `failure` are the engine's."""
+    """The common part of sync and async access. `ask`, `open_scan` and `failure` are the engine's."""
 
     def __init__(
         self, builder: OverrideRequestBuilder, ask: Ask, open_scan: Callable[[], Any], failure: Failure

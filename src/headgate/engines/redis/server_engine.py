@@ -1,4 +1,4 @@
-"""What the sync and the async engine share: the servers, the deadline, and how both are described.
+"""The common part of the sync and the async engine: the servers, the deadline, and how both are described.
 
 Meters share the limit with its requests. An engine adds only how it sends a request and waits for the reply.
 """

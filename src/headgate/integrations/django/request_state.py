@@ -1,4 +1,4 @@
-"""What one request carries through middleware and view: its record, and the limits that decide it.
+"""Holds the record and the limits of one request, from the middleware to the view and back.
 
 A request is decided by sync or by async limits from its start to its end, whichever code began it: a charge is
 given back where it was made. Code of the other kind calls them through asgiref, so it never blocks an event loop.

@@ -12,7 +12,7 @@
 -- (fallback/settlement.lua): Redis is charged with what a share admitted alone before it decides about that count, and
 -- a call must pass both, its share and Redis, because other members may not have noticed yet. Then Redis decides alone.
 --
--- What differs from Python: a share starts unused, unless it was used in an outage before (Python starts it with what
+-- Unlike in Python, a share starts unused, unless it was used in an outage before (Python starts it with what
 -- the last reply left); and slots of a share are kept until they are released, whatever Redis does meanwhile. A slot
 -- that Redis granted without the reply reaching us is lost until its ttl.
 --

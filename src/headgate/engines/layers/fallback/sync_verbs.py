@@ -17,7 +17,7 @@ from headgate.errors import EngineUnavailable
 
 
 class FallbackVerbs(FallbackRouting):
-    """What the engine and its meters do off the fast path."""
+    """Runs the verbs of the engine and its meters off the fast path."""
 
     def decide_charges(
         self, charges: Sequence[MeterCharge], patience_us: int | None, commit: bool = True
