@@ -10,6 +10,7 @@ here; ARCHITECTURE.md says what each folder may depend on.
     limiter                Limiter and AsyncLimiter; guard, lease and reservation are what their verbs return
     validation             checks engines, keys, costs and limits before an engine sees them
     limiter_flows          wait, cancel and refund; slot_queue, slot_renewal and untracked_refund belong to them
+    observer               the port to counts, logs and metrics
     limit_syntax, explain  limits from text, and in words
     calendar, clock, flow  days of a time zone; time and sleep; steps that sync and async share
     extras, lazy, errors   missing packages; lazy properties; all exceptions
@@ -48,6 +49,7 @@ from headgate.errors import (
 from headgate.lease import AsyncLease, Lease
 from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
+from headgate.observer import Observer
 from headgate.reservation import AsyncReservation, Reservation
 
 if _typing.TYPE_CHECKING:
@@ -81,6 +83,7 @@ __all__ = [
     "Limiter",
     "ManualClock",
     "MissingExtra",
+    "Observer",
     "open_async_engine",
     "open_engine",
     "parse",

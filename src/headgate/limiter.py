@@ -7,7 +7,7 @@
     guard     any of these around a block or a function
     explain   describe what is promised             from_rules    a limiter that follows a rulebook
 
-Limiter and AsyncLimiter are the same but for the await. Operations of several steps are flows, written once in
+Limiter and AsyncLimiter are the same but for the await, and the file is long for that reason. Operations of several steps are flows, written once in
 limiter_flows.py and slot_queue.py; validation.py checks the arguments. A Limiter knows no Redis, no HTTP and no
 framework.
 """
@@ -15,6 +15,7 @@ framework.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -23,10 +24,12 @@ from headgate.algorithms.decision import Charge, Decision
 from headgate.clock import Clock, check_clock
 from headgate.engines.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
 from headgate.engines.url import open_async_engine, open_engine
+from headgate.errors import CorruptState, EngineUnavailable, RateLimited
 from headgate.explain import explain_limits
 from headgate.flow import arun, run
 from headgate.guard import AsyncGuard, Guard
 from headgate.lease import AsyncLease, Lease
+from headgate.observer import ObservedDecision, Observer, Observers
 from headgate.reservation import AsyncReservation, Reservation
 from headgate.validation import (
     BoundLimits,
@@ -51,6 +54,7 @@ class Limiter:
     engine   where counts are kept: memory:// (this process), redis://host:port/db, or an engine
     name     what the counts are stored under; the limit's text unless given. With a name, the limit can change
              later and the counts stay.
+    observers  who is told of every decision: counts, logs, metrics
 
     >>> limiter = Limiter("3/minute")
     >>> limiter.take("ann")
@@ -65,8 +69,10 @@ class Limiter:
         clock: Clock | None = None,
         prefix: str = "hg",
         name: str | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self.clock: Clock = check_clock(clock)
+        self.observers: Observers | None = Observers(observers) if observers else None
         if isinstance(engine, str):
             engine = open_engine(engine, prefix=prefix, clock=self.clock)
         else:
@@ -77,10 +83,17 @@ class Limiter:
             limits, names_of(limits, name), self.engine.meter, self.engine.slots
         )
         self._bind()
+        if self.observers is not None:
+            self.take = self._observed_take  # type: ignore[method-assign]
 
     @staticmethod
     def from_rules(
-        rules: Rules, engine: str | Engine = "memory://", *, clock: Clock | None = None, prefix: str = "hg"
+        rules: Rules,
+        engine: str | Engine = "memory://",
+        *,
+        clock: Clock | None = None,
+        prefix: str = "hg",
+        observers: Sequence[Observer] = (),
     ) -> RuleLimiter:
         """Makes a limiter that follows a rulebook: a file, a mapping, a Rulebook, or "pushed". See RuleLimiter.
 
@@ -90,7 +103,7 @@ class Limiter:
         """
         from headgate.enforcement.rule_limiter import RuleLimiter
 
-        return RuleLimiter(rules, engine, clock=clock, prefix=prefix)
+        return RuleLimiter(rules, engine, clock=clock, prefix=prefix, observers=observers)
 
     def _bind(self) -> None:
         meters = self._limits.meters
@@ -108,6 +121,19 @@ class Limiter:
         if key.__class__ is str and key and cost.__class__ is int and cost >= 0 and self._single:
             return Decision(self._decide(key, cost), self._meter, key, cost)
         return self._take_all(self._limits.charge_each(key, cost), None)
+
+    def _observed_take(self, key: str, cost: int = 1) -> Decision:
+        """Takes, and reports the decision to the observers."""
+        assert self.observers is not None
+        started_ns = perf_counter_ns()
+        try:
+            decision = Limiter.take(self, key, cost)
+        except (EngineUnavailable, CorruptState) as error:
+            self.observers.failed(error, (perf_counter_ns() - started_ns) // 1000)
+            raise
+        if cost:
+            self.observers.decided(decision, (perf_counter_ns() - started_ns) // 1000)
+        return decision
 
     def peek(self, key: str) -> Decision:
         """Returns what is left and charges nothing; `allowed` says whether a call of cost 1 would pass.
@@ -127,7 +153,15 @@ class Limiter:
         >>> limiter.take_all([Charge("ann"), Charge("everybody", "100/s", cost=2)]).allowed
         True
         """
-        return self._take_all(self._limits.batch(charges), None)
+        return self._observed_take_all(self._limits.batch(charges), None)
+
+    def _observed_take_all(self, batch: ChargeBatch[Meter], patience_us: int | None) -> Decision:
+        if self.observers is None:
+            return self._take_all(batch, patience_us)
+        with ObservedDecision(self.observers) as observed:
+            decision = self._take_all(batch, patience_us)
+            observed.report(decision)
+            return decision
 
     def _take_all(self, batch: ChargeBatch[Meter], patience_us: int | None) -> Decision:
         if len(batch.distinct) == 1:
@@ -143,7 +177,7 @@ class Limiter:
         (0.0, 0.1)
         """
         batch = self._limits.charge_each(key, cost, spends=True)
-        return run(limiter_flows.wait(self._take_all, batch, timeout, self.clock.sleep_us))
+        return run(limiter_flows.wait(self._observed_take_all, batch, timeout, self.clock.sleep_us))
 
     def reserve(self, key: str, cost: int = 1, timeout: float | None = None) -> Reservation:
         """Takes a place now; the caller sleeps `delay` before going on, or cancels.
@@ -153,7 +187,7 @@ class Limiter:
         [0.0, 1.0, 2.0]
         """
         batch = self._limits.charge_each(key, cost, spends=True)
-        return Reservation(self._take_all(batch, limiter_flows.patience_us(timeout)))
+        return Reservation(self._observed_take_all(batch, limiter_flows.patience_us(timeout)))
 
     def refund(self, decision: Decision, cost: int | None = None) -> None:
         """Gives back what the decision charged, or `cost` of it: at most what that charge still holds.
@@ -204,7 +238,16 @@ class Limiter:
         """
         meter = self._limits.slot_meter(key)
         flow = slot_queue.acquire(meter, key, limiter_flows.patience_us(timeout), self.clock.sleep_us)
-        return Lease(meter, key, run(flow))
+        if self.observers is None:
+            return Lease(meter, key, run(flow))
+        with ObservedDecision(self.observers) as observed:
+            try:
+                decision = run(flow)
+            except RateLimited as error:
+                observed.report(error.decision)
+                raise
+            observed.report(decision)
+            return Lease(meter, key, decision)
 
     @property
     def holds_slots(self) -> bool:
@@ -240,6 +283,8 @@ class Limiter:
         True
         """
         self.engine.close()
+        if self.observers is not None:
+            self.observers.close()
 
     def __enter__(self) -> Limiter:
         return self
@@ -268,8 +313,10 @@ class AsyncLimiter:
         clock: Clock | None = None,
         prefix: str = "hg",
         name: str | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self.clock: Clock = check_clock(clock)
+        self.observers: Observers | None = Observers(observers) if observers else None
         if isinstance(engine, str):
             engine = open_async_engine(engine, prefix=prefix, clock=self.clock)
         else:
@@ -280,15 +327,22 @@ class AsyncLimiter:
             limits, names_of(limits, name), self.engine.meter, self.engine.slots
         )
         self._bind()
+        if self.observers is not None:
+            self.take = self._observed_take  # type: ignore[method-assign]
 
     @staticmethod
     def from_rules(
-        rules: Rules, engine: str | AsyncEngine = "memory://", *, clock: Clock | None = None, prefix: str = "hg"
+        rules: Rules,
+        engine: str | AsyncEngine = "memory://",
+        *,
+        clock: Clock | None = None,
+        prefix: str = "hg",
+        observers: Sequence[Observer] = (),
     ) -> AsyncRuleLimiter:
         """Makes a limiter that follows a rulebook: a file, a mapping, a Rulebook, or "pushed"."""
         from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 
-        return AsyncRuleLimiter(rules, engine, clock=clock, prefix=prefix)
+        return AsyncRuleLimiter(rules, engine, clock=clock, prefix=prefix, observers=observers)
 
     def _bind(self) -> None:
         meters = self._limits.meters
@@ -302,6 +356,19 @@ class AsyncLimiter:
             return Decision(await self._decide(key, cost), self._meter, key, cost)
         return await self._take_all(self._limits.charge_each(key, cost), None)
 
+    async def _observed_take(self, key: str, cost: int = 1) -> Decision:
+        """Takes, and reports the decision to the observers."""
+        assert self.observers is not None
+        started_ns = perf_counter_ns()
+        try:
+            decision = await AsyncLimiter.take(self, key, cost)
+        except (EngineUnavailable, CorruptState) as error:
+            self.observers.failed(error, (perf_counter_ns() - started_ns) // 1000)
+            raise
+        if cost:
+            self.observers.decided(decision, (perf_counter_ns() - started_ns) // 1000)
+        return decision
+
     async def peek(self, key: str) -> Decision:
         """Returns what is left and charges nothing; `allowed` says whether a call of cost 1 would pass."""
         if self.holds_slots:
@@ -311,7 +378,15 @@ class AsyncLimiter:
 
     async def take_all(self, charges: Sequence[Charge | tuple[str, LimitLike]]) -> Decision:
         """Decides several charges together, and charges all of them or none."""
-        return await self._take_all(self._limits.batch(charges), None)
+        return await self._observed_take_all(self._limits.batch(charges), None)
+
+    async def _observed_take_all(self, batch: ChargeBatch[AsyncMeter], patience_us: int | None) -> Decision:
+        if self.observers is None:
+            return await self._take_all(batch, patience_us)
+        with ObservedDecision(self.observers) as observed:
+            decision = await self._take_all(batch, patience_us)
+            observed.report(decision)
+            return decision
 
     async def _take_all(self, batch: ChargeBatch[AsyncMeter], patience_us: int | None) -> Decision:
         if len(batch.distinct) == 1:
@@ -322,12 +397,12 @@ class AsyncLimiter:
     async def wait(self, key: str, cost: int = 1, timeout: float | None = None) -> Decision:
         """Waits until the call may pass, first come, first served; refuses at once if `timeout` is too short."""
         batch = self._limits.charge_each(key, cost, spends=True)
-        return await arun(limiter_flows.wait(self._take_all, batch, timeout, self.clock.asleep_us))
+        return await arun(limiter_flows.wait(self._observed_take_all, batch, timeout, self.clock.asleep_us))
 
     async def reserve(self, key: str, cost: int = 1, timeout: float | None = None) -> AsyncReservation:
         """Takes a place now; the caller sleeps `delay` before going on, or cancels."""
         batch = self._limits.charge_each(key, cost, spends=True)
-        return AsyncReservation(await self._take_all(batch, limiter_flows.patience_us(timeout)))
+        return AsyncReservation(await self._observed_take_all(batch, limiter_flows.patience_us(timeout)))
 
     async def refund(self, decision: Decision, cost: int | None = None) -> None:
         """Gives back what the decision charged, or `cost` of it: at most what that charge still holds."""
@@ -354,7 +429,16 @@ class AsyncLimiter:
         """Holds a slot; raises RateLimited if none comes free within `timeout`. Use it in a with statement."""
         meter = self._limits.slot_meter(key)
         flow = slot_queue.acquire(meter, key, limiter_flows.patience_us(timeout), self.clock.asleep_us)
-        return AsyncLease(meter, key, await arun(flow))
+        if self.observers is None:
+            return AsyncLease(meter, key, await arun(flow))
+        with ObservedDecision(self.observers) as observed:
+            try:
+                decision = await arun(flow)
+            except RateLimited as error:
+                observed.report(error.decision)
+                raise
+            observed.report(decision)
+            return AsyncLease(meter, key, decision)
 
     @property
     def holds_slots(self) -> bool:
@@ -373,6 +457,8 @@ class AsyncLimiter:
     async def close(self) -> None:
         """Closes the engine and its connections; a with statement does so, too."""
         await self.engine.close()
+        if self.observers is not None:
+            self.observers.close()
 
     async def __aenter__(self) -> AsyncLimiter:
         return self

@@ -18,7 +18,9 @@ CALLED_BY_HEADGATE = {
     *(
         name
         for name in NAMES
-        if name.startswith(("headgate.testing.SyncAdapter.", "headgate.testing.TurnedClock."))
+        if name.startswith(
+            ("headgate.testing.SyncAdapter.", "headgate.testing.TurnedClock.", "headgate.Observer.")
+        )
     ),
     *(name for name in NAMES if name.rpartition(".")[2] in vars(Limit)),
     "headgate.http.headers.LimitFields.state",

@@ -231,9 +231,9 @@ async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
 
 
 class _SlowLimiter(AsyncRuleLimiter):
-    async def decide_plan(self, call: CallPlan) -> RuleDecision:
+    async def decide_plan(self, plan: CallPlan, response_follows: bool = False) -> RuleDecision:
         await asyncio.sleep(0.1)
-        return await super().decide_plan(call)
+        return await super().decide_plan(plan, response_follows)
 
 
 async def test_a_decision_may_take_longer_than_a_body() -> None:

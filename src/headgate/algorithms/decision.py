@@ -8,9 +8,9 @@ can help; outside it is seconds, as people and HTTP use them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeGuard
 
 from headgate.errors import RateLimited
 
@@ -40,6 +40,18 @@ class LockedOutcome(tuple[bool, int, "int | None", int, int, int, int]):
     __slots__ = ()
 
 
+class CachedOutcome(tuple[bool, int, "int | None", int, int, int, int]):
+    """The outcome of the denial cache: a refusal that it repeated."""
+
+    __slots__ = ()
+
+
+class PrefetchedOutcome(tuple[bool, int, "int | None", int, int, int, int]):
+    """The outcome of prefetched units: decided in this process."""
+
+    __slots__ = ()
+
+
 class OverriddenOutcome(tuple[bool, int, "int | None", int, int, int, int]):
     """The outcome of an override: decided by a limit of this key, in place of the rule's."""
 
@@ -56,6 +68,11 @@ MARK: Final = 6
 
 _MICROSECONDS_PER_SECOND = 1_000_000
 _MAX_EXACT = 2**53
+
+
+def is_plain(outcome: Outcome | None) -> TypeGuard[Outcome]:
+    """Returns whether an outcome has nothing to report beside its numbers: no fallback, lockout or override."""
+    return type(outcome) is tuple or type(outcome) is PrefetchedOutcome
 
 
 def with_remaining(outcome: Outcome, remaining: int) -> Outcome:
@@ -185,6 +202,7 @@ class Decision:
     shadow_kind: str | None = None
     refunded_units: int = 0  # units already refunded, so that nothing is refunded twice
     hold: SlotHolder | None = None  # the slots that a block holds for it
+    attributes: Mapping[str, Any] | None = None  # what a rulebook decided it by; only if there are observers
 
     def __init__(self, outcome: Outcome, source: HasLimit, key: str, cost: int) -> None:
         self.outcome = outcome

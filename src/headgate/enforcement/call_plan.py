@@ -77,11 +77,11 @@ class CompiledRulebook:
 
     def plan(self, attributes: Mapping[str, Any], cost: int | None) -> CallPlan:
         """Returns the charges of a call under the rules that apply to it."""
-        return self.plan_matches(self.match(attributes, cost))
+        return self.plan_matches(self.match(attributes, cost), attributes)
 
-    def plan_matches(self, matches: Iterable[Match]) -> CallPlan:
+    def plan_matches(self, matches: Iterable[Match], attributes: Mapping[str, Any] | None = None) -> CallPlan:
         """Returns the charges of a call under rules that were matched."""
-        plan = CallPlan(self)
+        plan = CallPlan(self, attributes)
         bound_rules = self._bound_rules
         for match in matches:
             rule, key, limits, units, shadow, candidate, denied = match
@@ -168,6 +168,7 @@ class CallPlan:
     __slots__ = (
         "_indices",
         "_stages",
+        "attributes",
         "charges",
         "compiled_rulebook",
         "denied_matches",
@@ -175,7 +176,8 @@ class CallPlan:
         "labels",
     )
 
-    def __init__(self, compiled_rulebook: CompiledRulebook) -> None:
+    def __init__(self, compiled_rulebook: CompiledRulebook, attributes: Mapping[str, Any] | None = None) -> None:
+        self.attributes: Mapping[str, Any] | None = attributes
         self.compiled_rulebook: CompiledRulebook = compiled_rulebook
         self.charges: list[Charged] = []
         self.labels: list[ChargeLabel] = []

@@ -26,6 +26,7 @@ from headgate.enforcement.call_plan import REMOTE, CallPlan, CompiledRulebook
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.errors import InvalidCharge
 from headgate.flow import Flow
+from headgate.observer import ObservedDecision
 from headgate.untracked_refund import give_back
 from headgate.validation import check_cost, describe
 
@@ -70,6 +71,11 @@ class CallBatch:
                 for (plan, _), outcomes_of_call in zip(self.plans, call_outcomes, strict=True)
             ]
         )
+
+    def report(self, observed: ObservedDecision, decisions: Sequence[RuleDecision]) -> None:
+        """Reports the decision of each call to the observers."""
+        for (plan, _), decision in zip(self.plans, decisions, strict=True):
+            observed.report(decision, plan.attributes)
 
     def _split_remaining(self, call_outcomes: list[list[Outcome | None]]) -> None:
         """Adds to the `remaining` of each call what later calls were charged on the same counter."""
@@ -127,7 +133,7 @@ def plan_of(compiled: CompiledRulebook, ask: Ask) -> CallPlan:
                 (meter, key, units if never_allowed else 0) for never_allowed, (meter, key, units) in charges
             ]
         return plan
-    plan = CallPlan(compiled)
+    plan = CallPlan(compiled, ask.attributes)
     if not isinstance(ask.limit, Limit):
         raise InvalidCharge(f'An Ask\'s limit is a Limit, such as parse("10/minute"); not {describe(ask.limit)}.')
     if not isinstance(ask.name, str):

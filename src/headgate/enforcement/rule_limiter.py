@@ -45,6 +45,7 @@ from headgate.engines.url import EngineUrl, build_async_engine, build_engine, pa
 from headgate.engines.url_options import EngineOptions
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.flow import Flow, arun, run
+from headgate.observer import ObservedDecision, Observer, Observers
 from headgate.rules.distribution.watcher import RulebookWatcher
 from headgate.rules.match import Match
 from headgate.rules.rule import Rule, Rulebook
@@ -61,9 +62,17 @@ class _RuleLimiterBase:
     """The base of both limiters: the engines and the compiled rulebook."""
 
     def __init__(
-        self, rules: Rules, engine: Any, local: Any, clock: Clock, url: EngineUrl | None, prefix: str
+        self,
+        rules: Rules,
+        engine: Any,
+        local: Any,
+        clock: Clock,
+        url: EngineUrl | None,
+        prefix: str,
+        observers: Sequence[Observer],
     ) -> None:
         self.clock = clock
+        self.observers: Observers | None = Observers(observers) if observers else None
         self.engine = engine
         self._local = local
         self._code_rules: tuple[Rule, ...] = ()
@@ -182,6 +191,7 @@ class RuleLimiter(_RuleLimiterBase):
 
     rules    a Rulebook, a mapping, a file (watched), or "pushed": what was pushed to the engine's server
     engine   where counters are stored: memory:// (this process), redis://host:port/db, or an engine
+    observers  who is told of every decision: counts, logs, metrics
 
     The examples of its verbs use these rules:
 
@@ -198,6 +208,7 @@ class RuleLimiter(_RuleLimiterBase):
         *,
         clock: Clock | None = None,
         prefix: str = "hg",
+        observers: Sequence[Observer] = (),
     ) -> None:
         clock, url = check_clock(clock), None
         if isinstance(engine, str):
@@ -206,7 +217,9 @@ class RuleLimiter(_RuleLimiterBase):
         else:
             check_engine(engine, awaited=False)
         local = engine if isinstance(engine, MemoryEngine) else MemoryEngine(clock)
-        super().__init__(rules, engine, local, clock, url, prefix)
+        super().__init__(rules, engine, local, clock, url, prefix, observers)
+        if self.observers is not None:
+            self.decide_plan = self._observed_decide_plan  # type: ignore[method-assign]
 
     def check(self, attributes: Attributes, cost: int | None = None) -> RuleDecision:
         """Decides whether a call may pass, and charges every rule that applies, or none: `cost` times what it
@@ -217,8 +230,8 @@ class RuleLimiter(_RuleLimiterBase):
         """
         return self.decide_plan(self.plan_call(attributes, cost))
 
-    def decide_plan(self, plan: CallPlan) -> RuleDecision:
-        """Decides a call whose charges are planned.
+    def decide_plan(self, plan: CallPlan, response_follows: bool = False) -> RuleDecision:
+        """Decides a call whose charges are planned. `response_follows`: the caller reports the response later.
 
         >>> limiter = Limiter.from_rules(RULES)
         >>> limiter.decide_plan(limiter.plan_call({"user": "ann"})).rule
@@ -231,6 +244,22 @@ class RuleLimiter(_RuleLimiterBase):
         meter, key, cost = plan.charges[0]
         return plan.decision((meter.decide(key, cost),))
 
+    def _observed_decide_plan(self, plan: CallPlan, response_follows: bool = False) -> RuleDecision:
+        """Decides, and reports the decision to the observers."""
+        assert self.observers is not None
+        with ObservedDecision(self.observers) as observed:
+            decision = RuleLimiter.decide_plan(self, plan)
+            observed.report(decision, plan.attributes, response_follows)
+            return decision
+
+    def _reserve(self, plan: CallPlan, patience_us: int | None) -> RuleDecision:
+        if self.observers is None:
+            return run(plan.decide(patience_us))
+        with ObservedDecision(self.observers) as observed:
+            decision = run(plan.decide(patience_us))
+            observed.report(decision, plan.attributes)
+            return decision
+
     def check_together(self, asks: Sequence[Ask]) -> tuple[RuleDecision, ...]:
         """Decides several calls, and charges them all or none; returns a decision for each.
 
@@ -240,6 +269,14 @@ class RuleLimiter(_RuleLimiterBase):
         [True, False]
         """
         batch = CallBatch(self._compiled, asks)
+        if self.observers is None:
+            return self._decide_batch(batch)
+        with ObservedDecision(self.observers) as observed:
+            decisions = self._decide_batch(batch)
+            batch.report(observed, decisions)
+            return decisions
+
+    def _decide_batch(self, batch: CallBatch) -> tuple[RuleDecision, ...]:
         if not batch.joint_plan.is_single_request:
             return run(batch.decide())
         charges = batch.joint_plan.charges
@@ -264,9 +301,7 @@ class RuleLimiter(_RuleLimiterBase):
         [0.0, 0.0, 30.0]
         """
         plan = self.plan_call(attributes, cost)
-        flow = limiter_flows.wait(
-            lambda plan, patience_us: run(plan.decide(patience_us)), plan, timeout, self.clock.sleep_us
-        )
+        flow = limiter_flows.wait(self._reserve, plan, timeout, self.clock.sleep_us)
         return cast(RuleDecision, run(flow))
 
     def reserve(
@@ -278,7 +313,7 @@ class RuleLimiter(_RuleLimiterBase):
         >>> [limiter.reserve({"user": "ann"}).delay for _ in range(3)]
         [0.0, 0.0, 30.0]
         """
-        return run(self.plan_call(attributes, cost).decide(limiter_flows.patience_us(timeout)))
+        return self._reserve(self.plan_call(attributes, cost), limiter_flows.patience_us(timeout))
 
     def cancel(self, decision: Decision) -> bool:
         """Gives a reserved place back, as far as no later one depends on it.
@@ -375,6 +410,8 @@ class RuleLimiter(_RuleLimiterBase):
         """
         self._close_rules()
         self.engine.close()
+        if self.observers is not None:
+            self.observers.close()
 
     def __enter__(self) -> RuleLimiter:
         return self
@@ -402,6 +439,7 @@ class AsyncRuleLimiter(_RuleLimiterBase):
         *,
         clock: Clock | None = None,
         prefix: str = "hg",
+        observers: Sequence[Observer] = (),
     ) -> None:
         clock, url = check_clock(clock), None
         if isinstance(engine, str):
@@ -410,7 +448,9 @@ class AsyncRuleLimiter(_RuleLimiterBase):
         else:
             check_engine(engine, awaited=True)
         local = engine if isinstance(engine, AsyncMemoryEngine) else AsyncMemoryEngine(MemoryEngine(clock))
-        super().__init__(rules, engine, local, clock, url, prefix)
+        super().__init__(rules, engine, local, clock, url, prefix, observers)
+        if self.observers is not None:
+            self.decide_plan = self._observed_decide_plan  # type: ignore[method-assign]
 
     async def check(self, attributes: Attributes, cost: int | None = None) -> RuleDecision:
         """Decides whether a call may pass, and charges every rule that applies, or none: `cost` times what it
@@ -418,8 +458,8 @@ class AsyncRuleLimiter(_RuleLimiterBase):
         """
         return await self.decide_plan(self.plan_call(attributes, cost))
 
-    async def decide_plan(self, plan: CallPlan) -> RuleDecision:
-        """Decides a call whose charges are planned."""
+    async def decide_plan(self, plan: CallPlan, response_follows: bool = False) -> RuleDecision:
+        """Decides a call whose charges are planned. `response_follows`: the caller reports the response later."""
         if not plan.is_single_request:
             return await arun(plan.decide())
         if len(plan.charges) != 1:
@@ -427,12 +467,36 @@ class AsyncRuleLimiter(_RuleLimiterBase):
         meter, key, cost = plan.charges[0]
         return plan.decision((await meter.decide(key, cost),))
 
+    async def _observed_decide_plan(self, plan: CallPlan, response_follows: bool = False) -> RuleDecision:
+        """Decides, and reports the decision to the observers."""
+        assert self.observers is not None
+        with ObservedDecision(self.observers) as observed:
+            decision = await AsyncRuleLimiter.decide_plan(self, plan)
+            observed.report(decision, plan.attributes, response_follows)
+            return decision
+
+    async def _reserve(self, plan: CallPlan, patience_us: int | None) -> RuleDecision:
+        if self.observers is None:
+            return await arun(plan.decide(patience_us))
+        with ObservedDecision(self.observers) as observed:
+            decision = await arun(plan.decide(patience_us))
+            observed.report(decision, plan.attributes)
+            return decision
+
     async def check_together(self, asks: Sequence[Ask]) -> tuple[RuleDecision, ...]:
         """Decides several calls, and charges them all or none; returns a decision for each."""
         return await self.decide_batch(self.plan_batch(asks))
 
     async def decide_batch(self, batch: CallBatch) -> tuple[RuleDecision, ...]:
         """Decides several calls whose charges are planned."""
+        if self.observers is None:
+            return await self._decide_batch(batch)
+        with ObservedDecision(self.observers) as observed:
+            decisions = await self._decide_batch(batch)
+            batch.report(observed, decisions)
+            return decisions
+
+    async def _decide_batch(self, batch: CallBatch) -> tuple[RuleDecision, ...]:
         if not batch.joint_plan.is_single_request:
             return await arun(batch.decide())
         return batch.decisions(await self.request_outcomes(batch))
@@ -459,16 +523,14 @@ class AsyncRuleLimiter(_RuleLimiterBase):
     ) -> RuleDecision:
         """Passes when there is room under every rule; refused at once if that is more than `timeout` away."""
         plan = self.plan_call(attributes, cost)
-        flow = limiter_flows.wait(
-            lambda plan, patience_us: arun(plan.decide(patience_us)), plan, timeout, self.clock.asleep_us
-        )
+        flow = limiter_flows.wait(self._reserve, plan, timeout, self.clock.asleep_us)
         return cast(RuleDecision, await arun(flow))
 
     async def reserve(
         self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
     ) -> RuleDecision:
         """Takes a place now, for use after the decision's delay; refused if that is more than `timeout` away."""
-        return await arun(self.plan_call(attributes, cost).decide(limiter_flows.patience_us(timeout)))
+        return await self._reserve(self.plan_call(attributes, cost), limiter_flows.patience_us(timeout))
 
     async def cancel(self, decision: Decision) -> bool:
         """Gives a reserved place back, as far as no later one depends on it.
@@ -529,6 +591,8 @@ class AsyncRuleLimiter(_RuleLimiterBase):
         """
         self._close_rules()
         await self.engine.close()
+        if self.observers is not None:
+            self.observers.close()
 
     async def __aenter__(self) -> AsyncRuleLimiter:
         return self

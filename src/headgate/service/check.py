@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from headgate.algorithms.decision import ALLOWED, DegradedOutcome, Outcome, Verdict
+from headgate.algorithms.decision import ALLOWED, DegradedOutcome, Outcome, Verdict, is_plain
 from headgate.algorithms.limit import SECOND, UNLIMITED, Limit
 from headgate.algorithms.slots import Slots
 from headgate.enforcement.check_together import Ask
@@ -156,7 +156,7 @@ class Checker:
         """Returns the JSON answer for a decision."""
         if not verdicts and not receipt and len(decision.outcomes) == 1 and not decision.denied_matches:
             outcome, (rule, shadow) = decision.outcomes[0], decision.labels[0]
-            if type(outcome) is tuple and outcome[ALLOWED] and shadow is None:
+            if is_plain(outcome) and outcome[ALLOWED] and shadow is None:
                 return _single_pass(rule, decision.charges[0][0].limit, outcome)
         allowed, remaining, retry_after_us, reset_after_us, delay_us, _, _ = decision.outcome
         limit = decision.limit

@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from headgate.algorithms.decision import ALLOWED, Outcome
+from headgate.algorithms.decision import ALLOWED, Outcome, is_plain
 from headgate.algorithms.limit import SECOND, UNLIMITED
 from headgate.enforcement.call_plan import CallPlan, CompiledRulebook
 from headgate.enforcement.rule_decision import RuleDecision
@@ -126,7 +126,7 @@ class RequestCache(Generic[Cached]):
 
 def is_plain_pass(outcome: Outcome) -> bool:
     """Returns whether the call passed, and nothing else is to be reported: no fallback, no override."""
-    return type(outcome) is tuple and outcome[ALLOWED]
+    return is_plain(outcome) and outcome[ALLOWED]
 
 
 def _json_string(text: str) -> str:

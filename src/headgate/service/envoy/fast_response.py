@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any
 
-from headgate.algorithms.decision import ALLOWED, DELAY_US, REMAINING, RESET_AFTER_US, Outcome
+from headgate.algorithms.decision import ALLOWED, DELAY_US, REMAINING, RESET_AFTER_US, Outcome, is_plain
 from headgate.algorithms.limit import SECOND, UNLIMITED
 from headgate.enforcement.check_together import CallBatch
 from headgate.enforcement.rule_decision import Charged, ChargeLabel
@@ -155,7 +155,7 @@ def _encode_rows(rows: Sequence[Row]) -> bytes | None:
             chunks.append(_NO_LIMIT_STATUS)
             continue
         # An outcome that is more than a tuple has more to report: a fallback, a lockout, an override.
-        if type(outcome) is not tuple or not outcome[ALLOWED] or outcome[DELAY_US]:
+        if not is_plain(outcome) or not outcome[ALLOWED] or outcome[DELAY_US]:
             return None
         chunks.append(_encode_status(template, outcome))
         share = outcome[REMAINING] / template.quota

@@ -22,6 +22,7 @@ from headgate.algorithms.decision import (
     REMAINING,
     RESET_AFTER_US,
     RETRY_AFTER_US,
+    CachedOutcome,
     CrossSlotOutcome,
     DegradedOutcome,
     LockedOutcome,
@@ -33,6 +34,17 @@ from headgate.algorithms.limit import EXACT, SECOND, Limit, check_whole
 MAX_REPEAT_US = SECOND  # how long a refusal is repeated
 _SWEEP_SIZE = 2  # old refusals examined for each new one
 _GENERATION_SLOTS = 4096  # a power of two
+
+
+# mypy takes two subclasses of one tuple for two tuples.
+class CachedLockedOutcome(LockedOutcome, CachedOutcome):  # type: ignore[misc]
+    """A repeated refusal of a charge whose rule is locked out."""
+
+    __slots__ = ()
+
+
+class CachedOverriddenOutcome(OverriddenOutcome, CachedOutcome):  # type: ignore[misc]
+    """A repeated refusal under an override."""
 
 
 class Denial(NamedTuple):
@@ -187,10 +199,12 @@ def _age(outcome: Outcome, elapsed_us: int) -> Outcome:
         outcome[MARK],
     )
     if isinstance(outcome, OverriddenOutcome):
-        aged = OverriddenOutcome(later)
+        aged = CachedOverriddenOutcome(later)
         aged.limit = outcome.limit
         return aged
-    return type(outcome)(later) if isinstance(outcome, CrossSlotOutcome | LockedOutcome) else later
+    if isinstance(outcome, CrossSlotOutcome):
+        return type(outcome)(later)
+    return CachedLockedOutcome(later) if isinstance(outcome, LockedOutcome) else CachedOutcome(later)
 
 
 def _discard(index: DenialIndex, index_key: Hashable, denial: Denial) -> None:

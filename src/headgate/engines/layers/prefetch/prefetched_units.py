@@ -6,7 +6,15 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import Any
 
-from headgate.algorithms.decision import AT_US, MARK, REMAINING, RESET_AFTER_US, Outcome, Receipt
+from headgate.algorithms.decision import (
+    AT_US,
+    MARK,
+    REMAINING,
+    RESET_AFTER_US,
+    Outcome,
+    PrefetchedOutcome,
+    Receipt,
+)
 from headgate.algorithms.limit import Limit
 
 HOT_CALLS = 4  # a key with so many calls during one hold time is hot
@@ -154,7 +162,9 @@ class PrefetchedUnits:
         reset_us, drain_us, drain_units = self.base_reset_us, self.drain_us, self.drain_units
         # As outcome() has them, without so many calls.
         self.ready += [
-            (True, remaining + units_left, 0, reset_us + -units_left * drain_us // drain_units, 0, at_us, mark)
+            PrefetchedOutcome(
+                (True, remaining + units_left, 0, reset_us + -units_left * drain_us // drain_units, 0, at_us, mark)
+            )
             for units_left in range(self.unready, self.unready + count)
         ]
 

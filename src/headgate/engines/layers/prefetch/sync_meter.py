@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from headgate.algorithms.decision import ALLOWED, REMAINING, RESET_AFTER_US, Outcome, Receipt
+from headgate.algorithms.decision import ALLOWED, REMAINING, RESET_AFTER_US, Outcome, PrefetchedOutcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.clock import nanoseconds
 from headgate.engines.charge_options import ChargeOptions
@@ -76,7 +76,7 @@ class PrefetchMeter:
                 return None
             batch.unready -= cost
             batch.calls += 1
-            outcome = batch.outcome(batch.unready)
+            outcome = PrefetchedOutcome(batch.outcome(batch.unready))
             if cost == 1:
                 batch.fill_ready()
             return outcome
