@@ -7,9 +7,9 @@
     guard     any of these around a block or a function
     explain   describe what is promised             from_rules    a limiter that follows a rulebook
 
-Limiter and AsyncLimiter are the same but for the await, and the file is long for that reason. Operations of several steps are flows, written once in
-limiter_flows.py and slot_queue.py; validation.py checks the arguments. A Limiter knows no Redis, no HTTP and no
-framework.
+Limiter and AsyncLimiter are the same but for the await, and the file is long for that reason. Operations of
+several steps are flows, written once in limiter_flows.py and slot_queue.py; validation.py checks the arguments. A
+Limiter knows no Redis, no HTTP and no framework.
 """
 
 from __future__ import annotations
