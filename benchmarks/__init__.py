@@ -1,4 +1,4 @@
-"""How fast and how large: one file for each question, and us, the peers and the floors beside each other in it.
+"""Benchmarks: speed and size, one file for each question, with peers and hand-written baselines in the same run.
 
     python -m benchmarks            all questions
     python -m benchmarks memory     one of them

@@ -1,4 +1,4 @@
-"""Subjects take turns: each lives in a process of its own and runs one short stretch per round.
+"""Runs subjects in turns: each in a process of its own, one short stretch per round.
 
 A process of its own, because a subject should not pay for another one's garbage, threads or memory. Short
 stretches in turn, because the machine drifts: what is compared ran within the same second. Where a stretch is

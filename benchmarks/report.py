@@ -1,4 +1,4 @@
-"""What is printed and what is kept: tables in Markdown, ratios beside their targets, every raw sample."""
+"""Prints tables in Markdown with ratios beside their targets, and stores every raw sample."""
 
 import json
 import os

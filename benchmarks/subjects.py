@@ -1,4 +1,4 @@
-"""What is measured: Limiter.take, through the public door."""
+"""The subjects that call headgate: Limiter.take, through the public API."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""A lease as its holder sees it: renewed, released once, and honest about being gone."""
+"""A lease: renewed, released once, and honest about being lost."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a program sees: decisions that read as themselves, limiters by URL, names that keep counts together."""
+"""The public API: readable decisions, limiters by URL, and names that keep counts together."""
 
 import asyncio
 

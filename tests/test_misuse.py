@@ -1,4 +1,4 @@
-"""What is not an engine, or not a decision, is refused by a sentence that says what is."""
+"""Wrong arguments in place of an engine or a decision are refused with a sentence that says what is expected."""
 
 from __future__ import annotations
 

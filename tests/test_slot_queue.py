@@ -1,4 +1,4 @@
-"""Waiting for a slot, step by step: who asks when, with which ticket, and what is left behind."""
+"""Waiting for a slot, step by step: when a waiter polls, with which ticket, and what it leaves behind."""
 
 import pytest
 

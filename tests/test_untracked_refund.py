@@ -1,4 +1,4 @@
-"""Units given back by hand: never more than was asked for, and never more than is used. Of every algorithm."""
+"""Units refunded by hand: never more than requested, and never more than is used, for every algorithm."""
 
 import pytest
 from hypothesis import given

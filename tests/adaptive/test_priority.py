@@ -1,4 +1,4 @@
-"""Which calls are refused first, and who waits."""
+"""Rejection by priority: the least important calls are refused first, and the queue is short."""
 
 from random import Random
 

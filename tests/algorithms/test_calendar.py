@@ -1,4 +1,4 @@
-"""Where the windows of a calendar begin, also where clocks jump over midnight and days are left out."""
+"""Calendar windows begin where the time zone says, also where clocks jump over midnight or a day is left out."""
 
 from __future__ import annotations
 

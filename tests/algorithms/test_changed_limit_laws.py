@@ -1,4 +1,4 @@
-"""Limits that are changed and changed back: a refused charge gives nothing back, and the wait it is told is true.
+"""Limits that are changed and changed back: a refused charge gives nothing back, and its retry_after is true.
 
 All limits of one algorithm can follow each other on one count. The state is carried along as an engine does it: as
 it is, and of a token bucket with the pace that it was written at.

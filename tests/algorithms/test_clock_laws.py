@@ -1,4 +1,4 @@
-"""Clocks that drift, swing and are set back, over every algorithm: nothing is minted, nobody is locked out.
+"""Clocks that drift, swing and are set back, for every algorithm: no unit is minted, no key is locked out.
 
 The judge keeps the highest reading since the clock was last set back: that is, since it read more than
 MAX_CLOCK_SWING_US less than the highest. `forward_us` is how far the highest reading has moved on in all: the

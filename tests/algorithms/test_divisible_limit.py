@@ -1,4 +1,4 @@
-"""A limit as it is divided: a bucket that lets pass no more than the limit does."""
+"""A divided limit: a bucket that admits no more than the limit does."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""The fixed window: stories in seconds, and the laws its essay states.
+"""The fixed window: stories in seconds, and the laws that its docstring states.
 
 The reason for its length: one algorithm, told on one key class.
 """

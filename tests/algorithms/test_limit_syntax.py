@@ -1,4 +1,4 @@
-"""Limits in words: what each text means, that it can be read back, and what is said of one that means nothing."""
+"""Limits as text: the meaning of each form, its round trip, and the error for an invalid one."""
 
 from __future__ import annotations
 

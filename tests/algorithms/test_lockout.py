@@ -1,4 +1,4 @@
-"""The lockout's laws, told as stories and held against somebody who remembers every refusal."""
+"""The laws of lockouts, as stories and against a model that remembers every refusal."""
 
 import pytest
 from hypothesis import given

@@ -1,5 +1,6 @@
-"""The laws of assignments, on random stories: holders that report, fall silent, come back under another name, do
-not hear what they were told or hear it late; limits that change; a clock that steps."""
+"""The laws of quota grants on random histories: holders report, fall silent, come back under another name, miss
+a grant or get it late; limits change; the clock steps.
+"""
 
 from fractions import Fraction
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Assignments told as stories: who wants what, and which part of 100 units per second each is told."""
+"""Quota grants as stories: which part of 100 units per second each holder gets for its demand."""
 
 import pytest
 

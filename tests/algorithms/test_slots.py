@@ -1,4 +1,4 @@
-"""Slots by their numbers. What becomes of them in time is told in tests/engines/slot_stories.py."""
+"""Slots as numbers: parsing, bounds, descriptions. Their behaviour in time is in tests/engines/slot_stories.py."""
 
 import pytest
 from hypothesis import given

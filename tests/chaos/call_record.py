@@ -1,4 +1,4 @@
-"""What is written down, and what is asked for.
+"""The records of calls that load processes write, and the settings that they read.
 
 Three limits, each on keys of its own. The fixed window and the token bucket are asked for twice what they admit,
 so any permit that should not be there is found at once. The ledger's limit is never reached: what was admitted is

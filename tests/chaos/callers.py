@@ -1,4 +1,4 @@
-"""One process of the load: tasks on an event loop, or threads, that call at their times whatever happens.
+"""One load process: tasks on an event loop, or threads, that call at fixed times whatever happens.
 
 Nobody catches up: a caller who was kept waiting skips the calls it has missed. Beside the callers runs the control
 timer, on the same loop (or as one more thread): how late it is, is how late anything would have been.

@@ -1,4 +1,4 @@
-"""Faults of deployments in which another server takes the place of one that is gone."""
+"""Faults of deployments in which another server takes over."""
 
 from __future__ import annotations
 

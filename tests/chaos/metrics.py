@@ -1,4 +1,4 @@
-"""What the callers saw, in numbers. Pure: what was written down in, numbers out.
+"""Computes what callers saw from the records of their calls. Pure.
 
 **Longest stall.** How long a call took, less the most that the control timer of its own loop was late meanwhile:
 what is left is ours and not the machine's.

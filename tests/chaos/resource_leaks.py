@@ -1,4 +1,4 @@
-"""What a hundred outages leave behind: file descriptors, threads, tasks, memory.
+"""Counts what a hundred outages leak: file descriptors, threads, tasks, memory.
 
 One process calls from tasks and another from threads, through a link that is cut a hundred times, and now and then
 swallows everything for a moment or refuses connections. Before and after, in peace, each process counts what it

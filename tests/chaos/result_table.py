@@ -1,4 +1,4 @@
-"""The table, line by line as the rows come, and what lies behind a row that fails."""
+"""Prints the table of faults row by row, and the details of rows that fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of a single server, and of the link to it. Each is a story: break it, hold it, mend it."""
+"""Faults of a single server, and of the connection to it: break it, hold it, mend it."""
 
 from __future__ import annotations
 

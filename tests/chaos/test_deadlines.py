@@ -1,4 +1,4 @@
-"""Deadlines that many questions could break: no caller waits for what others wait for, or for what comes first."""
+"""Deadlines under many requests: no caller waits for the requests of others."""
 
 import time
 

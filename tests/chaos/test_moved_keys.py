@@ -1,4 +1,4 @@
-"""Another part of the engine takes over a key in the middle of an outage: its share goes along, undoubled."""
+"""A key moves to another shard during an outage: its share moves along, and does not double."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How good is good enough; each row of the table is held against these.
+"""The thresholds that every row of the fault table must meet.
 
 - no call waits longer than its deadline and 20 ms, beyond how late the control timer of its loop was;
 - no exception reaches a caller who chose a fallback, and none but EngineUnavailable one who did not;

@@ -1,4 +1,4 @@
-"""What every command has in common: an example that can be read, one JSON document, and errors as JSON."""
+"""Every command has a readable example, prints one JSON document with --json, and its errors as JSON."""
 
 import argparse
 import json

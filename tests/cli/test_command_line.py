@@ -1,4 +1,4 @@
-"""The command line as somebody at a prompt meets it: answers on stdout, one sentence on stderr, an exit code."""
+"""The command line at a prompt: answers on stdout, one sentence on stderr, an exit code."""
 
 import os
 import re

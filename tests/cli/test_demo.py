@@ -1,4 +1,4 @@
-"""headgate demo, run as people run it: in a pipe, in a terminal, interrupted."""
+"""headgate demo in a pipe, in a terminal, and interrupted."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""headgate take, peek, refund, reset: as a program would ask, on real servers."""
+"""headgate take, peek, refund and reset on real servers."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The Python client, against a running service; both of its spellings tell the same story."""
+"""The sync and the async client against a running service."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Slots that a client of the check service holds around a block: renewed while it runs, and lost ones are told."""
+"""Slots that a client holds around a block are renewed while it runs, and lost ones are reported."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Waiters who leave, on every engine: in whatever order they go, nothing stays charged for them."""
+"""Cancelled waits, on every engine: nothing stays charged, in whatever order the waiters leave."""
 
 import random
 from collections.abc import Callable

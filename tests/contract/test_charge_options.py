@@ -1,4 +1,4 @@
-"""What a rule says to an engine, in every place: aside, lockout, overrides, and to be told only."""
+"""Charge options, on every engine: shadows, lockouts, overrides, and previews without commit."""
 
 from collections.abc import Iterator
 

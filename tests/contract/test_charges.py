@@ -1,4 +1,4 @@
-"""Several limits and several charges: all or none, a verdict for each, and no trace of what was refused."""
+"""Several limits and several charges: all or none, a verdict for each, and no trace of a refused one."""
 
 import pytest
 

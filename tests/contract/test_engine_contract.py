@@ -1,4 +1,4 @@
-"""The public stories for engines, told to our own; and to engines that break a promise, to see them noticed."""
+"""Our engines pass the public engine contract, and engines that break a guarantee fail it."""
 
 from collections.abc import Sequence
 

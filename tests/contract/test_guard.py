@@ -1,4 +1,4 @@
-"""A limit around a block or a function, on every engine: rates and slots, sync and async."""
+"""Guards around blocks and functions, on every engine: rates and slots, sync and async."""
 
 import pytest
 

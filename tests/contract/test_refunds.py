@@ -1,4 +1,4 @@
-"""The law of refunds, for every algorithm: whatever is given back, no more room than if the charge had never been.
+"""The law of refunds, for every algorithm: a refund leaves no more room than if the charge had never been made.
 
 Two limiters of one kind live through the same minutes. In one of them a charge was made that the other never saw;
 it is given back, whole or in parts, early or late. The first must never let pass what the second refuses.

@@ -1,4 +1,4 @@
-"""A clock that steps back, on every engine: nothing is minted, nobody is locked out for the length of the step.
+"""A clock that steps back, on every engine: no unit is minted, no key is locked out for the length of the step.
 
 The leaky bucket does as nginx does for two minutes: its queue stays full until the clock catches up.
 """

@@ -1,4 +1,4 @@
-"""Every verb with every algorithm on every engine: what is supported works as stated, the rest gets a sentence."""
+"""Every verb with every algorithm on every engine: supported ones work as stated, the others raise a sentence."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Waiting on every engine: in the order of asking, known before it is charged, given back when it is given up."""
+"""Waiting on every engine: first come first served, decided before the charge, given back when cancelled."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Verb by algorithm: what each means where. The tests run every cell on every engine; the docs show this table."""
+"""The table of verbs by algorithm. The tests run every cell on every engine; the docs show it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands that pages show find when they run: files beside them, and what happened before.
+"""Prepares the files and servers that commands shown in the documentation need.
 
 A scene's `before` has, for a command, the steps that the page does not show: commands, and seconds by which the
 clock of Redis moves on.

@@ -1,4 +1,4 @@
-"""The page of the command line names every command, every option, and every exit code."""
+"""The page of the command line names every command, option and exit code."""
 
 from __future__ import annotations
 

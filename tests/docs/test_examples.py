@@ -1,4 +1,4 @@
-"""The examples in the docstrings of public names are true: each runs, those of the client on a real service."""
+"""The examples in docstrings of public names run, those of the client on a real service."""
 
 from __future__ import annotations
 

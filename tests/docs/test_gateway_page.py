@@ -1,4 +1,4 @@
-"""What docs/how-to/gateways.md has for nginx runs: Debian's nginx, its Redis client, and a real Redis."""
+"""The nginx configuration in docs/how-to/gateways.md runs: Debian's nginx, its Redis client, and a real Redis."""
 
 from __future__ import annotations
 

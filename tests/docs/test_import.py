@@ -1,4 +1,4 @@
-"""What the page on imports shows is what `headgate rules import` prints: the rulebook, and the notes."""
+"""The page on imports shows what `headgate rules import` prints: the rulebook, and the notes."""
 
 from __future__ import annotations
 

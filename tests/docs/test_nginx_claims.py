@@ -1,4 +1,4 @@
-"""What docs/how-to/nginx.md tells people to mind is so: a real nginx does it."""
+"""The warnings in docs/how-to/nginx.md are true of a real nginx."""
 
 from __future__ import annotations
 

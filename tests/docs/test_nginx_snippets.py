@@ -1,4 +1,4 @@
-"""Every nginx snippet in the documentation is run by a real nginx with the gateway in it, and asked for a page.
+"""Every nginx snippet in the documentation runs in a real nginx with the gateway, and serves a page.
 
 A snippet is lines for `http` or for `server`, and need not be whole: what the gateway needs beside it is added.
 What stands for the reader's own machine is put right: where Redis is, ports, and files under /etc and /var. The

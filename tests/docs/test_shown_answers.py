@@ -1,4 +1,4 @@
-"""Answers that pages show, of nginx, of the service and of Redis, are what those answer."""
+"""Answers of nginx, the service and Redis that pages show are what those send."""
 
 from __future__ import annotations
 

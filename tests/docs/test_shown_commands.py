@@ -1,4 +1,4 @@
-"""What the documentation shows of the command line is what it prints: see console.py."""
+"""The documentation shows what the command line prints (see shown_commands.py)."""
 
 from __future__ import annotations
 

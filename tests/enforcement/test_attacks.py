@@ -1,6 +1,6 @@
-"""Attacks on a rulebook at work that once succeeded: shadows in the way of the living, fallbacks that nobody asked
-for, shares that nobody divided, books that nobody can follow, attributes that were not normal, and a command line
-without paper."""
+"""Attacks on rulebooks that once succeeded: shadows that blocked live rules, wrong fallbacks, undivided shares,
+cyclic books, attributes that were not normalised.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rulebook at work, mostly on the embedded engine: what is charged, who speaks, what is decided beside."""
+"""check() by a rulebook, mostly in memory: which rules are charged, which one decides, which run as shadows."""
 
 from __future__ import annotations
 

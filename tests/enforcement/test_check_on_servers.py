@@ -1,4 +1,6 @@
-"""A rulebook at work on real servers: one round trip, all places, outages, and the rulebook itself from there."""
+"""check() by a rulebook on real servers: one round trip, all kinds of deployment, outages, and pushed
+rulebooks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several calls decided as one, by rules and by limits that were brought along."""
+"""Several calls decided as one, by rules and by limits that callers pass."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""A call's cost times the rule's own: one check of cost n is charged what n checks are."""
+"""A call's cost multiplies the rule's: one check of cost n is charged what n checks are."""
 
 from typing import Any
 

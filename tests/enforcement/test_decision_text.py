@@ -1,4 +1,4 @@
-"""What str() says of a decision: one rule, or one limit, with its own numbers."""
+"""str() of a decision names one rule, or one limit, with its own numbers."""
 
 from headgate import Limiter, ManualClock
 from headgate.algorithms.limit import SECOND

@@ -1,4 +1,6 @@
-"""What is no Ask, no receipt and no Rulebook is refused by a sentence that says what is."""
+"""Wrong arguments in place of an Ask, a receipt or a Rulebook are refused with a sentence that says what is
+expected.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stories of slots in time, told to whoever keeps them: the table in memory, and the script in a server.
+"""Stories of slots in time, for the in-memory table and for the script in a server.
 
 A story is a function of a SlotHarness; `stories` lists them all. Times are seconds since the story began.
 

@@ -1,4 +1,4 @@
-"""Days, weeks and months of a time zone, by the clock of whoever decides."""
+"""Days, weeks and months of a time zone, by the clock of the engine that decides."""
 
 from datetime import datetime
 from zoneinfo import ZoneInfo

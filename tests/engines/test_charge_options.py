@@ -1,4 +1,4 @@
-"""Terms where several scripts or many keys are involved: parts, the slots of a cluster, tables that stay small.
+"""Charge options across several scripts and many keys: batches, slots of a cluster, tables that stay small.
 
 What terms mean in one question is told in tests/contract/test_charge_options.py, on every engine.
 """

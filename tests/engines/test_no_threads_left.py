@@ -1,5 +1,4 @@
-"""A process that has as many threads as it may have: no caller gets an exception for that, nothing is lost, and
-once there are fewer threads all goes on as it should."""
+"""A process that cannot start another thread: no caller gets an exception for that, and nothing is lost."""
 
 import logging
 import time

@@ -1,5 +1,4 @@
-"""Assignments on engines: in memory, and on real servers, sync and async; what happens when a ledger was lost, and
-when nobody answers."""
+"""Quota ledgers in memory and on real servers, sync and async; lost ledgers and servers that do not answer."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The threads that renew slots: one of them always waits for the slot that is due next, whoever else hangs."""
+"""The threads that renew slots: one always waits for the slot that is due next, even if others hang."""
 
 import time
 from collections.abc import Callable

@@ -1,5 +1,6 @@
-"""Slots that are held by a block for longer than their ttl, on real servers: they are renewed while it runs, and
-if they are lost, their holder is told."""
+"""Slots that a block holds for longer than their ttl, on real servers: they are renewed, and a lost one is
+reported to its holder.
+"""
 
 import asyncio
 import os

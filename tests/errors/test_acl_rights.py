@@ -1,4 +1,4 @@
-"""What a user of the server may do: the least that suffices, and a sentence for whatever is missing."""
+"""ACL rights on the server: the least that suffices, and a sentence for each that is missing."""
 
 import asyncio
 import re

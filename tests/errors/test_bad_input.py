@@ -1,4 +1,4 @@
-"""What cannot be judged gets a sentence and changes nothing: keys, costs, limits, timeouts; on every engine."""
+"""Bad keys, costs, limits and timeouts get a sentence and change nothing, on every engine."""
 
 from __future__ import annotations
 

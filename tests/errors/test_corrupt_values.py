@@ -1,4 +1,4 @@
-"""Values at our keys that headgate did not write: one answer, which names the key, and nothing is destroyed.
+"""Foreign values at our keys: one error, which names the key, and nothing is overwritten.
 
 Whatever lies there, a call is either decided or ends with CorruptState. It never ends with a raw Lua error, and
 it is never taken for an outage.

@@ -1,4 +1,4 @@
-"""What a fallback says while a real server is gone, and the line in the log when it is back."""
+"""Answers of a fallback while a real server is gone, and the log line when it is back."""
 
 import time
 from collections.abc import Iterator

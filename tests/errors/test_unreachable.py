@@ -1,4 +1,4 @@
-"""A server that is not there, does not answer or does not know us: EngineUnavailable, in time, with its cause."""
+"""A server that is gone, silent or refuses the login: EngineUnavailable in time, with its cause."""
 
 import asyncio
 import os

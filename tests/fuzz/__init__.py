@@ -1,4 +1,4 @@
-"""What nobody should send, by the thousand: malformed HTTP, JSON and protobuf against a running service.
+"""Fuzzing: malformed HTTP, JSON and protobuf, by the thousand, against a running service.
 
     make fuzz                                     120,000 inputs of all kinds
     python -m tests.fuzz --kind json --inputs 500 --seed 7 --engine redis

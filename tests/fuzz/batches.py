@@ -1,4 +1,4 @@
-"""Batches of inputs, several at once, and the judge after each.
+"""Sends batches of inputs, several at once, and checks the service after each.
 
 Laws: input n of a kind depends on the seed, the kind and n alone (receipts are drawn anew, but from the same
 places); the first fault of a batch ends the run, with the command that repeats it.

@@ -1,4 +1,4 @@
-"""Connections, as a client without manners has them."""
+"""Opens connections as an ill-behaved client does."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""Envoy's services: messages that were valid once, bytes that never were, and gRPC around them that is wrong.
+"""Draws messages for Envoy's services: changed valid ones, random bytes, and wrong gRPC framing.
 
 Most go through grpc's own client, so that the status is read by who knows how. Framing that this client would
 never send goes over frames of our own; there a status is looked for in the trailers, which grpc spells out.

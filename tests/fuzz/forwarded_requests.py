@@ -1,4 +1,4 @@
-"""Sub-requests of gateways, as hostile clients would have them: fields that lie, repeat, overflow, are no text."""
+"""Draws hostile sub-requests of gateways: header fields that lie, repeat, overflow, or are no text."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Bodies of every verb, and of POST /json: valid ones, altered in what they say or in their bytes."""
+"""Draws JSON bodies for every verb and POST /json: valid ones, changed in their values or bytes."""
 
 import json
 from random import Random

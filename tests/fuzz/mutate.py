@@ -1,4 +1,4 @@
-"""Valid things, spoilt: bytes by flips, cuts and repeats; documents by values that stand where others should."""
+"""Mutates valid inputs: bytes by flips, cuts and repeats; documents by values of other types."""
 
 import json
 from random import Random

@@ -1,4 +1,4 @@
-"""Bytes on the HTTP port: requests nearly right, run together, smuggled, endless, or of another protocol."""
+"""Draws bytes for the HTTP port: nearly valid requests, pipelined, smuggled, endless, or of another protocol."""
 
 import re
 from random import Random

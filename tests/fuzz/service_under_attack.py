@@ -1,4 +1,4 @@
-"""The service under attack, and what is asked of it after every batch.
+"""Runs the service that is fuzzed, and checks after every batch that it still answers.
 
 It lives; nothing in its log is a mistake of its own; a valid question of every kind has the right answer; it has
 not grown by more than GROWTH since it was warm. Every connection is answered or closed within SECONDS of its last

@@ -1,4 +1,4 @@
-"""What a response says: the exact texts of each form, and that structured fields are what they should be."""
+"""Header fields: the exact text of each form, and valid structured fields."""
 
 import re
 from typing import NamedTuple, get_args

@@ -1,4 +1,4 @@
-"""What a refusal answers: the rule's own words, a problem or a sentence; and that nginx answers the same."""
+"""Bodies of refusals: the rule's own, a problem document or a sentence; nginx sends the same."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What the system checks say about the limits of a Django project, and servers that start without them."""
+"""System checks report mistakes in the limits of a Django project, and servers that start without them."""
 
 from __future__ import annotations
 

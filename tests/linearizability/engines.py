@@ -1,4 +1,4 @@
-"""Engines in words, so that another process can build the same one.
+"""Describes engines as text, so that another process can build the same one.
 
     unix:///tmp/socket?db=0                        the engine of that URL
     memo unix:///tmp/socket?db=0                   the same, wrapped; the outermost word first

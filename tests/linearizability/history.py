@@ -1,4 +1,4 @@
-"""What was called and what was answered: a history, as the callers saw it.
+"""A history: the calls and their answers, as the callers saw them.
 
 Nobody who calls knows when a decision was really made, only that it was after the call and before the answer.
 Both instants are read from the machine's monotonic clock, which all processes share, and moved by one and the same

@@ -1,4 +1,4 @@
-"""Laws for engines that forgive something, each as narrow as what it forgives.
+"""The laws of engines that are not exact, each as narrow as what it permits.
 
 DenialCacheLaw. An engine that remembers a refusal may answer it again without asking. Law: everything is exact,
 but a refusal needs no place in the row if the server really refused the same process the same key at a cost that

@@ -1,4 +1,4 @@
-"""The recorder: processes, each with threads, each perhaps with an event loop full of tasks, at a few keys.
+"""Records histories: processes with threads and event loops that call a few keys.
 
 Every caller is a flow of its own random steps: it takes, peeks, refunds what it was given, and now and then resets
 a key. The same flow is driven by a thread through a Limiter, or by a task through an AsyncLimiter. The processes

@@ -1,4 +1,4 @@
-"""The checker believes what one engine did one thing at a time, and finds every kind of lie.
+"""The checker accepts sequential histories, and finds every kind of wrong answer.
 
 The truth is told by an engine that is nothing but the model. Its instants are milliseconds after BASE_US; a call
 is made a little before its instant and answered a little after, or as far apart as the story says.

@@ -1,4 +1,4 @@
-"""Whatever processes, threads and tasks do at once, it is as if they had done it one after another.
+"""Whatever processes, threads and tasks do at once, the result is that of some sequential order.
 
 Histories are recorded against real servers and put to the checker: an order must be found in which the model in
 Python gives every answer that was seen, with all seven facts. Limits are small and short, so that within one

@@ -1,4 +1,4 @@
-"""A flood by wrk on one or several gateways, and what became of it: how much was asked, used, and by whom."""
+"""Floods gateways with wrk, and measures how much was requested, admitted, and by whom."""
 
 import math
 import os

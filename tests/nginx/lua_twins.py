@@ -1,4 +1,4 @@
-"""The gateway's pure twins in Lua (twins.lua), and a limit as a bundle tells of it."""
+"""Runs the gateway's pure Lua twins (twins.lua) on limits in the form of the bundle."""
 
 from pathlib import Path
 from typing import Any

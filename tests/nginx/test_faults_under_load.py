@@ -1,5 +1,5 @@
-"""What breaks under load: workers, servers, books, files, memory. Nobody gets an error page, no count is lost, and
-no more is admitted than the parts promise.
+"""Faults under load: workers, servers, rulebooks, files, memory. No error page, no lost count, no more admitted
+than stated.
 
 Load is wrk's, on one nginx with the whole gateway; what became of each request is told by the access log.
 """

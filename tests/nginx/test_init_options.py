@@ -1,4 +1,4 @@
-"""What init is told: a mistake in it keeps nginx from starting, and nginx's own words say what was meant."""
+"""Options of init: a mistake keeps nginx from starting, with a message that says what was expected."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Load by wrk on a gateway, whatever a test does to it meanwhile, and what its access log tells afterwards."""
+"""Loads a gateway with wrk while a test disturbs it, and reads its access log afterwards."""
 
 import subprocess
 import time

@@ -1,4 +1,4 @@
-"""Assignments: one answer in Python, Lua 5.1 and LuaJIT; over time, in memory and in servers."""
+"""Quota grants agree in Python, Lua 5.1 and LuaJIT, in memory and in servers."""
 
 import random
 import subprocess

@@ -1,4 +1,4 @@
-"""Several calls in one run of a script: the embedded engine, asked one call after the other, answers alike."""
+"""Several calls in one run of a script are decided as the in-memory engine decides them one by one."""
 
 import random
 from typing import Any

@@ -1,4 +1,5 @@
-"""Parts of every kind in one question: the embedded engine and the servers answer alike, and keep alike.
+"""Charges with and without lockouts in one request: the in-memory engine and the servers agree in answers and
+states.
 
 Plain charges, rules, shadows; rules that lock out, rules with overrides; kept or only told, on a clock that also
 steps back.

@@ -1,4 +1,4 @@
-"""Several charges in one question: the embedded engine and the servers answer alike, mixed algorithms and all."""
+"""Several charges in one request, of mixed algorithms: the in-memory engine and the servers agree."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What the articles' readers call, and that it has none of the articles' defects."""
+"""Tests of the published scripts: what gateways call, without the defects of the scripts that they replace."""
 
 import pytest
 

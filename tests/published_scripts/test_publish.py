@@ -1,4 +1,4 @@
-"""Publishing: the scripts are loaded, their SHA1 are where gateways look, and trouble is told."""
+"""Publishing loads the scripts, stores their SHA1 where gateways look, and reports problems."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What a gateway gets from the published rate limiter: acquire, init, delete, and everything else."""
+"""The published rate limiter as gateways call it: acquire, init, delete, and wrong calls."""
 
 import random
 

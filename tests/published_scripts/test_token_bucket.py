@@ -1,4 +1,4 @@
-"""What a gateway gets from the published token bucket: a hash that the operator writes, and a number."""
+"""The published token bucket as gateways call it: a hash that the operator writes, and a number."""
 
 import random
 

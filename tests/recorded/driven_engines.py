@@ -1,4 +1,4 @@
-"""Where cases are replayed: three engines, each on a clock that we turn."""
+"""Opens the engines on which cases are replayed, each on a clock that the test sets."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,4 +1,4 @@
-"""What a run has shown, as a table for people; and whether it is good."""
+"""Prints the results of a replay as a table, and whether it passed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What became of a step: it was compared, or it was counted apart under one of a few named reasons."""
+"""The result of a replayed step: compared, or counted separately under a named reason."""
 
 from collections.abc import Iterable, Iterator
 from fractions import Fraction

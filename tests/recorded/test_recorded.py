@@ -1,4 +1,4 @@
-"""What other limiters decided, ours decides: in memory, on Redis and on Valkey.
+"""Our limiters decide what other limiters decided: in memory, on Redis and on Valkey.
 
 How many steps are counted apart is pinned, so that nothing is set aside unseen.
 """

@@ -1,4 +1,4 @@
-"""The runner can see: what differs is a mismatch, what is apart has its reason, what is unreadable is said."""
+"""The replay runner reports mismatches, counts exceptions by their reason, and names unreadable cases."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The recorded files: one case on each line, read as far as anybody needs it."""
+"""Reads recorded files: one case on each line."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

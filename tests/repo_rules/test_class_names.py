@@ -1,4 +1,4 @@
-"""A class name occurs once in the whole tree: whoever searches for it finds one thing."""
+"""A class name occurs once in the whole tree."""
 
 import ast
 from collections import defaultdict

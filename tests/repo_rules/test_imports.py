@@ -1,4 +1,4 @@
-"""What a user gets with `pip install headgate` and nothing else."""
+"""`pip install headgate` alone is enough to import and use the core."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What may not stand in the repository."""
+"""The repository contains nothing that must not be committed."""
 
 import re
 from pathlib import Path

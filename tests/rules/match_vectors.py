@@ -1,4 +1,4 @@
-"""The lines of tests/vectors/match.jsonl and keys.jsonl. Their format is told in the README beside them."""
+"""Reads tests/vectors/match.jsonl and keys.jsonl. The README beside them describes their format."""
 
 import json
 from pathlib import Path

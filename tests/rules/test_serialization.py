@@ -1,4 +1,4 @@
-"""What is written can be read: by load, and as the same document by anyone."""
+"""A rulebook that is written can be read back as the same rulebook."""
 
 from __future__ import annotations
 

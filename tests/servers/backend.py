@@ -1,4 +1,4 @@
-"""What stands behind a gateway: a small HTTP/1.1 server that keeps connections and remembers who came.
+"""A small HTTP/1.1 server behind a gateway: keeps connections, and records its requests.
 
 It answers 200 and `answered by the backend`, unless it is given an `answer` of the test's own: then it can as well
 be the service that a gateway asks for permission. It runs on an event loop in a thread of its own, so a test may

@@ -1,4 +1,4 @@
-"""Where the real servers are, what to install when one is not there, and how a gateway is run.
+"""Finds the programs of real servers, says what to install if one is missing, and runs gateways.
 
 GatewayProcess is what Caddy, Envoy and Traefik have in common. Its laws:
   - it answers, itself, when `start()` returns, and its port stays the same over `restart()`;

@@ -1,4 +1,4 @@
-"""A real Caddy: configured, asked, restarted, killed and stopped by a test."""
+"""A real Caddy that a test configures, calls, restarts, kills and stops."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What one node of a cluster says about all of them: the reply of CLUSTER NODES, read."""
+"""Parses the reply of CLUSTER NODES."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""A wall clock that tests turn by hand, inside an unmodified server.
+"""Sets the wall clock of an unmodified server from a test.
 
 `DrivenClock` owns eight bytes in a file; `driven_clock.c`, preloaded into the server, takes its time from
 them. Setting the clock is a store into shared memory: the server sees it at its next reading, without a round

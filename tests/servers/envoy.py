@@ -1,4 +1,4 @@
-"""A real Envoy: configured, asked, measured, restarted, killed and stopped by a test.
+"""A real Envoy that a test configures, calls, measures, restarts, kills and stops.
 
 A bootstrap is plain dicts, in the words of Envoy's own documentation, so that what a test proves can be copied
 into a user's configuration:

@@ -1,4 +1,4 @@
-"""A process that has as many threads as it may have."""
+"""Runs code in a process that cannot start another thread."""
 
 import threading
 from collections.abc import Iterator

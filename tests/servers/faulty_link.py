@@ -1,4 +1,4 @@
-"""The program behind Proxy: it stands between callers and a server, and does to their bytes what it is told.
+"""The program behind Proxy: forwards bytes between callers and a server, with faults on command.
 
     python faulty_link.py PORT SERVER_PORT
 

@@ -1,4 +1,4 @@
-"""A real nginx with its Lua module: configured, asked, reloaded, killed and stopped by a test."""
+"""A real nginx with its Lua module that a test configures, calls, reloads, kills and stops."""
 
 import http.client
 import os

@@ -1,4 +1,4 @@
-"""A faulty link to a server: what is sent through it can be delayed, swallowed, cut, refused or made to trickle.
+"""A faulty proxy before a server: delays, swallows, cuts, refuses or trickles what is sent.
 
     with RedisServer() as server, Proxy(server) as link:
         client = connect(link.url)

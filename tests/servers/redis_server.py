@@ -1,4 +1,4 @@
-"""A real Redis or Valkey server of one's own: started, asked, stopped, killed and restarted by a test."""
+"""A real Redis or Valkey server that a test starts, calls, stops, kills and restarts."""
 
 import errno
 import os

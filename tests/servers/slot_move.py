@@ -1,4 +1,4 @@
-"""A slot on its way from one master to another, stopped wherever a test wants to look.
+"""Moves a cluster slot between masters, and stops wherever a test wants to look.
 
     with cluster.moving_slot(slot, target) as move:   the slot is MIGRATING at its source, IMPORTING at its target
         ...                                           keys that are not at the source: ASK

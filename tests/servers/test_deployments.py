@@ -1,4 +1,4 @@
-"""The deployments under the tests: clusters, sentinels and TLS do what they say, when told."""
+"""Clusters, sentinels and TLS servers of the tests do what a test tells them."""
 
 from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit

@@ -1,4 +1,4 @@
-"""Real gateways in front of a real backend, and what each of them asks a service before it lets a request pass.
+"""Real gateways before a real backend, and the sub-requests that each sends before a request passes.
 
 The services here are a few lines each. They hold no limit: they show what a gateway must be told, what it sends,
 and what of an answer reaches the client.

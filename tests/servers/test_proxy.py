@@ -1,4 +1,4 @@
-"""The faulty link does to bytes and connections what it is told, and nothing else."""
+"""The faulty proxy does to bytes and connections what a test says, and nothing else."""
 
 import os
 import signal

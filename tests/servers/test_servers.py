@@ -1,4 +1,4 @@
-"""The servers under the tests: they start, answer, die and come back, and the driven clock drives them."""
+"""The servers of the tests start, answer, die and come back, and the driven clock drives them."""
 
 import os
 import signal

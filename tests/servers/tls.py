@@ -1,4 +1,4 @@
-"""A server that speaks TLS, and the certificates for it: an authority, a server's for 127.0.0.1, a client's.
+"""A TLS server and its certificates: an authority, a server's for 127.0.0.1, a client's.
 
 The certificates are made once, with the openssl program, and kept in .cache/tls. Making them takes half a
 second, and starting the server no longer than without TLS.

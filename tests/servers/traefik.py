@@ -1,4 +1,4 @@
-"""A real Traefik: configured, asked, restarted, killed and stopped by a test.
+"""A real Traefik that a test configures, calls, restarts, kills and stops.
 
 What a test gives is the dynamic configuration (routers, services, middlewares) as a dict: JSON is YAML to Traefik.
 One router of ours stands beside it, on the same entry point, and answers by Traefik's own ping. It comes with the

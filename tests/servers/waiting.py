@@ -1,4 +1,4 @@
-"""Waiting for real servers: until nothing is missing, and no longer than allowed."""
+"""Waits for real servers until a condition holds, no longer than allowed."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""An operator who knows the token, of a service on the embedded engine."""
+"""Fixtures: an operator who knows the token of a service on the in-memory engine."""
 
 from collections.abc import AsyncIterator
 

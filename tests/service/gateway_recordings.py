@@ -1,4 +1,4 @@
-"""What real gateways sent.
+"""Requests that real gateways sent.
 
 Recorded from nginx 1.22, Caddy 2.11, Traefik 3.7 and Envoy 1.40 (use_remote_address, and all fields allowed), as
 they asked for a client on loopback about PUT /a%2Fb%252F/../c//d?q=%41&r=2, with Host: Ex.com:81, two lines of

@@ -1,4 +1,4 @@
-"""The service as people run it: `headgate serve` in a process of its own, asked over real sockets."""
+"""Runs `headgate serve` in a process of its own, and calls it over real sockets."""
 
 import http.client
 import json

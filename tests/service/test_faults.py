@@ -1,4 +1,4 @@
-"""What breaks under load, and who tries to break it: nobody else notices for long, and the service outlives it.
+"""Faults and attacks under load: other clients do not notice for long, and the service survives.
 
 The reason for its length: every fault is tried on the same service, with the same clients.
 """

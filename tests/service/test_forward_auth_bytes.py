@@ -1,4 +1,4 @@
-"""What a real granian makes of a sub-request's bytes, and what is made of that."""
+"""The bytes of a sub-request through a real granian, and the attributes that result."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Health over gRPC, asked by a plain client and by a real Envoy; and the reference service's path."""
+"""Health over gRPC for a plain client and a real Envoy, and on the reference service's path."""
 
 import signal
 from typing import Any

@@ -1,4 +1,4 @@
-"""A call that no limit speaks about: the library, the header fields, the service and its client say the same."""
+"""A call that no limit applies to: library, header fields, service and client say the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The description is true: schemathesis asks the running service whatever it allows and forbids."""
+"""The OpenAPI description is true: schemathesis sends what it allows and forbids to a running service."""
 
 import json
 import subprocess

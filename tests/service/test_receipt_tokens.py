@@ -1,4 +1,4 @@
-"""Receipts: who may give back, how much, how often; against real services, and the law of every bit."""
+"""Receipt tokens: who may refund, how much, how often, on real services; and that no bit can be changed."""
 
 import secrets
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Questions that were asked before: the answer is that of a service which remembers nothing."""
+"""Repeated requests get the answer of a service without a cache."""
 
 import json
 from typing import Any, NoReturn

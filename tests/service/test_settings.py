@@ -1,4 +1,4 @@
-"""Settings: who is stronger, what is refused with which sentence, and that no secret is told."""
+"""Settings: which source wins, which values are refused with which sentence, and that no secret is printed."""
 
 import logging
 import os

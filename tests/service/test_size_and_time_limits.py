@@ -1,4 +1,6 @@
-"""What is too large, too slow or no HTTP: a status and never a 500, and nobody waits for long."""
+"""Requests that are too large, too slow or no HTTP get a status, never a 500, and delay no other request for
+long.
+"""
 
 import asyncio
 import json

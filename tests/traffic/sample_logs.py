@@ -1,4 +1,4 @@
-"""Small logs of our own, in the formats that people have."""
+"""Writes small sample logs in the usual formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs in the formats that people have are read as they are."""
+"""Logs in the usual formats are read without options."""
 
 from __future__ import annotations
 

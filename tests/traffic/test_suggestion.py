@@ -1,4 +1,4 @@
-"""A suggested limit refuses no ordinary visitor, and most calls of those who abuse."""
+"""A suggested limit refuses no ordinary visitor, and most calls of abusers."""
 
 from __future__ import annotations
 

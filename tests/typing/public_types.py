@@ -1,5 +1,6 @@
-"""What a type checker makes of programs that use headgate. mypy reads this with the rest of the tests, and
-test_public_types.py sees to it that pyright does."""
+"""Programs that use headgate, for type checkers: mypy reads this file with the tests, test_public_types.py runs
+pyright.
+"""
 
 from __future__ import annotations
 

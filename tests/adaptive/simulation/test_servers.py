@@ -1,4 +1,4 @@
-"""How long calls take on simulated servers."""
+"""Simulated servers take as long for a call as their model says."""
 
 from random import Random
 

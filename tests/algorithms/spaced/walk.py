@@ -1,4 +1,4 @@
-"""What a random walk over spaced limits is made of."""
+"""Draws random walks over spaced limits."""
 
 import random
 

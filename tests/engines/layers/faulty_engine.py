@@ -1,4 +1,4 @@
-"""An engine that can be told to fail: a view of an embedded engine, as one member has it over its own wire.
+"""An in-memory engine that fails on command, as one member sees it over its own connection.
 
 down    nobody is there: nothing is decided
 deaf    the engine decides, and the answer is lost

@@ -1,4 +1,4 @@
-"""The breaker, as a story in time. Pure: nothing is asked, nothing is slept."""
+"""The breaker as a story in time. Pure: no request, no sleep."""
 
 from hypothesis import given
 from hypothesis import strategies as st

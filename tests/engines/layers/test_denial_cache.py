@@ -1,4 +1,4 @@
-"""The memo: a refusal is repeated without asking while it stands, and nothing else is ever answered from memory.
+"""The denial cache repeats a refusal while it holds, and answers nothing else.
 
 Two memos around one engine are two processes. What reaches that engine is written down, so a story can say both
 what was answered and who answered it. Each story is told twice: to the memo that blocks and to its awaited twin.

@@ -1,5 +1,6 @@
-"""The memo and a rule's terms: what must be counted or kept is always asked, and a changed override is known at
-once."""
+"""The denial cache and charge options: lockouts and shadows always reach the engine, and a changed override
+applies at once.
+"""
 
 from collections.abc import Iterator
 from typing import Any

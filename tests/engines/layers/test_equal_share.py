@@ -1,4 +1,4 @@
-"""Shares of processes that know only their number: the rate is divided among all, and each holds a unit."""
+"""Shares of processes that know only their number: each has the rate divided by it, and at least one unit."""
 
 from fractions import Fraction
 

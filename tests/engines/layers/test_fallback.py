@@ -1,4 +1,4 @@
-"""The fallback engine, told as stories: who answers when the engine does not, and how it comes back."""
+"""The fallback engine as stories: who answers when the engine does not, and how it recovers."""
 
 import logging
 

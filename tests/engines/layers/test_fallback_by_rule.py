@@ -1,5 +1,6 @@
-"""Each rule by its own fallback: alone, together with others, aside; and where there is none, it is as if nothing
-stood around the engine."""
+"""Each rule uses its own fallback: alone, together with others, as a shadow; without one it behaves as if there
+were no layer.
+"""
 
 import logging
 from collections.abc import Iterator

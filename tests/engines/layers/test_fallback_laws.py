@@ -1,4 +1,4 @@
-"""The laws of total admission: N members over one engine that comes and goes, for all of them or for some."""
+"""The laws of total admission: N members over one engine that fails for all of them or for some."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""The fallback engine where it lives: awaited, among threads, over a server that is killed."""
+"""The fallback engine on an event loop, among threads, and over a real server that is killed."""
 
 import asyncio
 import gc

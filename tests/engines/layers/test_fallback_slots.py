@@ -1,4 +1,4 @@
-"""Slots when the engine is gone: nobody is told to hold what may have expired."""
+"""Slots while the engine is gone: no caller gets a slot that may have expired."""
 
 import pytest
 

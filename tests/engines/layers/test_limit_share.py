@@ -1,4 +1,4 @@
-"""A limit divided: together never more than the whole, and nobody more than a fair part."""
+"""Limit shares: together never more than the whole limit, and none larger than a fair part."""
 
 from fractions import Fraction
 

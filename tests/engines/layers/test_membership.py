@@ -1,4 +1,4 @@
-"""Members: who is alive, told by real servers; what is remembered; and who beats when."""
+"""Membership on real servers: which members are alive, what is remembered, who sends heartbeats when."""
 
 import asyncio
 import gc

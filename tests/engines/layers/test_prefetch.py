@@ -1,4 +1,4 @@
-"""Leases: units of hot keys fetched ahead, in stories on a clock that is turned, and by real processes.
+"""Prefetched units of hot keys: stories on a manual clock, and real processes.
 
 Several lease engines over one embedded engine are several processes to it.
 """

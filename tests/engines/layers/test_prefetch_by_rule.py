@@ -1,5 +1,4 @@
-"""Leases by rule: each on its own terms, exact where they say nothing, and never where refusals are counted or
-limits overridden."""
+"""Prefetching by rule: by the rule's own options, never where refusals are counted or limits overridden."""
 
 from collections.abc import Iterator
 from typing import Any

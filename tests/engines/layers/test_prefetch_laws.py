@@ -1,4 +1,5 @@
-"""The laws of leases, on random walks of several processes: what more is admitted, and that nothing is lost.
+"""The laws of prefetching on random walks of several processes: how much more is admitted, and that nothing is
+lost.
 
 Several lease engines over one embedded engine are several processes to it.
 """

@@ -1,4 +1,4 @@
-"""Leases where time is real: without traffic, awaited, in several loops, and by processes against a server."""
+"""Prefetching in real time: without traffic, on event loops, and by processes on a real server."""
 
 import asyncio
 import gc

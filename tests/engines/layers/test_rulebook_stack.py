@@ -1,4 +1,4 @@
-"""What a rulebook's engine is made of: everything that a rule may choose is there, and idle until one does."""
+"""The engine of a rulebook has every layer that a rule may choose, idle until a rule does."""
 
 from typing import Any
 

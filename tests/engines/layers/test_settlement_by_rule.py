@@ -1,5 +1,6 @@
-"""Rules with fallbacks of their own, when the engine comes back: accounts are settled for those who share, and for
-nobody else; and from what a share starts."""
+"""Settlement by rule: accounts are settled for rules that share a limit and for no others; and where a share
+starts.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterator

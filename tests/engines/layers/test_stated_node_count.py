@@ -1,4 +1,4 @@
-"""fallback=local&nodes=N: processes that were told their number, and know no rank, share a limit among them."""
+"""fallback=local&nodes=N: processes that know their number and no rank share a limit."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The walk through the embedded engine's counts: everything once, no more than asked for, and nothing changed."""
+"""Scans of the in-memory counts find everything once, no more than requested, and change nothing."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The embedded engine: exact among threads, at home in any event loop, and never larger than what lives."""
+"""The in-memory engine: exact among threads, usable from any event loop, and no larger than its live keys."""
 
 import asyncio
 import sys

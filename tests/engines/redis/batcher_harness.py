@@ -1,4 +1,4 @@
-"""Harness of batcher tests: charges keys so that each answer tells whose it is.
+"""Harness of batcher tests: charges keys so that each reply shows whose it is.
 
 Key n is charged with n units beforehand: whoever hears another's answer can tell.
 """

@@ -1,5 +1,6 @@
-"""Calls of one event loop share a round trip, and nobody can tell: each is decided by itself and gets its own
-answer, whatever happens to the others, to the scripts, to the server and to the link in between."""
+"""Calls of one event loop share a round trip and are decided independently: each gets its own reply, whatever
+happens to others, to scripts, to the server or to the connection.
+"""
 
 import asyncio
 import random

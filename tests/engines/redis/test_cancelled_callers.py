@@ -1,5 +1,6 @@
-"""Callers that are cancelled while their question is on its way: the place, slot or ticket that the answer brings
-is given back, on one server, on a cluster, and through every layer around the engine."""
+"""Callers that are cancelled while their request is under way: the place, slot or ticket in its reply is given
+back, on one server, on a cluster, and through every layer.
+"""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""A cluster that moves its slots, loses its masters and forgets its scripts, while it is asked.
+"""A cluster under load that moves slots, loses masters and forgets scripts.
 
 Whoever is sent on, or told to try again, has not been charged, and asks again; whoever got no answer may have
 been, and does not. So at the end, for every key: the allowed answers <= what was charged <= those and the

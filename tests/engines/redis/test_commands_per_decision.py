@@ -1,4 +1,4 @@
-"""What a decision costs a server: one question, one reading of the clock, and no write unless it passes."""
+"""The commands of a decision: one request, one reading of the clock, and no write unless it passes."""
 
 import pytest
 

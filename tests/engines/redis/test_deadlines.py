@@ -1,5 +1,6 @@
-"""Each question by its own deadline: of several rules the shortest, never longer than the engine's, and nobody's
-patience is anybody else's. A slow link stands between the engine and a real server."""
+"""Every request has its own deadline: the shortest of its rules, never longer than the engine's, over a slow
+connection to a real server.
+"""
 
 import asyncio
 import time

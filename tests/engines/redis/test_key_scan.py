@@ -1,4 +1,4 @@
-"""The walk through all counts: everything is found once, nothing is changed, and nobody is stopped."""
+"""Scans of all counts find everything once, change nothing and block no other client."""
 
 import pytest
 from hypothesis import example, given

@@ -1,4 +1,4 @@
-"""Keys in Redis: any text is one, no two ever meet, and each lives exactly as long as it matters."""
+"""Keys in Redis: any text is valid, no two collide, and each expires exactly when it no longer matters."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Replies that come long after the deadline: the slot or place that they bring is given back, although other calls
-use a new connection by then; for a bounded time, on a bounded number of connections."""
+"""Replies long after the deadline: the slot or place that they bring is given back, even under other load."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Overrides in Redis: how they are kept, how many are listed. (What they mean: contract/test_charge_options.py)"""
+"""Overrides in Redis: how they are stored and listed. (Their meaning: contract/test_charge_options.py)"""
 
 import string
 from typing import cast

@@ -1,4 +1,4 @@
-"""Every schedule of a few callers of a connection pool: nobody waits for ever, no connection has two users.
+"""Every schedule of a few callers of a connection pool: none waits for ever, no connection has two users.
 
 The pool's own state (pool_state.py) is driven here; what the threads do around it is spelled out as steps, one for
 each section that the pool runs under its lock and one for each thing that it does outside. All orders of these

@@ -1,4 +1,4 @@
-"""A server that forgets its scripts, goes away and comes back: the next question is answered all the same."""
+"""A server that forgets its scripts, goes away and comes back: the next request is answered."""
 
 import asyncio
 import multiprocessing

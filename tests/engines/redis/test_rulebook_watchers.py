@@ -1,4 +1,4 @@
-"""Those who watch what is pushed, on real servers: in other processes, through outages and lost memories."""
+"""Watchers of a pushed rulebook on real servers: in other processes, through outages and lost data."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""A master that sentinels name: it changes, dies and comes back as a replica, and whoever asks follows."""
+"""A master that sentinels name changes, dies and comes back as a replica: callers follow it."""
 
 import asyncio
 import threading

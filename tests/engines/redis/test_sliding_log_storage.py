@@ -1,4 +1,4 @@
-"""How a sliding log is kept in a server: what it costs, what it weighs, and that its ring is never lost.
+"""The stored form of a sliding log: its commands, its size, and that its ring is never lost.
 
 The parity walks hold the answers; here the rings are larger, so that they grow, go round, shrink and are laid
 anew under changed limits.

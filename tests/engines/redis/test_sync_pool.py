@@ -1,4 +1,4 @@
-"""Threads that share the connections to a server: each gets its own answer, in time, and nothing is left open.
+"""Threads that share the connections to a server: each gets its own reply, in time, and nothing stays open.
 
 Key n is charged with n units beforehand, so whoever hears another's answer can tell.
 

@@ -1,4 +1,4 @@
-"""TLS with certificates on both sides, and unix sockets: who may come in, and what others are told."""
+"""TLS with certificates on both sides, and unix sockets: who is accepted, and the error that others get."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Which server answers for a key, without any server: URLs, slots, and where one is sent on to."""
+"""Which server owns a key, without any server: URLs, slots and redirects."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a sale must show. A bar that does not hold is a sentence."""
+"""Checks the results of a sale; an expectation that fails is reported as a sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of the requests of one nginx: its access log, counted.
+"""Counts the requests in the access log of one nginx by their result.
 
 Pure: lines in, counts out. A line is what `headgate nginx conf` has nginx write, and the buyer's cookie:
 

@@ -1,4 +1,4 @@
-"""The sale on a page of 80 columns. Pure: counts make lines."""
+"""Renders a sale as text of 80 columns. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flash sale, played by wrk at both nginx of the shop: a few look around, then the doors open.
+"""Plays the flash sale with wrk on both nginx of the shop: a few visitors, then the rush.
 
       0 s   calm             60 requests a second
     1/5     the doors open   5,000 a second, as far as the machine can: nearly all want the phone,

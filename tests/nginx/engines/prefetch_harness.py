@@ -1,5 +1,6 @@
-"""Nginx of two workers with a lease engine around a real Redis (leasing.lua), a crowd that asks them, and what
-others find in Redis meanwhile."""
+"""Runs an nginx of two workers with the prefetch engine on a real Redis (prefetch_driver.lua), and clients that
+call it.
+"""
 
 import contextlib
 import http.client

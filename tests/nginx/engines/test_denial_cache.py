@@ -1,4 +1,4 @@
-"""Refusals that a real nginx repeats by itself, with a real Redis behind it that counts what it is asked."""
+"""The denial cache of a real nginx: it repeats refusals without a request to the real Redis behind it."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Floods of some 10,000 requests a second on real gateways with a real Redis: what is asked, and who gets it.
+"""Floods of some 10,000 requests a second on real gateways: how many requests reach Redis, and which pass.
 
 A flood shares two cores with whatever else runs there, so the bars leave room: seen are 0.9 to 1.2 questions for
 each unit, 0.98 to 1.01 of the limit used, and 0.0003 as the smallest of 72 chances. Without shedding most floods

@@ -1,4 +1,4 @@
-"""Who shares the limits: nginx, with all its workers, is one member among Python processes and other gates."""
+"""An nginx with all its workers is one member among Python processes and other gateways."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Floods in simulated time: what is asked of Redis, used of the limit, and given to every tenth of a window."""
+"""Floods in simulated time: requests to Redis, use of the limit, and shares of every tenth of a window."""
 
 import json
 import subprocess

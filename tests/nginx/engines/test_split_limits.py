@@ -1,5 +1,4 @@
-"""Limits split among a stated number of nginx, and shares of an nginx that was told only the number: each has the
-rate divided by the number, and at least one unit."""
+"""Limits split among a stated number of nginx: each has the rate divided by the number, and at least one unit."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a refusal answers in nginx, and in which word it is logged."""
+"""Bodies of refusals in nginx, and the word that is logged for them."""
 
 import json
 import re

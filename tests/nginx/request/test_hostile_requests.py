@@ -1,5 +1,5 @@
-"""What clients and configurations try: none of it changes whose key is counted, none passes uncounted or is
-counted twice, and none is an error page.
+"""Hostile requests and configurations: none changes which key is counted, passes uncounted, is counted twice, or
+gets an error page.
 
 One nginx serves all stories, with all that nginx can do around a request. Each story has an address of its own, so
 what was charged is what is missing under that address.

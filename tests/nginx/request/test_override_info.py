@@ -1,4 +1,4 @@
-"""A key with a limit of its own is told of that limit, not of its rule's."""
+"""Responses for a key with an override state the override's limit, not the rule's."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""Slots at the gate: whoever passes holds one until its request ends, however it ends."""
+"""Slots in nginx: a request that passes holds one until it ends, however it ends."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Where two languages part most easily: each a rule and a call, answered by Python and by Lua."""
+"""Rules and calls where Python and Lua differ most easily: both answer alike."""
 
 import pytest
 from hypothesis import given

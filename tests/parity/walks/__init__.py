@@ -1,4 +1,4 @@
-"""A random walk over any algorithm: what is asked at each step, and what the model in Python answers.
+"""Random walks over any algorithm: the steps, and the answers of the Python model.
 
 An algorithm's own file beside this one says which limits, gaps and costs are worth a visit; everything else is
 the same for all: takes and reservations, refunds and cancellations of earlier charges, clocks that step back,

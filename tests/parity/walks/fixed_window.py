@@ -1,5 +1,6 @@
-"""What a random walk over fixed windows is made of. Limits on a calendar come without boundaries: whoever
-decides them brings these around the walk's own clock."""
+"""Draws random walks over fixed windows. Calendar limits come without boundaries: the engine under test adds
+those around the walk's clock.
+"""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What a random walk through the leaky bucket should visit."""
+"""Draws random walks over leaky buckets."""
 
 from __future__ import annotations
 

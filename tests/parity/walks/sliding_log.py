@@ -1,4 +1,4 @@
-"""What a random walk over sliding logs is made of."""
+"""Draws random walks over sliding logs."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What a random walk over sliding windows is made of."""
+"""Draws random walks over sliding windows."""
 
 import random
 

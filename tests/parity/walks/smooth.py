@@ -1,4 +1,4 @@
-"""What a random walk through smooth pacing should visit."""
+"""Draws random walks over smooth limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a random walk through token buckets should visit."""
+"""Draws random walks over token buckets."""
 
 from __future__ import annotations
 

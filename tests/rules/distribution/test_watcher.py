@@ -1,4 +1,4 @@
-"""A rulebook that lives: stories of a source that changes, breaks, goes and comes back."""
+"""A watched rulebook: stories of a source that changes, breaks, disappears and comes back."""
 
 import logging
 import os

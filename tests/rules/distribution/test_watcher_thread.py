@@ -1,4 +1,4 @@
-"""The watch's thread: it sees what changes in time, ends when it should, and holds nobody."""
+"""The watcher's thread notices changes in time, ends when it should, and keeps no object alive."""
 
 import gc
 import multiprocessing

@@ -1,4 +1,4 @@
-"""What kind of text it is, and that whatever it is, a rulebook comes out or a sentence."""
+"""Importing detects the kind of a configuration, and returns a rulebook or a sentence."""
 
 import pytest
 from hypothesis import given

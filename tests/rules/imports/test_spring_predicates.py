@@ -1,4 +1,4 @@
-"""Two routes are told apart only where no call can meet both."""
+"""Two Spring routes are treated as exclusive only where no call can match both."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What a book means for a call: the vectors, and the law that matching and explaining agree."""
+"""Matching a call against a rulebook: vectors, and the law that matching and explaining agree."""
 
 from itertools import pairwise
 from typing import Any

@@ -1,4 +1,4 @@
-"""How bytes become a tree: what is kept, what is refused, and in which line."""
+"""Bytes become a document tree: what is kept, what is refused, and in which line."""
 
 from __future__ import annotations
 

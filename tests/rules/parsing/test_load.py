@@ -1,4 +1,4 @@
-"""How a document becomes a rulebook, and what is said of one that cannot.
+"""Documents become rulebooks, and invalid ones get a sentence for every problem.
 
 malformed/ holds books that cannot be, each named for what is wrong with it; malformed/expected.txt holds the first
 line that is said of each. wellformed/ holds books that can. The reason for its length: it is one list: what can be

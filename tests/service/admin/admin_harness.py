@@ -1,4 +1,4 @@
-"""An operator at the admin application: asked in this process, or at a real address by granian."""
+"""Calls the admin application as an operator: in this process, or on a real port by granian."""
 
 import asyncio
 import http.client

@@ -1,5 +1,6 @@
-"""What operators can do over HTTP to an embedded engine. (On Redis: test_admin_pushed.py. Who is let in, and what
-may be asked: test_admin_asked.py.)"""
+"""Operators' actions over HTTP on an in-memory engine. (On Redis: test_redis_engine.py. Access and requests:
+test_requests.py.)
+"""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Operators' HTTP: who is let in, what may be asked, and how that is described."""
+"""The admin API: who has access, which requests are valid, and its description."""
 
 import asyncio
 import json

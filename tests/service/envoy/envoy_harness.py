@@ -1,4 +1,4 @@
-"""Our service on a real port, asked by Envoy's own client."""
+"""Runs our service on a real port, and calls it with Envoy's own client."""
 
 from __future__ import annotations
 

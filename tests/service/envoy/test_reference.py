@@ -1,5 +1,4 @@
-"""Files of the reference service, served as they are: what it would have answered, except that who is refused is
-not charged."""
+"""Configurations of the reference service give its answers, except that a refused call is not charged."""
 
 from typing import Any
 

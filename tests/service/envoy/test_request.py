@@ -1,4 +1,4 @@
-"""What descriptors mean here; without a server."""
+"""Descriptors become attributes and limits; without a server."""
 
 from typing import Any
 

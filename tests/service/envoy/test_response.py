@@ -1,4 +1,4 @@
-"""How limits are told in Envoy's units, and that headers are told as everywhere; without a server."""
+"""Limits in Envoy's units, and the same headers as everywhere; without a server."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Envoy's quota service, asked by a client that we did not write. Real Envoys are in test_two_envoys.py."""
+"""Envoy's quota service, called by a client that we did not write. Real Envoys are in test_two_envoys.py."""
 
 import asyncio
 from collections.abc import AsyncIterator

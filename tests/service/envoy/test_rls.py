@@ -1,4 +1,4 @@
-"""ShouldRateLimit, asked over a real port by the client that Envoy's own protos make."""
+"""ShouldRateLimit over a real port, called by the client that Envoy's protos generate."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A real nginx that does to our Redis modules what a test asks (driver.lua), and the charges to do it with."""
+"""Runs a real nginx that calls our Redis modules as a test says (driver.lua), and builds charges."""
 
 import http.client
 import itertools

@@ -1,4 +1,4 @@
-"""A real cluster: who answers for a key, slots that move, masters that die, and charges on several at once."""
+"""A real cluster: which node answers for a key, slots that move, masters that die, charges on several nodes."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""One connection: deadlines that hold, connections used again, and questions that are never asked twice."""
+"""One connection: deadlines hold, connections are reused, and no request is sent twice."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""Errors that servers say: whether one may ask again, and the sentence for people, are Python's."""
+"""Server errors: whether to retry, and the sentence for users, are the same as in Python."""
 
 import pytest
 

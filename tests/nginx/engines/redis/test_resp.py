@@ -1,4 +1,4 @@
-"""What servers speak: whatever is packed is read again, and a reply that is cut anywhere is asked on for."""
+"""RESP: what is packed is read back, and a truncated reply waits for the rest."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""TLS: nginx checks whom it speaks to, shows its own certificate where one is wanted, and keeps what it opened."""
+"""TLS: nginx verifies the server, sends its own certificate where one is required, and reuses connections."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The engine on a shared dict as tests speak to it: a real nginx, asked over HTTP (driver.lua)."""
+"""Calls the engine on a shared dict in a real nginx, over HTTP (driver.lua)."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""Counts live by the real time: a cached clock that stands still, or one that steps, frees no units or locks."""
+"""Counts go by the real time: a cached clock that stands still, or one that steps, frees no units and no locks."""
 
 import time
 from collections.abc import Iterator

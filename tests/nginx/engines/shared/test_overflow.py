@@ -1,4 +1,4 @@
-"""A dict that is full: who has a count keeps it, all others share one, and nobody passes uncounted."""
+"""A full shared dict: keys with a count keep it, all others share one, and no request passes uncounted."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Stories of charges that are decided together, or on terms; and of what is given back."""
+"""Charges that are decided together, with charge options, and refunded: stories on the shared dict."""
 
 from headgate.algorithms.limit import SECOND
 from headgate.algorithms.lockout import Lockout

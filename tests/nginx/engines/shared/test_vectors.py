@@ -1,4 +1,4 @@
-"""What nginx's own limit_req decided on a frozen clock, a leaky bucket on the dict decides on one."""
+"""A leaky bucket on the shared dict decides what nginx's limit_req decided on a frozen clock."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
