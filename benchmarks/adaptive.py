@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks import adaptive_server
 from benchmarks.line_chart import Line, write_chart
-from benchmarks.report import Report, figure
+from benchmarks.report import BenchmarkReport, figure
 from benchmarks.vector_dev_cases import answer_vector_cases
 from headgate import AdaptiveLimiter, Limiter
 from headgate.adaptive.simulation.case import LimiterSettings, SimulationCase
@@ -26,7 +26,7 @@ ADAPTIVE = LimiterSettings("adaptive")
 WORKERS = os.cpu_count() or 1
 
 
-def answer(report: Report) -> None:
+def answer(report: BenchmarkReport) -> None:
     _staged(report)
     _mild_overload(report)
     answer_vector_cases(report)
@@ -38,7 +38,7 @@ def answer(report: Report) -> None:
     adaptive_server.answer(report)
 
 
-def _staged(report: Report) -> None:
+def _staged(report: BenchmarkReport) -> None:
     case = _case(report, "staged")
     stages = _table(report, case, compare(case, WORKERS))
     adaptive = stages["adaptive"]
@@ -79,7 +79,7 @@ def _chart(case: SimulationCase) -> None:
     )
 
 
-def _mild_overload(report: Report) -> None:
+def _mild_overload(report: BenchmarkReport) -> None:
     case = _case(report, "mild_overload")
     if report.quick:
         case = replace(case, seeds=case.seeds[:1])
@@ -109,7 +109,7 @@ def _mean(minutes: list[dict[int, list[float]]], span: range) -> float:
     return sum(values) / len(values)
 
 
-def _priorities(report: Report) -> None:
+def _priorities(report: BenchmarkReport) -> None:
     case = _case(report, "priorities")
     stages = _table(report, case, compare(case, WORKERS))
     measures = stages["adaptive"][1]
@@ -117,7 +117,7 @@ def _priorities(report: Report) -> None:
     report.target("priorities: high-priority calls that succeed in the spike, in %", 100 * high, at_least=99.4)
 
 
-def _capacity_halves(report: Report) -> None:
+def _capacity_halves(report: BenchmarkReport) -> None:
     case = _case(report, "capacity_halves")
     stages = _table(report, case, compare(case, WORKERS))
     ours, bucket = stages["adaptive"][1].row(), stages["rate 120/s"][1].row()
@@ -126,7 +126,7 @@ def _capacity_halves(report: Report) -> None:
     report.target("capacity halves: p99, of a token bucket's", ours["p99"] / bucket["p99"], at_most=0.33)
 
 
-def _capacity_doubles(report: Report) -> None:
+def _capacity_doubles(report: BenchmarkReport) -> None:
     case = _case(report, "capacity_doubles")
     stages = _table(report, case, compare(case, WORKERS))
     before, after = (stage.row() for stage in stages["adaptive"])
@@ -137,14 +137,14 @@ def _capacity_doubles(report: Report) -> None:
     )
 
 
-def _cold_start(report: Report) -> None:
+def _cold_start(report: BenchmarkReport) -> None:
     case = _case(report, "cold_start")
     stages = _table(report, case, compare(case, WORKERS))
     row, best = stages["adaptive"][0].row(), best_fixed(case, 0)
     report.target("cold start: goodput, of the best fixed limit's", row["goodput"] / best[1], at_least=0.93)
 
 
-def _cost(report: Report) -> None:
+def _cost(report: BenchmarkReport) -> None:
     """An adaptive guard beside a guard of slots, in turn."""
     slots, adaptive = Limiter("20 slots"), AdaptiveLimiter()
     ratios = []
@@ -171,12 +171,14 @@ def best_fixed(case: SimulationCase, stage: int) -> tuple[int, float]:
     return limit, goodput
 
 
-def _case(report: Report, name: str) -> SimulationCase:
+def _case(report: BenchmarkReport, name: str) -> SimulationCase:
     case = read_case(CASES / f"{name}.yaml")
     return replace(case, seeds=case.seeds[:2]) if report.quick else case
 
 
-def _table(report: Report, case: SimulationCase, results: list[LimiterResult]) -> dict[str, list[StageMeasures]]:
+def _table(
+    report: BenchmarkReport, case: SimulationCase, results: list[LimiterResult]
+) -> dict[str, list[StageMeasures]]:
     report.say(f"**{case.name}**")
     rows = []
     for result in results:

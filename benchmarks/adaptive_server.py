@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.report import Report, figure
+from benchmarks.report import BenchmarkReport, figure
 
 THREADS, SLICES, RATE = 12, 10, 100
 STAGES = ((10.0, 0.050), (20.0, 0.150), (10.0, 0.050))  # seconds, and the work of a call
@@ -35,7 +35,7 @@ class Result(NamedTuple):
     p99: float
 
 
-def answer(report: Report) -> None:
+def answer(report: BenchmarkReport) -> None:
     report.say("**The staged case on uvicorn**, with a pool of 12 threads; the median of rounds")
     limits = (20, None) if report.quick else (*FIXED, None)
     rounds = [{limit: run(limit) for limit in limits} for _ in range(1 if report.quick else ROUNDS)]

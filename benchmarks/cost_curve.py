@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import headgate
-from benchmarks import subjects
+from benchmarks import headgate_subjects
 from benchmarks.interleave import (
     SPEED,
     AsyncTake,
@@ -94,7 +94,9 @@ def _keys(count: int) -> Sequence[str]:
 
 def one_thread(server_pid: int, url: str, count: int, rules: int, apart: bool) -> Stretch:
     subject = (
-        ThreadCaller(together, url, rules) if apart else ThreadCaller(subjects.take, "; ".join(RULES[:rules]), url)
+        ThreadCaller(together, url, rules)
+        if apart
+        else ThreadCaller(headgate_subjects.take, "; ".join(RULES[:rules]), url)
     )
     return over_keys(subject, _keys(count), server_pid)
 

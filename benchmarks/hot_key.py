@@ -15,7 +15,7 @@ from multiprocessing.synchronize import Barrier
 from typing import Any, NamedTuple
 
 import headgate
-from benchmarks import peers, subjects
+from benchmarks import headgate_subjects, peers
 from benchmarks.interleave import (
     SPEED,
     AsyncTake,
@@ -63,8 +63,8 @@ def _subjects(case: str, server: RedisServer) -> list[Subject]:
     prefetched = f"{url}?prefetch=100ms"
     if case == "one thread":
         made: dict[str, tuple[Any, ...]] = {
-            OURS: (subjects.take, LIMIT, prefetched),
-            PLAIN: (subjects.take, LIMIT, url),
+            OURS: (headgate_subjects.take, LIMIT, prefetched),
+            PLAIN: (headgate_subjects.take, LIMIT, url),
         }
         made |= peers.sync_redis(url, AMOUNT, SECONDS)
         return [Subject(name, one_thread, (name, pid, *how)) for name, how in made.items()]

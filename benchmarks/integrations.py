@@ -16,7 +16,7 @@ import httpx
 
 from benchmarks.interleave import SPEED, Samples, median, ratio
 from benchmarks.nginx import _wrk
-from benchmarks.report import Report, figure
+from benchmarks.report import BenchmarkReport, figure
 from benchmarks.servers import pinned_server
 from tests.servers.redis_server import free_port
 
@@ -65,7 +65,7 @@ class _BenchmarkServer:
         self._process.wait()
 
 
-def answer(report: Report) -> None:
+def answer(report: BenchmarkReport) -> None:
     samples: Samples = {name: [] for name in (*STARLETTE, *FASTAPI)}
     core = min(os.sched_getaffinity(0))
     for number in range(report.rounds(5)):

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import baselines, peers, subjects
+from benchmarks import baselines, headgate_subjects, peers
 from benchmarks.interleave import (
     Samples,
     Stretch,
@@ -82,8 +82,8 @@ def _cells(measured: dict[str, Samples], name: str) -> list[str]:
 def _subjects(case: str) -> list[Subject]:
     numbers = AMOUNTS[case]
     texts = {name: limits[CASES.index(case)] for name, limits in ALGORITHMS.items()}
-    made: dict[str, tuple[Any, ...]] = {name: (subjects.take, text) for name, text in texts.items()}
-    made[READ] = (subjects.take_and_read, texts[OURS])
+    made: dict[str, tuple[Any, ...]] = {name: (headgate_subjects.take, text) for name, text in texts.items()}
+    made[READ] = (headgate_subjects.take_and_read, texts[OURS])
     # A log of a key that is never refused only grows, and theirs are searched from the end: not for one key.
     for strategy in ("fixed", "sliding") if case == ONE else peers.LIMITS:
         made[f"limits {strategy}"] = (peers.limits, strategy, *numbers)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import headgate
-from benchmarks import baselines, peers, subjects
+from benchmarks import baselines, headgate_subjects, peers
 from benchmarks.interleave import Subject, run_interleaved
 from benchmarks.memory import ALGORITHMS
 from benchmarks.report import BenchmarkReport, figure
@@ -27,7 +27,9 @@ def answer(report: BenchmarkReport) -> None:
 
 
 def _bytes_per_key(report: BenchmarkReport) -> None:
-    made: dict[str, tuple[Any, ...]] = {name: (subjects.take, texts[1]) for name, texts in ALGORITHMS.items()}
+    made: dict[str, tuple[Any, ...]] = {
+        name: (headgate_subjects.take, texts[1]) for name, texts in ALGORITHMS.items()
+    }
     made |= {f"limits {strategy}": (peers.limits, strategy, 100, 60) for strategy in peers.LIMITS}
     made |= {f"throttled-py {name}": (peers.throttled, name, 100, 60) for name in peers.THROTTLED}
     made |= {f"pyrate-limiter {name}": (peers.pyrate, name, 100, 60) for name in peers.PYRATE}

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks import baselines, peers
-from benchmarks import subjects as benchmarks_subjects
+from benchmarks import headgate_subjects as benchmarks_subjects
 from benchmarks.interleave import Subject, last_core, run_interleaved
 from benchmarks.report import BenchmarkReport, figure
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import baselines, peers, subjects
+from benchmarks import baselines, headgate_subjects, peers
 from benchmarks.report import BenchmarkReport, thousands
 
 LIMIT, THREADS, CALLS = 10_000, 4, 5_000
@@ -47,11 +47,11 @@ def answer(report: BenchmarkReport) -> None:
 
 def _subjects() -> dict[str, tuple[Any, ...]]:
     return {
-        "headgate token bucket": (subjects.take, f"{LIMIT}/365d"),
-        "headgate leaky bucket": (subjects.take, f"1/minute queue {LIMIT - 1} nodelay"),
-        "headgate fixed window": (subjects.take, f"{LIMIT}/365d fixed"),
-        "headgate sliding window": (subjects.take, f"{LIMIT}/365d sliding"),
-        "headgate sliding log": (subjects.take, f"{LIMIT}/365d log"),
+        "headgate token bucket": (headgate_subjects.take, f"{LIMIT}/365d"),
+        "headgate leaky bucket": (headgate_subjects.take, f"1/minute queue {LIMIT - 1} nodelay"),
+        "headgate fixed window": (headgate_subjects.take, f"{LIMIT}/365d fixed"),
+        "headgate sliding window": (headgate_subjects.take, f"{LIMIT}/365d sliding"),
+        "headgate sliding log": (headgate_subjects.take, f"{LIMIT}/365d log"),
         "limits fixed": (peers.limits, "fixed", LIMIT, YEAR),
         "limits moving": (peers.limits, "moving", LIMIT, YEAR),
         "limits sliding": (peers.limits, "sliding", LIMIT, YEAR),

@@ -27,8 +27,8 @@ from benchmarks.interleave import SPEED, Samples, median, ratio
 from benchmarks.report import BenchmarkReport, figure
 from tests.nginx.gateway_harness import push
 from tests.servers import Nginx, RedisServer
-from tests.servers.binaries import command
 from tests.servers.redis_server import free_port
+from tests.servers.server_programs import command
 
 TURNS = 3
 CONNECTIONS = 64

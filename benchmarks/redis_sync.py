@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks import baselines, peers
-from benchmarks import subjects as benchmarks_subjects
+from benchmarks import headgate_subjects as benchmarks_subjects
 from benchmarks.interleave import Samples, Stretch, Subject, last_core, median, ratio, run_interleaved
 from benchmarks.report import BenchmarkReport, figure
 from benchmarks.servers import pinned_server, server_cpu_us

@@ -27,9 +27,9 @@ from benchmarks.report import BenchmarkReport, figure
 from headgate.service.envoy.messages import RateLimitRequest
 from headgate.service.envoy.rls import PATH
 from tests.servers import Backend, Envoy, Nginx, RedisServer
-from tests.servers.binaries import command
 from tests.servers.redis_server import free_port
-from tests.servers.waiting import until
+from tests.servers.server_programs import command
+from tests.servers.wait_until import until
 from tests.service.documented_configs import cluster, filter_of
 from tests.service.service_harness import Service
 

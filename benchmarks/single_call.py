@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import headgate
+from benchmarks import headgate_subjects as benchmarks_subjects
 from benchmarks import peers
-from benchmarks import subjects as benchmarks_subjects
 from benchmarks.interleave import (
     AsyncTake,
     Stretch,

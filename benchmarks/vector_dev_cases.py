@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from benchmarks.report import Report, figure
+from benchmarks.report import BenchmarkReport, figure
 from headgate.adaptive.simulation.case import ClosedLoad, LimiterSettings, SimulationCase
 from headgate.adaptive.simulation.run import Simulation
 
@@ -29,7 +29,7 @@ VECTOR_CASES = (
 )
 
 
-def answer_vector_cases(report: Report) -> None:
+def answer_vector_cases(report: BenchmarkReport) -> None:
     report.say("**Vector's cases**: the bounds of Vector's client in brackets")
     rows = []
     for case in VECTOR_CASES:

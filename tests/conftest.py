@@ -49,7 +49,7 @@ ALONE = (
 # Files that take a minute or two, mostly by waiting: they begin first, so that the others need not wait for them.
 LONG = (
     "tests/service/envoy/test_two_envoys.py",
-    "tests/service/test_faults.py",
+    "tests/service/test_faults_under_load.py",
     "tests/engines/test_slot_renewal.py",
     "tests/engines/redis/test_sync_pool.py",
     "tests/nginx/engines/test_split_limits.py",

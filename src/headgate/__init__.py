@@ -53,7 +53,7 @@ from headgate.observer import Observer
 from headgate.reservation import AsyncReservation, Reservation
 
 if _typing.TYPE_CHECKING:
-    from headgate.adaptive.concurrency import AdaptiveConcurrency
+    from headgate.adaptive.adaptive_concurrency import AdaptiveConcurrency
     from headgate.adaptive.limiter import AdaptiveCall, AdaptiveLimiter
     from headgate.enforcement.rule_decision import RuleDecision
     from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
@@ -106,7 +106,7 @@ __version__ = "0.1.0"
 # Loaded on first use: a program without a rulebook or an adaptive limit needs none of it.
 _LAZY = {
     "AdaptiveCall": "headgate.adaptive.limiter",
-    "AdaptiveConcurrency": "headgate.adaptive.concurrency",
+    "AdaptiveConcurrency": "headgate.adaptive.adaptive_concurrency",
     "AdaptiveLimiter": "headgate.adaptive.limiter",
     "AsyncRuleLimiter": "headgate.enforcement.rule_limiter",
     "Rule": "headgate.rules.rule",

@@ -1,10 +1,11 @@
-"""Faults, shown and not claimed: real servers broken under load, and what the callers saw of it.
+"""Chaos tests: break real servers under load, and measure what callers saw.
 
-    make faults                 every fault, a row for each; about seven minutes
-    make faults FAULT=kill      one of them
+    make chaos                  every fault, a row for each; about seven minutes
+    make chaos FAULT=kill       one of them
 
-A fault is a story (one_server.py, several_servers.py): start servers, put a load on them, break something, mend
-it. The load (load.py, callers.py) is several processes that ask for twice what the limits admit and write down
-every call. From that, measures.py tells what the callers saw, bars.py whether it is good enough, and table.py
-prints it. leaks.py breaks the link a hundred times and looks at what is left behind.
+A fault is a story (single_server_faults.py, failover_faults.py): start servers, put a load on them, break
+something, mend it. The load (run_load.py, caller_process.py) is several processes that call for twice what the
+limits admit and record every call. From these records metrics.py computes what callers saw; thresholds.py says
+whether it is good enough; result_table.py prints it. resource_leaks.py cuts the connection a hundred times and
+counts what is left behind.
 """

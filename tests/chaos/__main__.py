@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from tests.chaos import failover_faults, resource_leaks, result_table, single_server_faults
-from tests.chaos.load import ChaosLoad
+from tests.chaos.run_load import ChaosLoad
 from tests.chaos.thresholds import MARGIN, judge_load
 
 LOCAL = ("local",)

@@ -6,10 +6,10 @@ import time
 from itertools import cycle
 
 from tests.chaos.call_record import AMOUNT, KEYS, key_of
-from tests.chaos.load import ChaosLoad
+from tests.chaos.run_load import ChaosLoad
 from tests.servers import Cluster, Sentinels
 from tests.servers.cluster import slot_of
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 SETTLE_S = 30
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from headgate.engines.redis.keys import LAYOUT
-from tests.chaos.load import ChaosLoad
+from tests.chaos.run_load import ChaosLoad
 from tests.servers import DrivenClock, Proxy, RedisServer
 
 HOUR_US = 3_600_000_000

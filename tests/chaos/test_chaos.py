@@ -11,9 +11,9 @@ import pytest
 
 from tests.chaos import single_server_faults
 from tests.chaos.call_record import AMOUNT, BUCKET, DEADLINE, FIXED, CallRecord, ProcessRecord, TimerTick
-from tests.chaos.load import ChaosLoad
 from tests.chaos.metrics import SECOND, OverAdmission, longest_stall, over_admitted, recovery_seconds
 from tests.chaos.resource_leaks import run_outage_cycles
+from tests.chaos.run_load import ChaosLoad
 from tests.chaos.thresholds import FaultResult, judge_load
 
 MARGIN = 0.15

@@ -16,8 +16,8 @@ import time
 from typing import NamedTuple
 
 from tests.chaos.call_record import DEADLINE, CallRecord
-from tests.chaos.load import ChaosLoad
 from tests.chaos.metrics import OverAdmission, longest_stall, over_admitted, recovery_seconds, worst_tick
+from tests.chaos.run_load import ChaosLoad
 
 MARGIN = 0.02
 RECOVERED = 2.0

@@ -16,9 +16,9 @@ from headgate.gateway import lua_library
 from tests.cli.conftest import Prompt
 from tests.cli.rules.conftest import Write, write
 from tests.servers import Nginx
-from tests.servers.binaries import command
 from tests.servers.redis_server import free_port
-from tests.servers.waiting import until
+from tests.servers.server_programs import command
+from tests.servers.wait_until import until
 
 __all__ = ["write"]  # the fixture
 

@@ -9,7 +9,7 @@ import pytest
 from headgate.client import AsyncClient, Client, Refused
 from headgate.errors import LeaseLost
 from tests.servers import RedisServer
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 from tests.service.service_harness import Service
 
 BOOK = {

@@ -12,7 +12,7 @@ from headgate.engines.memory.engine import MemoryEngine
 from headgate.limiter import AsyncLimiter, Limiter
 from tests.contract.engine_harness import EngineHarness
 from tests.contract.verb_table import EXAMPLES
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 ANSWERED_S = 30.0  # servers give places back in the background
 

@@ -17,7 +17,7 @@ from headgate.engines.url import open_version_store, parse_engine_url
 from headgate.errors import EngineUnavailable, InvalidRule
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.rules import load, serialization
-from headgate.rules.distribution.versions import RulebookVersions
+from headgate.rules.distribution.published_versions import RulebookVersions
 from tests.servers import Cluster, RedisServer
 
 FOUR: list[dict[str, Any]] = [

@@ -12,7 +12,7 @@ from headgate.engines.url import open_engine
 from headgate.limiter import Limiter
 from tests.servers import RedisServer
 from tests.servers.exhausted_threads import no_thread_can_start
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 SURE_S = 20.0
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from threading import Event
 
 from headgate.slot_renewal import Holding, SlotHold, _RenewalThreads
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 SURE_S = 20.0
 

@@ -16,7 +16,7 @@ from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
 from headgate.errors import InvalidCharge, LeaseLost, RateLimited
 from headgate.limiter import AsyncLimiter, Limiter
 from tests.servers import DrivenClock, RedisServer
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 SLOT = "1 slot ttl 3s"
 LONG_S = 7.0  # a block that outlasts the ttl

@@ -17,7 +17,7 @@ from headgate.engines.url import open_engine, open_version_store, parse_engine_u
 from headgate.errors import EngineUnavailable
 from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.rules.distribution.versions import RulebookVersions
+from headgate.rules.distribution.published_versions import RulebookVersions
 from tests.servers import KINDS, Cluster, RedisServer, Sentinels
 from tests.servers.cluster import slot_of
 

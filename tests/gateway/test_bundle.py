@@ -21,7 +21,7 @@ from headgate.gateway.bundle import compile_bundle, script_texts
 from headgate.http.headers import per_second, quota
 from headgate.limit_syntax import parse
 from headgate.rules import load, serialization
-from headgate.rules.distribution.version import GATEWAY_FIELDS
+from headgate.rules.distribution.rulebook_version import GATEWAY_FIELDS
 from headgate.rules.rule import Rulebook
 from tests.gateway.random_bundles import BOOKS, NOW_US, command_words, engine_requests
 

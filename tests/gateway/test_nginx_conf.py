@@ -15,7 +15,7 @@ from headgate.gateway.nginx_conf import NginxOptions, render_conf, unknown_attri
 from headgate.rules import load
 from headgate.rules.rule import Rulebook
 from tests.rules.random_rulebooks import books
-from tests.servers.binaries import command
+from tests.servers.server_programs import command
 
 BOOK = load.parse("""
 rules:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import uvicorn
 
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 
 @contextmanager

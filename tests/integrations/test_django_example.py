@@ -12,7 +12,7 @@ import pytest
 from tests.repo_rules.repository import ROOT
 from tests.servers import RedisServer
 from tests.servers.redis_server import free_port
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 SERVERS = {
     "runserver": ["examples/django_app.py", "runserver", "--noreload", "--skip-checks", "PORT"],

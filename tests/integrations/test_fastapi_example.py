@@ -14,7 +14,7 @@ from websockets.sync.client import ClientConnection, connect
 from tests.repo_rules.repository import ROOT
 from tests.servers import RedisServer
 from tests.servers.redis_server import free_port
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 SERVERS = {
     "uvicorn": ["-m", "uvicorn", "examples.fastapi_app:app", "--log-level", "error", "--ws", "websockets-sansio"],

@@ -13,7 +13,7 @@ import pytest
 from tests.repo_rules.repository import ROOT
 from tests.servers import RedisServer
 from tests.servers.redis_server import free_port
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 SERVERS = {
     "gunicorn": ["-m", "gunicorn", "--threads=4", "--log-level=critical", "--bind"],

@@ -14,7 +14,7 @@ from headgate.integrations.request_limits import RequestLimits
 from headgate.integrations.wsgi import WSGIRateLimitMiddleware, WSGIResponseStart, limit, request_parts
 from tests.integrations.wsgi_servers import THREADED, serve
 from tests.servers import RedisServer
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 Start = Callable[..., Callable[[bytes], object]]
 

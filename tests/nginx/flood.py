@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import RedisServer
-from tests.servers.binaries import command
+from tests.servers.server_programs import command
 
 SCRIPT = Path(__file__).with_name("flood.lua")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from headgate.cli import main
 from tests.servers import DrivenClock, Nginx
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 HTTP = """
 lua_shared_dict headgate {room};

@@ -22,8 +22,8 @@ from tests.nginx.demo.log_counts import BUYER_RULE, ITEM_RULE, LogCounts
 from tests.nginx.demo.sale import GATES, GatewaySale, SaleCounts, SaleResult
 from tests.repo_rules.repository import ROOT
 from tests.servers import KINDS, Kind
-from tests.servers.binaries import command
-from tests.servers.waiting import until
+from tests.servers.server_programs import command
+from tests.servers.wait_until import until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 

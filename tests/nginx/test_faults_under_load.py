@@ -23,7 +23,7 @@ from tests.nginx.engines.outage_harness import AGAIN, GONE
 from tests.nginx.gateway_harness import NginxGateway, push
 from tests.nginx.wrk_load import distinct_key_requests, remaining_units, requests_by_status, run_wrk
 from tests.servers import BASE_US, Cluster, DrivenClock, Proxy, RedisServer, Sentinels
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 PATIENT = "?deadline=5s"  # a busy machine is no outage
 

@@ -12,7 +12,7 @@ from headgate import Limiter
 from headgate.enforcement.rule_limiter import RuleLimiter
 from tests.nginx.gateway_harness import NginxGateway, push
 from tests.servers import RedisServer
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 
 def book(*rules: dict[str, Any], **more: Any) -> dict[str, Any]:

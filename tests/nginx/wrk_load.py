@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.nginx.gateway_harness import NginxGateway
-from tests.servers.binaries import command
+from tests.servers.server_programs import command
 
 OTHERS = """
 local turn, pause = %d, %d

@@ -10,7 +10,7 @@ from headgate.engines.redis.published_scripts import SCRIPT_NAMES, publish
 from tests.published_scripts.evalsha_client import KEY, EvalshaClient
 from tests.servers import KINDS, Cluster, Kind, RedisServer, Sentinels
 from tests.servers.raw_redis_client import ErrorReply
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 AT_ONCE = ["repl-diskless-sync-delay 0"]  # so that a replica need not wait
 

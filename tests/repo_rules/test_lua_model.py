@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.repo_rules.repository import SOURCE
-from tests.servers.binaries import command
+from tests.servers.server_programs import command
 
 MODEL = SOURCE / "lua" / "algorithms"
 MAY_READ = {"ipairs", "math", "string", "table", "tonumber", "type"}

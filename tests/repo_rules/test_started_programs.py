@@ -45,7 +45,10 @@ DECLARED_STARTS: dict[str, set[str]] = {
     "tests/cli/test_completion.py::completed": {"bash"},
     "tests/cli/test_completion.py::test_bash_registers_it": {"bash"},
     # exec "$0", where $0 is python.
-    "tests/enforcement/test_attacks.py::test_a_command_line_without_paper_says_so_or_nothing": {"sh", PYTHON},
+    "tests/enforcement/test_rulebook_attacks.py::test_a_command_line_without_paper_says_so_or_nothing": {
+        "sh",
+        PYTHON,
+    },
 }
 
 IMPORTS = """

@@ -3,8 +3,8 @@
 import subprocess
 from pathlib import Path
 
-from tests.servers.binaries import GatewayProcess, installed_program
 from tests.servers.redis_server import free_port
+from tests.servers.server_programs import GatewayProcess, installed_program
 
 # No admin endpoint, no certificates, and nothing of one run is found by the next.
 _CADDYFILE = """\

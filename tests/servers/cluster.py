@@ -19,12 +19,12 @@ from operator import itemgetter
 from types import TracebackType
 from typing import Self
 
-from tests.servers.binaries import Kind
 from tests.servers.cluster_nodes import ClusterMember, parse_members
-from tests.servers.proxy import Proxy
+from tests.servers.cluster_slot_move import SlotMove
+from tests.servers.faulty_proxy import Proxy
 from tests.servers.redis_server import RedisServer, free_port, login_of
-from tests.servers.slot_move import SlotMove
-from tests.servers.waiting import until
+from tests.servers.server_programs import Kind
+from tests.servers.wait_until import until
 
 SLOTS = 16_384
 SETTLE_S = 30

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.servers.binaries import MissingComponent
+from tests.servers.server_programs import MissingComponent
 
 SOURCE = Path(__file__).with_suffix(".c")
 CACHE = Path(__file__).parents[2] / ".cache" / "driven_clock"

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.servers.backend import Backend
-from tests.servers.binaries import LAST_WORDS, GatewayProcess, envoy_binary
+from tests.servers.http_backend import Backend
 from tests.servers.redis_server import free_port
+from tests.servers.server_programs import LAST_WORDS, GatewayProcess, envoy_binary
 
 Json = dict[str, Any]
 

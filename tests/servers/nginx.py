@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from tests.repo_rules.repository import ROOT
-from tests.servers.binaries import MissingComponent, command
 from tests.servers.driven_clock import DrivenClock
 from tests.servers.redis_server import free_port
-from tests.servers.waiting import until
+from tests.servers.server_programs import MissingComponent, command
+from tests.servers.wait_until import until
 
 LIB = ROOT / "nginx" / "lib"
 START_SECONDS = 20

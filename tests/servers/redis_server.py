@@ -16,9 +16,9 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
-from tests.servers.binaries import Kind, command, server_binary
 from tests.servers.driven_clock import DrivenClock
 from tests.servers.raw_redis_client import ErrorReply, Reply, send_commands
+from tests.servers.server_programs import Kind, command, server_binary
 
 START_SECONDS = 20
 PORT_ATTEMPTS = 5

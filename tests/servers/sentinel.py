@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote, urlencode
 
-from tests.servers.binaries import Kind
 from tests.servers.raw_redis_client import ErrorReply, Reply
 from tests.servers.redis_server import RedisServer, login_of
-from tests.servers.waiting import until
+from tests.servers.server_programs import Kind
+from tests.servers.wait_until import until
 
 NAME = "mymaster"
 SETTLE_S = 30

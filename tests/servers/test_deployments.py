@@ -13,7 +13,7 @@ from redis.sentinel import Sentinel
 from tests.servers import KINDS, Cluster, Kind, Sentinels, TlsServer
 from tests.servers.cluster import SLOTS, ClusterNode, slot_of
 from tests.servers.raw_redis_client import ErrorReply, Reply, send_commands
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 pytestmark = pytest.mark.servers
 each_kind = pytest.mark.parametrize("kind", KINDS)

@@ -22,11 +22,11 @@ from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc  # type: ignore[imp
 from envoy.type.v3.ratelimit_strategy_pb2 import RateLimitStrategy  # type: ignore[import-untyped]
 
 from tests.servers import Backend, BackendRequest, BackendResponse, Caddy, Envoy, StartFailed, Traefik
-from tests.servers.binaries import GatewayProcess
 from tests.servers.envoy import Json, grpc_cluster, grpc_service, http_cluster, http_filter, typed_config
 from tests.servers.redis_server import free_port
+from tests.servers.server_programs import GatewayProcess
 from tests.servers.traefik import dynamic_config
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 PATIENCE_S = 20
 FIVE = {"max_tokens": 5, "tokens_per_fill": {"value": 1}, "fill_interval": {"seconds": 1000}}

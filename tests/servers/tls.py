@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
-from tests.servers.binaries import Kind, command
 from tests.servers.redis_server import RedisServer, login_of
+from tests.servers.server_programs import Kind, command
 
 CACHE = Path(__file__).parents[2] / ".cache" / "tls"
 DAYS = 3650

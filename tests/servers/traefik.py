@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.servers.backend import Backend
-from tests.servers.binaries import GatewayProcess, StartFailed, installed_program
+from tests.servers.http_backend import Backend
 from tests.servers.redis_server import free_port
+from tests.servers.server_programs import GatewayProcess, StartFailed, installed_program
 
 ENTRY = "web"  # the entry point's name
 READY = "/headgate-tests-ready"

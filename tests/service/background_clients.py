@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 
 class BackgroundClients:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from tests.servers.redis_server import free_port
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 START_SECONDS = 30
 READY = ("headgate serves ", '"http":')  # what it prints then, in words or as JSON

@@ -15,7 +15,7 @@ from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.service.check import Checker
 from headgate.service.receipt_tokens import ReceiptSigner
 from tests.servers import RedisServer
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 from tests.service.service_harness import Service
 
 KEYED = {"key": "user", "missing": "skip"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.servers import Proxy, RedisServer
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 from tests.service.service_harness import Service
 
 BOOK = {

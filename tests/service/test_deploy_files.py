@@ -21,7 +21,7 @@ from tests.repo_rules.repository import ROOT
 from tests.servers import RedisServer
 from tests.servers.redis_server import free_port
 from tests.service.service_harness import Service
-from tests.service.test_faults import over_grpc
+from tests.service.test_faults_under_load import over_grpc
 from tests.service.test_supervisor import BOOK
 
 DEPLOY = ROOT / "deploy"

@@ -11,7 +11,7 @@ from headgate.service.envoy import rlqs, rls
 from headgate.service.grpc_health import CHECK, NOT_SERVING, SERVICE_UNKNOWN, SERVING, WATCH
 from tests.servers import Backend, Envoy
 from tests.servers.envoy import grpc_cluster
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 from tests.service.service_harness import Service
 from tests.service.test_supervisor import BOOK
 

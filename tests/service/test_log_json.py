@@ -14,7 +14,7 @@ import pytest
 
 from tests.servers import RedisServer
 from tests.servers.redis_server import free_port
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 from tests.service.service_harness import Service
 
 BOOK = {"rules": [{"name": "few", "key": "user", "missing": "one", "limit": "5/minute"}]}

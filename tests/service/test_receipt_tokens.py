@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 from headgate.enforcement.stored_decision import ChargeReceipt
 from headgate.service.receipt_tokens import InvalidReceipt, ReceiptSigner
 from tests.servers import RedisServer
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 from tests.service.service_harness import Service, ServiceReply
 
 SECRET = "a secret of thirty-two characters"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.servers import RedisServer
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 from tests.service.service_harness import Service, reply_of
 
 BOOK = {"rules": [{"name": "all", "limit": "1000000/day fixed"}]}

@@ -4,7 +4,7 @@ An algorithm computes a number and is pure: `update(state, window) -> (limit, st
 calls in flight, enforces the number and gathers windows. The limiter adds a clock, a lock, and the public
 verbs.
 
-    concurrency, concurrency_state    the default algorithm, AdaptiveConcurrency
+    adaptive_concurrency, adaptive_concurrency_state    the default algorithm, AdaptiveConcurrency
     aimd, vegas, gradient2    Netflix's algorithms, to compare and to move from
     target_rate, rate_gate    a rate that holds the P90 or P99 of response times; enforces it
     window         what algorithms learn from; checks of settings

@@ -22,7 +22,7 @@ from random import Random
 from threading import Lock
 from typing import Any
 
-from headgate.adaptive.concurrency import AdaptiveConcurrency
+from headgate.adaptive.adaptive_concurrency import AdaptiveConcurrency
 from headgate.adaptive.gate import DROPPED, IGNORED, SUCCESS, ConcurrencyGate
 from headgate.adaptive.guard import AdaptiveGuard, QueuedCall
 from headgate.adaptive.priority import QUEUED, PriorityGate

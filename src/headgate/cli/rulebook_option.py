@@ -11,7 +11,7 @@ from headgate.cli.output import warn
 from headgate.errors import InvalidRule
 from headgate.operations.publish_rulebook import book_of
 from headgate.rules import load
-from headgate.rules.distribution.versions import RulebookVersions
+from headgate.rules.distribution.published_versions import RulebookVersions
 from headgate.rules.rule import Rulebook
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from headgate.errors import InvalidRule
 from headgate.rules import load
 from headgate.rules.distribution.disk_cache import DiskCache
 from headgate.rules.distribution.envoy_descriptors import FolderSource, translate_descriptors
-from headgate.rules.distribution.versions import RulebookVersions
+from headgate.rules.distribution.published_versions import RulebookVersions
 from headgate.rules.distribution.watcher import FileSource, PushedSource, RulebookText, RulebookWatcher
 from headgate.rules.rule import Rulebook
 

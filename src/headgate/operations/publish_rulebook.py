@@ -28,8 +28,8 @@ from headgate.flow import Flow, arun, run
 from headgate.gateway import bundle
 from headgate.operations.compare_rulebooks import Comparison, compare
 from headgate.rules import load
-from headgate.rules.distribution.version import RulebookVersion
-from headgate.rules.distribution.versions import AsyncRulebookVersions, RulebookVersions
+from headgate.rules.distribution.published_versions import AsyncRulebookVersions, RulebookVersions
+from headgate.rules.distribution.rulebook_version import RulebookVersion
 from headgate.rules.rule import Rulebook
 
 Work = Callable[..., Any]

@@ -11,7 +11,8 @@ is switched off (here, and by GRPC_VERBOSITY in supervisor.py); failures that ma
 This module uses private parts of grpcio. If a release no longer has them, it uses grpc's own server unchanged, and
 logs a warning. tests/service/test_grpcio_defect.py fails when grpcio no longer has the defect: then delete this.
 
-Laws (tests/service/test_faults.py): a method name ends at most its own call; nothing a client sends is logged.
+Laws (tests/service/test_faults_under_load.py): a method name ends at most its own call; nothing a client sends
+is logged.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ sent, and it has no active request. Which ones are closed depends on how many ar
 
 The kernel reports how long they are idle; where it does not (only Linux does, and only for TCP), they stay open.
 
-Laws (tests/service/test_faults.py): idle clients keep other clients out for no longer than a few seconds, whatever
-they sent before; a client with an active request is never disconnected.
+Laws (tests/service/test_faults_under_load.py): idle clients keep other clients out for no longer than a few
+seconds, whatever they sent before; a client with an active request is never disconnected.
 """
 
 from __future__ import annotations

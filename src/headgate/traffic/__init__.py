@@ -13,7 +13,7 @@
     suggest_and_replay   suggests from log files, and replays them, in one call each
     replay               plays calls through rulebooks; replay_counts, key_counts, recorded_answers count
     shapes, simulation   shapes of traffic, played through limits
-    both_cores           runs two computations at once
+    run_in_parallel      runs two computations at once
     report               JSON documents and web pages
 
 It decides nothing itself: a replay runs the real limiter on a clock that follows the log.

@@ -17,7 +17,6 @@ from math import ceil
 from typing import NamedTuple
 
 from headgate.errors import InvalidLog
-from headgate.traffic.both_cores import run_both
 from headgate.traffic.call_table import CallTable, KeyedTimes
 from headgate.traffic.demand import DayPart, DemandRow, day_and_night, demand_rows
 from headgate.traffic.frontier import (
@@ -31,6 +30,7 @@ from headgate.traffic.frontier import (
     smallest_burst,
 )
 from headgate.traffic.heavy_keys import MAX_HEAVY_SHARE, MIN_GAP, KeyEvidence, describe_heavy_keys, find_heavy_keys
+from headgate.traffic.run_in_parallel import run_both
 
 HEADROOM = 1.5
 MIN_HEADROOM_UNITS = 4

@@ -19,8 +19,8 @@ from tests.cli.conftest import Prompt
 from tests.cli.rules.conftest import Write
 from tests.engines.redis.version_harness import close_all, engines, open_versions
 from tests.servers import Cluster, RedisServer
-from tests.servers.binaries import command
-from tests.servers.waiting import until
+from tests.servers.server_programs import command
+from tests.servers.wait_until import until
 
 ONE = "# the first\nrules:\n  - {name: a, limit: 10/hour, overrides: true}\n"
 TWO = "rules:\n  - {name: a, limit: 20/hour, overrides: true}\n"

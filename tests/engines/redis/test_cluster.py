@@ -27,7 +27,7 @@ from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
 from tests.servers import KINDS, Cluster, RedisServer
 from tests.servers.cluster import ClusterNode, slot_of
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 pytestmark = pytest.mark.servers
 

@@ -191,7 +191,7 @@ def test_every_key_of_a_busy_day_has_an_end(driven_server: RedisServer) -> None:
     ]
     limits += ["3/s smooth", "3/s smooth warmup 2s"]
     for text in limits:
-        with Limiter(text, RedisEngine(driven_server.unix_url)) as limiter:
+        with Limiter(text, RedisEngine(driven_server.unix_url, deadline=30)) as limiter:
             for number in range(30):
                 taken = limiter.take(f"key {number % 5}", number % 3)
                 limiter.reserve(f"key {number % 5}", timeout=100)

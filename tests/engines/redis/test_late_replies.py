@@ -18,7 +18,7 @@ from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
 from tests.servers import RedisServer
 from tests.servers.exhausted_threads import no_thread_can_start
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 PAUSE_S = 2.5  # long enough for a connection to be given up
 SURE_S = 20.0

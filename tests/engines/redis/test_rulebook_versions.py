@@ -14,8 +14,8 @@ from headgate.engines.redis.protocol import RedisRequest
 from headgate.engines.redis.rulebook_versions import MAX_VERSIONS, AsyncRedisVersionStore, RedisVersionStore
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import InvalidRule
-from headgate.rules.distribution.version import MAX_BYTES, RulebookVersion
-from headgate.rules.distribution.versions import AsyncRulebookVersions, RulebookVersions
+from headgate.rules.distribution.published_versions import AsyncRulebookVersions, RulebookVersions
+from headgate.rules.distribution.rulebook_version import MAX_BYTES, RulebookVersion
 from tests.engines.redis.version_harness import KEY, close_all, engines, open_versions, push_text
 from tests.servers import BASE_US, Cluster, RedisServer
 

@@ -15,8 +15,8 @@ from headgate.engines.redis.rulebook_versions import RedisVersionStore
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import EngineUnavailable, InvalidRule
 from headgate.rules.distribution.disk_cache import DiskCache
+from headgate.rules.distribution.published_versions import RulebookVersions
 from headgate.rules.distribution.source import PushedSource, RulebookText
-from headgate.rules.distribution.versions import RulebookVersions
 from headgate.rules.distribution.watcher import RulebookWatcher, load_once
 from tests.engines.redis.version_harness import KEY, close_all, open_versions, push_text
 from tests.servers import RedisServer

@@ -15,7 +15,7 @@ from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import EngineUnavailable
 from headgate.limiter import AsyncLimiter, Limiter
 from tests.servers import Sentinels
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 
 def test_the_verbs(sentinels: Sentinels) -> None:

@@ -30,7 +30,7 @@ from headgate.errors import EngineUnavailable
 from headgate.limiter import Limiter
 from tests.servers import Proxy, RedisServer
 from tests.servers.exhausted_threads import no_thread_can_start
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 T = TypeVar("T")
 CROWD = 32

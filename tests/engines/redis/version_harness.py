@@ -5,8 +5,8 @@ from typing import Any
 
 from headgate.engines.redis.rulebook_versions import RedisVersionStore
 from headgate.engines.redis.sync_engine import RedisEngine
-from headgate.rules.distribution.version import RulebookVersion
-from headgate.rules.distribution.versions import RulebookVersions
+from headgate.rules.distribution.published_versions import RulebookVersions
+from headgate.rules.distribution.rulebook_version import RulebookVersion
 
 KEY = "hg2:rules"
 
@@ -19,7 +19,7 @@ def close_all() -> None:
 
 
 def open_versions(url: str, prefix: str = "hg") -> RulebookVersions:
-    engines.append(RedisEngine(url, prefix=prefix))
+    engines.append(RedisEngine(url, prefix=prefix, deadline=10))
     return RulebookVersions(RedisVersionStore(engines[-1]))
 
 

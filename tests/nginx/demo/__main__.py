@@ -15,8 +15,8 @@ from headgate.cli.style import Style
 from headgate.cli.terminal import draw, full_screen
 from tests.nginx.demo import shop_servers
 from tests.nginx.demo.expectations import failed_expectations
-from tests.nginx.demo.page import WIDTH, head, live, results, rows
 from tests.nginx.demo.sale import SECONDS, GatewaySale, SaleCounts, SaleResult
+from tests.nginx.demo.text_report import WIDTH, head, live, results, rows
 from tests.servers import MissingComponent
 
 LEAST, MOST = 3.0, 600.0

@@ -27,9 +27,9 @@ from tests.nginx.demo import shop_servers
 from tests.nginx.demo.log_counts import ITEM_RULE, LogCounts
 from tests.nginx.flood import decisions_asked
 from tests.servers import RedisServer
-from tests.servers.binaries import command
 from tests.servers.nginx import NginxReply
-from tests.servers.waiting import until
+from tests.servers.server_programs import command
+from tests.servers.wait_until import until
 
 SECONDS = 15
 GATES = 2

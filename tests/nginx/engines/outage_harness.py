@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import Cluster, Proxy, RedisServer, Sentinels
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 PLAIN = "denial_cache = false, shed = false"
 DEADLINE = 0.3  # seconds: long enough to tell a wait from a busy machine

@@ -28,7 +28,7 @@ from tests.nginx.engines.outage_harness import (
 )
 from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import Proxy, RedisServer
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 
 @pytest.fixture

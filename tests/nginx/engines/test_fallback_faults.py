@@ -24,7 +24,7 @@ from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import Cluster, Proxy, RedisServer, Sentinels
 from tests.servers.cluster import slot_of
 from tests.servers.raw_redis_client import ErrorReply
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from headgate.engines.layers.fallback import FallbackEngine
 from headgate.engines.redis.sync_engine import RedisEngine
 from tests.nginx.gateway_harness import NginxGateway, push
 from tests.servers import RedisServer
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 KEY = "hg2:members"
 PLACE = """

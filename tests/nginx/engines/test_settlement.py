@@ -13,7 +13,7 @@ import pytest
 from tests.nginx.engines.outage_harness import GONE, OutageLoad, await_back, ready_gateway, rule, statuses
 from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import Proxy, RedisServer
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 LIMIT = 100_000
 WORKERS = 3

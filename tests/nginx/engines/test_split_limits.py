@@ -8,7 +8,7 @@ import pytest
 from headgate.engines.redis.sync_engine import RedisEngine
 from tests.nginx.engines.outage_harness import ready_gateway, rule, statuses
 from tests.servers import RedisServer
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 
 @pytest.fixture

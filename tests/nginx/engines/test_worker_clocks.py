@@ -20,9 +20,9 @@ import pytest
 from tests.nginx.engines.outage_harness import ready_gateway
 from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import RedisServer
-from tests.servers.binaries import command
 from tests.servers.redis_server import free_port
-from tests.servers.waiting import until
+from tests.servers.server_programs import command
+from tests.servers.wait_until import until
 
 RATE, BURST = 1000, 10
 BIN_US = 5000

@@ -11,7 +11,7 @@ import pytest
 
 from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import RedisServer
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 BOOK: dict[str, Any] = {"rules": [{"name": "slots", "when": {"path": "/w/**"}, "limit": "2 slots ttl 3s"}]}
 PAGES = """

@@ -11,7 +11,7 @@ import pytest
 
 from tests.nginx.gateway_harness import NginxGateway, push
 from tests.servers import Cluster, RedisServer
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 ADDRESS: dict[str, Any] = {"name": "per-address", "key": "address", "limit": "2/minute"}
 BOOK = {"rules": [ADDRESS]}

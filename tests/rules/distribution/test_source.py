@@ -11,8 +11,8 @@ import pytest
 
 from headgate.clock import ManualClock
 from headgate.errors import InvalidRule
+from headgate.rules.distribution.rulebook_version import MAX_BYTES, RulebookVersion
 from headgate.rules.distribution.source import SETTLE_US, FileSource, PushedSource, RulebookText
-from headgate.rules.distribution.version import MAX_BYTES, RulebookVersion
 
 
 class BusyClock(ManualClock):

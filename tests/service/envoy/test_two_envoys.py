@@ -7,7 +7,7 @@ from itertools import accumulate
 import httpx
 
 from tests.servers import Backend, Envoy, RedisServer
-from tests.servers.backend import BackendRequest, BackendResponse
+from tests.servers.http_backend import BackendRequest, BackendResponse
 from tests.service.documented_configs import cluster, filter_of
 from tests.service.service_harness import Service
 

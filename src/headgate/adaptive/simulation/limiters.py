@@ -8,8 +8,8 @@ from math import inf
 from random import Random
 from typing import Any
 
+from headgate.adaptive.adaptive_concurrency import AdaptiveConcurrency
 from headgate.adaptive.aimd import Aimd
-from headgate.adaptive.concurrency import AdaptiveConcurrency
 from headgate.adaptive.gate import DROPPED, ConcurrencyGate
 from headgate.adaptive.gradient2 import Gradient2
 from headgate.adaptive.priority import PriorityGate

@@ -12,7 +12,7 @@ from headgate.cli.parser import Commands, command
 from headgate.cli.rulebook_option import versions_of
 from headgate.cli.table import Cell, TextTable, Value
 from headgate.operations.publish_rulebook import version_document
-from headgate.rules.distribution.version import RulebookVersion
+from headgate.rules.distribution.rulebook_version import RulebookVersion
 
 
 def add(verbs: Commands) -> None:

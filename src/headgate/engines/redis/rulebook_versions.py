@@ -3,7 +3,7 @@ server read.
 
 The engine does not parse documents. It numbers and dates documents in one step
 (lua/commands/rulebook_versions.lua), keeps the last twenty, and reports cheaply which one is the latest. Their
-content is the business of rules/distribution/versions.py, which works on either store.
+content is the business of rules/distribution/published_versions.py, which works on either store.
 
 Laws (tests/engines/redis/test_rulebook_versions.py):
   - two versions never get the same number, however many are added at once;

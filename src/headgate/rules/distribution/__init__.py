@@ -1,6 +1,7 @@
 """How rulebooks reach running processes.
 
-version, versions    one published rulebook; all that are kept, and how to publish and roll back
+rulebook_version     one published rulebook
+published_versions   all that are stored; publishes and rolls back
 source               where a rulebook comes from: a file, or the published versions on a server
 watcher              a thread that polls a source and hands over new rulebooks
 disk_cache           the last good rulebook on disk

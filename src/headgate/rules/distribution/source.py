@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 
 from headgate.clock import Clock, SystemClock
 from headgate.errors import InvalidRule
-from headgate.rules.distribution.version import MAX_BYTES, RulebookVersion
+from headgate.rules.distribution.rulebook_version import MAX_BYTES, RulebookVersion
 
 SETTLE_US = 200_000
 READ_ATTEMPTS = 3

@@ -36,8 +36,8 @@ from headgate.http.client_ip import UNIX
 from headgate.http.headers import Fields
 from headgate.http.refusal_body import PROBLEM, REASONS
 from headgate.limit_syntax import parse
-from headgate.rules.distribution.version import MAX_BYTES
-from headgate.rules.distribution.versions import VersionConflict
+from headgate.rules.distribution.published_versions import VersionConflict
+from headgate.rules.distribution.rulebook_version import MAX_BYTES
 from headgate.rules.lookup import NoSuchRule
 from headgate.service.admin import audit_log, schema
 from headgate.service.admin.find_handlers import AdminHandlers

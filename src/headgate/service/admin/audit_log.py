@@ -15,7 +15,7 @@ import re
 from urllib.parse import unquote
 
 from headgate.errors import InvalidRule
-from headgate.rules.distribution.version import MAX_AUTHOR_LENGTH, one_line
+from headgate.rules.distribution.rulebook_version import MAX_AUTHOR_LENGTH, one_line
 
 AUTHOR_HEADER = "x-headgate-author"
 _log = logging.getLogger("headgate.admin")

@@ -17,8 +17,8 @@ from headgate.flow import arun
 from headgate.operations import compare_rulebooks, publish_rulebook
 from headgate.operations.publish_rulebook import PublishResult, book_of, push, roll_back, validate_rulebook
 from headgate.rules import load, serialization
-from headgate.rules.distribution.version import RulebookVersion
-from headgate.rules.distribution.versions import AsyncRulebookVersions
+from headgate.rules.distribution.published_versions import AsyncRulebookVersions
+from headgate.rules.distribution.rulebook_version import RulebookVersion
 from headgate.rules.rule import Rulebook
 from headgate.service.admin import schema
 from headgate.service.admin.audit_log import log_change

@@ -23,7 +23,7 @@ import pytest
 from headgate.engines.redis import protocol
 from tests.nginx.engines.redis.redis_harness import NginxRedisEngine, RedisDriverNginx
 from tests.servers import Proxy, RedisServer
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 DRIVERS, SEATS = 4, 16  # as in convoy.lua
 SLACK = 1.0  # seconds that a busy machine may be late

@@ -7,7 +7,7 @@ import pytest
 
 from tests.nginx.engines.redis.redis_harness import NginxRedisError, RedisDriverNginx
 from tests.servers import Sentinels
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 LIMITS = {"login": "100/day"}
 

@@ -16,7 +16,7 @@ from headgate.algorithms.limit import Limit
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.limit_syntax import parse
 from tests.nginx.engines.shared.shared_harness import SharedDictError, SharedDictMeter, SharedDictNginx
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 DAY_S = 86_400
 

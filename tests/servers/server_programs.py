@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 Kind = Literal["redis", "valkey"]
 KINDS: tuple[Kind, ...] = ("redis", "valkey")

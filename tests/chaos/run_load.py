@@ -24,7 +24,7 @@ from multiprocessing.context import SpawnProcess
 from headgate.engines.redis.keys import LAYOUT
 from headgate.limiter import Limiter
 from tests.chaos.call_record import ADMITTED, LEDGER, LEDGER_KEYS, LIMITS, ProcessRecord, key_of
-from tests.chaos.callers import CallerPlan, run_caller_process
+from tests.chaos.caller_process import CallerPlan, run_caller_process
 
 PATIENCE = 60.0
 

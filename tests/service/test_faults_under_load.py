@@ -23,7 +23,7 @@ from headgate.service import log_format
 from headgate.service.envoy import rls
 from tests.fuzz import http2_frame_builder
 from tests.servers import RedisServer
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 from tests.service.background_clients import BackgroundClients, descriptors, memory_mib, processor_seconds
 from tests.service.service_harness import Service, reply_of
 from tests.service.test_supervisor import BOOK, FORWARDED

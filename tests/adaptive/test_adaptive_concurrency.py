@@ -2,8 +2,8 @@
 
 import pytest
 
-from headgate.adaptive.concurrency import AdaptiveConcurrency
-from headgate.adaptive.concurrency_state import ConcurrencyState
+from headgate.adaptive.adaptive_concurrency import AdaptiveConcurrency
+from headgate.adaptive.adaptive_concurrency_state import ConcurrencyState
 from headgate.errors import InvalidRule
 from tests.adaptive.windows import window
 

@@ -21,9 +21,9 @@ from threading import Lock
 from types import TracebackType
 from typing import Literal, Self
 
-from tests.servers.binaries import command
 from tests.servers.redis_server import RedisServer, free_port
-from tests.servers.waiting import until
+from tests.servers.server_programs import command
+from tests.servers.wait_until import until
 
 Direction = Literal["requests", "replies", "both"]
 PROGRAM = Path(__file__).with_name("faulty_link.py")

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from tests.servers import Proxy, RedisServer
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 pytestmark = pytest.mark.servers
 PING, PONG = b"PING\r\n", b"+PONG\r\n"

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from headgate.traffic.both_cores import run_both
+from headgate.traffic.run_in_parallel import run_both
 
 
 def test_in_two_processes() -> None:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidRule
-from headgate.rules.distribution import version
-from headgate.rules.distribution.version import MAX_BYTES, RulebookVersion, draft, from_draft
+from headgate.rules.distribution import rulebook_version
+from headgate.rules.distribution.rulebook_version import MAX_BYTES, RulebookVersion, draft, from_draft
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 lines = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=100)
@@ -18,7 +18,7 @@ versions = st.builds(
     at_us=st.integers(0, 2**53),
     author=lines,
     note=lines,
-    format=st.sampled_from(version.FORMATS),
+    format=st.sampled_from(rulebook_version.FORMATS),
     text=texts,
     document=texts,
     rolled_back_to=st.none() | st.integers(1, 2**53),
@@ -59,10 +59,10 @@ def test_a_draft_lacks_number_and_time_only(one: RulebookVersion) -> None:
 
 @given(
     st.dictionaries(texts, st.none() | texts | st.lists(st.integers())),
-    st.sets(st.sampled_from(version.GATEWAY_FIELDS)),
+    st.sets(st.sampled_from(rulebook_version.GATEWAY_FIELDS)),
 )
 def test_the_book_is_the_document_without_what_stands_beside_it(said: dict[str, object], beside: set[str]) -> None:
-    book = {name: value for name, value in said.items() if name not in version.GATEWAY_FIELDS}
+    book = {name: value for name, value in said.items() if name not in rulebook_version.GATEWAY_FIELDS}
     document = json.dumps(book | {name: {"10/s": {"fresh": 10}} for name in beside})
     one = RulebookVersion(version=1, at_us=0, author="ana", note="", format="yaml", text="", document=document)
     assert json.loads(one.book) == book

@@ -1,7 +1,7 @@
 """The state of the default algorithm, and estimates of the base from single windows: the response time without a
 queue.
 
-Trials, which tell more, are judged in concurrency.py.
+Trials, which tell more, are judged in adaptive_concurrency.py.
 """
 
 from __future__ import annotations

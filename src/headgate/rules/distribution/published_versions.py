@@ -21,8 +21,8 @@ from typing import Any, Protocol
 
 from headgate.errors import InvalidRule
 from headgate.flow import Flow, arun, run
-from headgate.rules.distribution import version as distribution_version
-from headgate.rules.distribution.version import RulebookVersion
+from headgate.rules.distribution import rulebook_version as distribution_version
+from headgate.rules.distribution.rulebook_version import RulebookVersion
 
 VersionStamp = tuple[int, int]
 

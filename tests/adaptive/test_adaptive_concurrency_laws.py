@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.adaptive.concurrency import AdaptiveConcurrency
-from headgate.adaptive.concurrency_state import ConcurrencyState
+from headgate.adaptive.adaptive_concurrency import AdaptiveConcurrency
+from headgate.adaptive.adaptive_concurrency_state import ConcurrencyState
 from headgate.adaptive.window import Window
 from tests.adaptive.windows import windows
 

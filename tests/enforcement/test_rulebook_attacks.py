@@ -34,7 +34,7 @@ from headgate.rules.match import Matcher
 from tests.engines.layers.faulty_engine import FaultyEngine, ImmediateFallback, faulty_memory_engine
 from tests.engines.redis.version_harness import close_all, open_versions
 from tests.servers import Proxy, RedisServer
-from tests.servers.waiting import until
+from tests.servers.wait_until import until
 
 NOBODY = "redis://127.0.0.1:1/0"  # nobody listens there
 DAY = parse("5/day fixed")

@@ -34,7 +34,7 @@ moves, and it counts as higher or lower than the base only by more than two stan
 makes it 300 ms: R is 475 ms, the limit falls to 11 (R = 300 ms) and 7 (still 300 ms): the base is 300 ms, and
 the limit is 18 again, within two seconds.
 
-Laws (tests/adaptive/test_concurrency_laws.py): whatever the windows are, the limit stays within floor and
+Laws (tests/adaptive/test_adaptive_concurrency_laws.py): whatever the windows are, the limit stays within floor and
 ceiling; dropped calls never raise it; if nobody was refused and nothing dropped, it is not below what was in
 flight (or not lower than before); the same state and window give the same limit.
 """
@@ -44,7 +44,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, log
 
-from headgate.adaptive.concurrency_state import (
+from headgate.adaptive.adaptive_concurrency_state import (
     RECENT,
     ConcurrencyState,
     Trial,

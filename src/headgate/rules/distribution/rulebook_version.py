@@ -5,7 +5,7 @@ It holds the book twice: `text` as it was written, with its comments, for people
 for gateways (gateway/bundle.py), which is not needed here: `book` leaves it out. A version is stored as one JSON
 object. A draft is a version without number and time: the server adds those when it is published.
 
-Laws (tests/rules/distribution/test_version.py):
+Laws (tests/rules/distribution/test_rulebook_version.py):
   - a version that is written is read back the same, whatever the text;
   - an invalid version is rejected with a message: it is never partly read;
   - `book` leaves out the fields for gateways, and nothing else;
