@@ -66,11 +66,16 @@ def test_a_new_algorithm_agrees_with_its_twin_in_every_lua_and_on_servers(tree: 
 
 
 @pytest.mark.servers
-def test_a_new_algorithm_is_explained_shared_and_follows_rules(tree: Path, redis_server: RedisServer) -> None:
+def test_a_new_algorithm_is_explained_and_follows_rules_also_in_nginx(
+    tree: Path, redis_server: RedisServer
+) -> None:
     assert run(tree, "-m", "tests.algorithms.spaced.story", redis_server.url).splitlines() == [
         "<Spaced 2/minute spaced>",
         "passes       one every 30 s",
         "1/90s spaced (2, 2)",
         """True False slow ('RateLimit-Policy', '"slow";q=1;w=30')""",
         """True False slow ('RateLimit-Policy', '"slow";q=1;w=30')""",
+        "['90000000'] 90 ['90000000']",
+        '200 429 "gate";q=1;w=30',
+        '200 429 "gate";q=1;w=30',
     ]

@@ -23,8 +23,8 @@ class ChangedBackKey:
         self.state: Any = None
 
     def _keep(self, limit: Limit, state: Any) -> None:
-        settle = algorithm(limit).settle
-        self.state = state if settle is None or state is None else settle(limit, state)
+        write_pending = algorithm(limit).write_pending
+        self.state = state if write_pending is None or state is None else write_pending(limit, state)
 
     def take(self, limit: Limit, at: float, cost: int = 1) -> bool:
         return self._decide(limit, at, cost, None)[0]

@@ -67,7 +67,10 @@ class ChangedLimitKey:
             seen = model.convert_pace(limit, seen, self.written.pace)
         facts, after = model.decide(resolve(limit, self.now_us), seen, self.now_us, cost)
         if after is not seen:
-            self.state, self.written = after if model.settle is None else model.settle(limit, after), limit
+            self.state, self.written = (
+                after if model.write_pending is None else model.write_pending(limit, after),
+                limit,
+            )
         return facts
 
 

@@ -75,7 +75,7 @@ class SteppingClockKey:
         if not facts[0] and not self.steps:
             assert after is self.state, "a refusal on a clock that only swings leaves no trace"
         if after is not self.state:
-            self.state = after if self.model.settle is None else self.model.settle(self.limit, after)
+            self.state = after if self.model.write_pending is None else self.model.write_pending(self.limit, after)
         if facts[0]:
             self.passed += cost
             self.receipts.append(Receipt.from_outcome(facts, cost))

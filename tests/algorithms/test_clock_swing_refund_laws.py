@@ -71,7 +71,7 @@ class SwingingClockKey:
             served_us = max(self.proved_us, self.now_us + facts[DELAY_US])
             self.charges.append((served_us, Receipt.from_outcome(facts, cost)))
         if after is not self.state:
-            self.state = after if self.model.settle is None else self.model.settle(self.limit, after)
+            self.state = after if self.model.write_pending is None else self.model.write_pending(self.limit, after)
 
     def refund(self, which: int, units: int, cancel: bool) -> None:
         served_us, receipt = self.charges[which]

@@ -2,7 +2,8 @@
 
 The oracle knows nothing of states. It notes when each charge was served and how many of its units were not given
 back, in exact fractions, and looks at every span between two charges. The histories are the hostile ones: charges
-that are given back in any order and in parts, reservations that are cancelled or given back, takes in between.
+that are given back in any order and in parts, reservations that are cancelled or given back, takes in between, and
+surcharges: those raise the level by exactly their units, and otherwise count as nothing that passed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LIMITS = (
 # What happens next, after how many units' time, for how many units; which charge, and whether it is cancelled.
 Step = tuple[str, float, int, int, bool]
 step = st.tuples(
-    st.sampled_from(["take", "take", "reserve", "refund", "refund"]),
+    st.sampled_from(["take", "take", "reserve", "refund", "refund", "surcharge"]),
     st.sampled_from([0, 0, 0, 0.00001, 0.5, 1, 3]) | st.floats(0, 120),
     st.integers(1, 120),
     st.integers(0, 11),
@@ -117,7 +118,9 @@ class RefundedKey:
     def play(self, step: Step) -> None:
         verb, units_later, units, which, flag = step
         self.now_us += round(min(units_later, self.most * 1.2) * self.unit_us)
-        if verb != "refund":
+        if verb == "surcharge":
+            self.surcharge(units)
+        elif verb != "refund":
             self.charge(1 + (units - 1) % self.most, verb == "reserve")
         elif self.charges:
             self.refund(which % len(self.charges), units, flag)
@@ -129,6 +132,14 @@ class RefundedKey:
         )
         if facts[0]:
             self.charges.append((Receipt.from_outcome(facts, cost), Fraction(cost)))
+
+    def surcharge(self, units: int) -> None:
+        if not self.charges:
+            return
+        before, (receipt, _) = self.level(self.state, self.now_us), self.charges[-1]
+        self.state = self.model.surcharge(self.limit, self.state, self.now_us, units, receipt)
+        poured = self.level(self.state, self.now_us) - before
+        assert abs(poured - units) <= Fraction(1, 1000) + self.oracle.overdraft * Fraction(units, 1000), poured
 
     def refund(self, which: int, units: int, cancel: bool) -> None:
         receipt, kept = self.charges[which]

@@ -16,8 +16,8 @@ from headgate.algorithms.sliding_log import (
     decide,
     pack,
     refund,
-    settle,
     unpack,
+    write_pending,
 )
 from headgate.errors import InvalidRule
 
@@ -29,7 +29,7 @@ def asked(
 ) -> tuple[Outcome, State | None]:
     """What is answered, and what an engine keeps."""
     facts, after = decide(limit, state, now_us, cost, patience_us)
-    return facts, after if after is None or after is state else settle(limit, after)
+    return facts, after if after is None or after is state else write_pending(limit, after)
 
 
 class SlidingLogKey:

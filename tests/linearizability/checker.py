@@ -93,8 +93,8 @@ class Model:
         return None if state is None else self._unpack(state)
 
     def _kept(self, state: Any) -> str:
-        settle = self._algorithm.settle
-        text: str = self._pack(state if settle is None else settle(self._limit, state))
+        write_pending = self._algorithm.write_pending
+        text: str = self._pack(state if write_pending is None else write_pending(self._limit, state))
         return text
 
 

@@ -107,6 +107,9 @@ class RacingMeter:
         facts, after = self._model.refund(before, now_us, units, receipt)
         return self._saved(key, facts, before, after)
 
+    def surcharge(self, key: str, units: int, receipt: Receipt) -> Outcome:
+        raise NotImplementedError("Nobody settles in these histories.")
+
     def _now_us(self) -> int:
         seconds, micros = self._client.time()
         return int(seconds) * 1_000_000 + int(micros)

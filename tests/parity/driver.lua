@@ -7,7 +7,8 @@
 --   forget                                               the state is dropped
 --   decide NOW COST PATIENCE                             patience -1 is a take
 --   refund NOW UNITS CANCEL COST AT RESET DELAY MARK RETURNED     CANCEL is 0 or 1
--- and each answers one line: the seven facts (or 0 / 1 for a refund), then the packed state ("-" for none).
+--   surcharge                                                     with the same words
+-- and each answers one line: the seven facts (or 0 / 1 for the last two), then the packed state ("-" for none).
 
 local model = dofile(arg[1] .. "/" .. arg[2] .. ".lua")
 local limit, state, written  -- the last: the limit that the state was kept under
@@ -53,11 +54,11 @@ for line in io.lines() do
     local verdict, after = model.decide(limit, before, now_us, cost, patience_us)
     if after ~= before then state, written = kept(after), limit end
     print(numbers(verdict) .. " " .. packed())
-  elseif verb == "refund" then
+  elseif verb == "refund" or verb == "surcharge" then
     local n = {}
     for i, text in ipairs(word) do n[i] = tonumber(text) end
     local receipt = { cost = n[4], at_us = n[5], reset_after_us = n[6], delay_us = n[7], mark = n[8], returned = n[9] }
-    local after = model.refund(limit, seen(), n[1], n[2], receipt, n[3] == 1)
+    local after = model[verb](limit, seen(), n[1], n[2], receipt, n[3] == 1)
     if after then state, written = kept(after), limit end
     print((after and "1 " or "0 ") .. packed())
   end

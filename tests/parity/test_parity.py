@@ -99,13 +99,15 @@ def _question(step: WalkStep) -> str:
     if step.verb == "decide":
         patience = -1 if step.patience_us is None else step.patience_us
         return f"decide {step.now_us} {step.cost} {patience}"
+    if step.verb == "surcharge" and step.receipt is not None:
+        return f"surcharge {step.now_us} {step.cost} 0 {_words(step.receipt)}"
     if step.receipt is not None:
         return f"refund {step.now_us} {step.cost} {int(step.cancel)} {_words(step.receipt)}"
     return step.verb
 
 
 def _answer(step: WalkStep) -> str:
-    if step.verb == "refund":
+    if step.verb in ("refund", "surcharge"):
         return f"{int(step.given)} {step.state}"
     return f"{_words([-1 if fact is None else int(fact) for fact in step.facts])} {step.state}"
 
@@ -149,6 +151,8 @@ def test_python_and_memory_agree(name: str) -> None:
 def _ask(meter: Meter, key: str, step: WalkStep) -> Outcome | None:
     if step.verb == "decide":
         return meter.decide(key, step.cost, step.patience_us)
+    if step.verb == "surcharge" and step.receipt is not None:
+        return meter.surcharge(key, step.cost, step.receipt)
     if step.receipt is not None:
         return meter.refund(key, step.cost, step.receipt, step.cancel)
     if step.verb == "retune":

@@ -13,6 +13,9 @@ here reads a clock, draws a random number or does I/O; engines load, decide and 
         the count of another limit may note when.
     refund(limit, state, now_us, units, receipt, cancel) -> State | None
         None: nothing to give back. With `cancel` the charge is a reservation that must not have been served.
+    surcharge(limit, state, now_us, units, receipt) -> State | None
+        Charges units that the receipt's charge used beyond its cost: at once, and whether they fit or not, because
+        they have been used. None: that changes nothing. Buckets go into debt, windows count beyond their amount.
     dead_at_us(limit, state) -> int                   the instant from which on the state means the same as None
     convert_pace(limit, state, pace) -> State         converts a state that was written at another pace, where
         limits have one (limit.pace): the same units under this limit
@@ -49,15 +52,16 @@ class Algorithm(NamedTuple):
 
     decide: Callable[..., tuple[Outcome, Any]]
     refund: Callable[..., Any]
+    surcharge: Callable[..., Any]
     dead_at_us: Callable[[Any, Any], int]
-    settle: Callable[[Any, Any], Any] | None
+    write_pending: Callable[[Any, Any], Any] | None
     retune: Callable[[Any, Any, int], Any] | None
     convert_pace: Callable[[Any, Any, int], Any] | None
 
 
 def _functions_of(module: ModuleType) -> Algorithm:
-    optional = (getattr(module, name, None) for name in ("settle", "retune", "convert_pace"))
-    return Algorithm(module.decide, module.refund, module.dead_at_us, *optional)
+    optional = (getattr(module, name, None) for name in ("write_pending", "retune", "convert_pace"))
+    return Algorithm(module.decide, module.refund, module.surcharge, module.dead_at_us, *optional)
 
 
 # A row for each algorithm that is charged. A new one adds its name.

@@ -120,7 +120,7 @@ class Charge(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """The receipt of an allowed charge: enough to refund it exactly."""
+    """The receipt of an allowed charge: enough to refund it, or to settle it, exactly."""
 
     cost: int
     at_us: int
@@ -201,6 +201,8 @@ class Decision:
     rule: str | None = None
     shadow_kind: str | None = None
     refunded_units: int = 0  # units already refunded, so that nothing is refunded twice
+    settled: bool = False  # whether its real cost was charged: then nothing more is refunded, cancelled or charged
+    has_one_cost: bool = True  # whether all its charges have the cost of the call
     hold: SlotHolder | None = None  # the slots that a block holds for it
     attributes: Mapping[str, Any] | None = None  # what a rulebook decided it by; only if there are observers
 
@@ -211,9 +213,8 @@ class Decision:
         self.cost = cost
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = {
-            name: value for name, value in vars(self).items() if name in ("rule", "shadow_kind", "refunded_units")
-        }
+        kept = "rule", "shadow_kind", "refunded_units", "settled"
+        state = {name: value for name, value in vars(self).items() if name in kept}
         return Decision, (self.outcome, DetachedLimit(self.limit), self.key, self.cost), state
 
     def __bool__(self) -> bool:

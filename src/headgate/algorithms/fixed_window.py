@@ -24,6 +24,10 @@ remember:
 The end shows by itself, under whatever limit, when the state has lost its meaning. No reservation lies further
 ahead than HORIZON_US, nor further than two windows of a calendar.
 
+Surcharges. Units that a call used beyond what it was charged go into the current box, beyond its amount if need be
+(below 10^15); those of a reservation that lies ahead into its own. Boxes before the tail count as full, so nothing
+is written there. Nothing is carried over: when the box is left behind, so are they.
+
 Another limit. A limit with other windows counts the units in that window of its own in which the last of them was
 served, and no longer than the old window lasts. A refusal writes nothing, so a limit that is changed back finds
 all of them.
@@ -46,6 +50,8 @@ Laws (tests/algorithms/test_fixed_window.py, test_clock_laws.py, test_changed_li
     later reservations lie in a window after it; a cancelled reservation gives nothing once served. If a future
     window is emptied, the tail goes back, and the windows before it count as full, under any limit, because how
     full they were is not stored;
+  - a surcharge of n units is as if a charge of n had fit into the window, and the next window is as it would have
+    been (test_surcharge_laws.py);
   - a changed limit counts the units of a window that has not ended yet, at most `amount`, in the window of its own
     in which the last of them was served, or a reservation of them will be: a raised limit adds room, a lowered
     one bites at once. A refused charge gives nothing back, however the limit is changed; an admitted one
@@ -55,6 +61,7 @@ Laws (tests/algorithms/test_fixed_window.py, test_clock_laws.py, test_changed_li
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from headgate.algorithms.decision import AT_US, MARK, RESET_AFTER_US, Outcome, Receipt
 from headgate.algorithms.durations import format_period, in_words
@@ -166,6 +173,10 @@ class FixedWindow(WindowLimit):
         yield "exact", "to the unit; reservations go into the following windows"
         yield "idle keys", "are forgotten when their window ends"
         yield "refused", f"{REFUSAL_TEXT}: at the next edge; a cost above {self.amount:,} never passes"
+
+    def gateway_fields(self) -> Iterator[tuple[str, object]]:
+        if self.unit is not None:
+            yield "calendar", {"unit": self.unit, "zone": self.zone}
 
     def at(self, boundaries_us: tuple[int, ...]) -> FixedWindow:
         """Returns a limit equal to this one, with the boundaries between which it can be decided."""
@@ -332,6 +343,21 @@ def refund(
         served_us = _end_us(limit, at_us, ahead - 2) if ahead > 1 else at_us
         return start_us, _MAX_AMOUNT, at_us, served_us
     return until_us, max(0, used), stamp_us, served_us
+
+
+def surcharge(limit: FixedWindow, state: State | None, now_us: int, units: int, receipt: Receipt) -> State | None:
+    """Returns the state with so many units more of a charge, whether they fit or not; None if that changes
+    nothing."""
+    at_us = state[2] if state is not None and now_us < state[2] <= now_us + MAX_CLOCK_SWING_US else now_us
+    state = _follow_clock(limit, state, at_us)
+    ahead, used, served_us, _ = _tail(limit, state, at_us)
+    if ahead and max(at_us, receipt.served_us) < _end_us(limit, at_us, ahead - 1):
+        return None  # Reservations lie ahead, so this window counts as full already.
+    if state is not None and used:
+        used = state[1]  # all of them, also those beyond the amount
+    if used < _MAX_AMOUNT:
+        used = min(used + units, _MAX_AMOUNT - 1)
+    return _end_us(limit, at_us, ahead), used, at_us, served_us
 
 
 def dead_at_us(limit: FixedWindow, state: State) -> int:

@@ -24,7 +24,8 @@ for longer than 120 s.
 Debt. nginx knows no reservations. Here one may pour more than the queue holds: it is served when there is
 room for it, or after nginx's own delay if that is longer, and until then nothing else passes. Debt is at most
 366 days or 2^52 thousandths (52 days at 1,000,000/s). A reservation refused for want of patience says in
-retry_after how long it would have waited.
+retry_after how long it would have waited. A surcharge, units that a call used beyond what it was charged, pours
+without asking: up to the same debt, and what would be deeper is forgiven.
 
 Refunds work as in token_bucket.py, which tells their story: `refunded_total` counts the thousandths that were
 given back from below other charges, `claims_ms` is until when that matters, and a charge takes the count along in
@@ -41,6 +42,8 @@ Laws (tests/algorithms/test_leaky_bucket.py, test_clock_laws.py, test_refund_law
   - a refund gives back what the charge still holds: the part of its own water that lies ahead of now, and, where
     reservations lie ahead, ahead of the last of them;
   - a cancelled reservation gives back what later reservations did not build on, and nothing once served;
+  - a surcharge of n units is as if a charge of n had been reserved then, and delays what follows as that would
+    (test_surcharge_laws.py);
   - a changed limit keeps the water, at most the deepest debt of the new one, and drains it at the new rate. A
     refused charge gives nothing back, however the limit is changed; an admitted one forgives what was deeper.
 """
@@ -165,21 +168,7 @@ def decide(
 ) -> tuple[Outcome, State | None]:
     """Decides one charge. Pure: same arguments, same result. With patience, a wait of at most that is allowed."""
     rate = limit.rate
-    now_ms = now_us // 1000
-    water, last_ms, refunded_total, claims_ms = state or (0, now_ms, 0, 0)
-    if water > limit.max_water:
-        water = limit.max_water
-    ms = now_ms - last_ms
-    if ms > 0:
-        water -= rate * ms // 1000
-        last_ms = now_ms
-    elif ms < _STEP_BACK_MS:
-        water -= rate // 1000
-        last_ms = now_ms
-    if water < 0:
-        water = 0
-    if claims_ms <= now_ms:
-        refunded_total = claims_ms = 0
+    water, last_ms, refunded_total, claims_ms = _current(limit, state, now_us)
     after = water + cost * _UNIT
     if after > limit.capacity or patience_us is not None or not cost:
         return _decide_general(
@@ -195,6 +184,26 @@ def decide(
     claims_ms = max(claims_ms, (now_us + reset_us) // 1000 + 1)
     mark = _pack_mark(limit, after - _UNIT, refunded_total)
     return (True, remaining, 0, reset_us, delay_us, now_us, mark), (after, last_ms, refunded_total, claims_ms)
+
+
+def _current(limit: LeakyBucket, state: State | None, now_us: int) -> State:
+    """Returns the state as of now: what has drained is gone."""
+    now_ms = now_us // 1000
+    water, last_ms, refunded_total, claims_ms = state or (0, now_ms, 0, 0)
+    if water > limit.max_water:
+        water = limit.max_water
+    ms = now_ms - last_ms
+    if ms > 0:
+        water -= limit.rate * ms // 1000
+        last_ms = now_ms
+    elif ms < _STEP_BACK_MS:
+        water -= limit.rate // 1000
+        last_ms = now_ms
+    if water < 0:
+        water = 0
+    if claims_ms <= now_ms:
+        refunded_total = claims_ms = 0
+    return water, last_ms, refunded_total, claims_ms
 
 
 def _decide_general(
@@ -287,6 +296,16 @@ def refund(
         if (refunded_total + 1) * 2 * limit.capacity > _MAX_WATER:
             return None
     return water - refunded, last_ms, refunded_total, claims_ms
+
+
+def surcharge(limit: LeakyBucket, state: State | None, now_us: int, units: int, receipt: Receipt) -> State | None:
+    """Returns the state with so many units more of a charge, whether they fit or not; None if that changes
+    nothing."""
+    water, last_ms, refunded_total, claims_ms = _current(limit, state, now_us)
+    after = max(water, min(water + units * _UNIT, limit.max_water))
+    if refunded_total:
+        claims_ms = max(claims_ms, last_ms - (-after * 1000 // limit.rate) + 1)
+    return after, last_ms, refunded_total, claims_ms
 
 
 def dead_at_us(limit: LeakyBucket, state: State) -> int:

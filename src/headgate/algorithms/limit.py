@@ -122,6 +122,10 @@ class Limit:
         """Yields labels and texts that explain what the limit does to a caller."""
         raise NotImplementedError
 
+    def gateway_fields(self) -> Iterator[tuple[str, object]]:
+        """Yields what a gateway must know of a limit of this algorithm beside what all limits have, by name."""
+        yield from ()
+
     def divide(self, count: int, units: int, sharers: int) -> Limit | None:
         """Returns the share of one of `count` processes: so many units, and the rate divided by the number of
         `sharers`, those that have a share at all. None if there is none, or if it is too slow to be expressed."""

@@ -32,6 +32,11 @@ it), whatever the limit is by then. All of those were served no later than the o
 written in again at that instant, one for each unit erased: the next booking is then no earlier than the law
 allows, and no later than without the refund.
 
+Surcharges. Units that a call used beyond what it was charged are written at the instant at which they are
+settled, or at the newest one if that lies ahead: the roll stays in order. So it may hold more than `amount` units
+of the last period, and nothing passes until enough of them have left. At most `amount` + MAX_UNITS_BEFORE are
+kept: those before them would be needed only if more than MAX_UNITS_BEFORE were given back.
+
 Laws (tests/algorithms/test_sliding_log.py, and test_sliding_log_laws.py, test_clock_laws.py,
 test_clock_swing_refund_laws.py, test_changed_limit_laws.py beside it):
   - over any span of one period at most `amount` units are served, reserved ones too, refunds and all;
@@ -46,6 +51,8 @@ test_clock_swing_refund_laws.py, test_changed_limit_laws.py beside it):
   - a cancelled reservation does the same, unless it was served before now; later ones keep their instants.
     Reservations that are all cancelled, in any order, leave nothing behind (test_cancellation_laws.py), if at most
     MAX_UNITS_BEFORE units were reserved at a time;
+  - a surcharge of n units is as if a charge of n had been written then: they count for one period from that
+    instant, and not longer, however many they are (test_surcharge_laws.py);
   - a changed limit judges the same units by its own numbers: at most its `amount` newest, by its own period. A
     refused charge gives nothing back, however the limit is changed; an admitted one forgives those older than its
     period, and all but its `amount` newest.
@@ -78,7 +85,7 @@ from headgate.errors import InvalidRule
 # newest_us; stamp_us, the log's time at the last write; ahead_us, by how much it is ahead of the clock, and
 # PUSHED_OUT more if units were pushed out that a refund would bring back (the fast path never sees those);
 # the ring, in which a unit's slot is its number modulo the slots; and how many of the last units, all of
-# them served at newest_us, are still to be written into it: settle() does that, when the state is saved.
+# them served at newest_us, are still to be written into it: write_pending() does that, when the state is saved.
 State = tuple[int, int, int, int, int, "array[int]", int]
 
 _MAX_UNITS = 1_000_000
@@ -240,7 +247,7 @@ def _first_after(instant_us: int, ring: array[int], low: int, high: int) -> int:
     return low
 
 
-def settle(limit: SlidingLog, state: State) -> State:
+def write_pending(limit: SlidingLog, state: State) -> State:
     """Returns the state to save of one that decide() returned: writes its new units into the ring, in place.
 
     A new ring has space for twice its units, but for no more than the limit's amount unless it holds more: a log
@@ -298,6 +305,19 @@ def refund(
     return len(log), 0, newest_us, time_us, ahead_us + pushed_out, log, 0
 
 
+def surcharge(limit: SlidingLog, state: State | None, now_us: int, units: int, receipt: Receipt) -> State | None:
+    """Returns the state with so many units more of a charge, whether they fit or not; None if that changes
+    nothing."""
+    head, tail, newest_us, time_us, ahead_us, pushed_out, ring = _current_log(limit, state, now_us)
+    due_us, most = max(time_us, newest_us), limit.amount + MAX_UNITS_BEFORE
+    tail = _first_after(time_us - limit.period_us, ring, tail, head)
+    units = min(units, most)
+    head += units
+    if head - most > tail:
+        tail, pushed_out = head - most, PUSHED_OUT
+    return head, tail, due_us, time_us, ahead_us + (pushed_out if due_us > time_us else 0), ring, units
+
+
 def dead_at_us(limit: SlidingLog, state: State) -> int:
     """Returns the instant from which on the state means the same as None."""
     _, _, newest_us, stamp_us, ahead_us, *_ = state
@@ -305,7 +325,8 @@ def dead_at_us(limit: SlidingLog, state: State) -> int:
 
 
 def pack(state: State) -> str:
-    """Returns stamp:ahead:newest: and the units in the ring, as instant*count. Only for a settled state."""
+    """Returns stamp:ahead:newest: and the units in the ring, as instant*count. Not for a state with pending
+    units."""
     head, tail, newest_us, stamp_us, ahead_us, ring, _ = state
     runs = (f"{instant_us}*{len(list(run))}" for instant_us, run in groupby(_unrolled(ring, tail, head)))
     return f"{stamp_us}:{ahead_us}:{newest_us}:" + ",".join(runs)

@@ -1,5 +1,7 @@
 """The sliding window: at most so many units in the last minute, whichever minute that is, to within a cell.
 
+The file is long for one reason: the story and the laws are above the code that keeps them.
+
 Picture a strip of cells along the clock, each a tenth of the period long, and a frame ten cells wide that
 ends with the current one. A charge is written into the current cell and is allowed if what the frame shows
 does not exceed the amount. The frame moves one cell at a time, so nothing piles up around a boundary as it
@@ -27,6 +29,10 @@ The clock. A state proves the start of the cell in which it was written: `ahead`
 lies up to MAX_CLOCK_SWING_US ahead of the clock, the clock swings, and the charge is decided as in that cell. If
 it lies further ahead, the clock was set back: the frame moves along with it, and even a refusal stores that.
 
+Surcharges. Units that a call used beyond what it was charged are written into the current cell, those of a
+reservation that lies ahead into its own, beyond the amount if need be (a cell holds at most 10^13). They leave the
+frame with that cell, and nothing is carried over.
+
 A changed limit. Counts of another cut stay as they are until a charge passes. Each leaves at the earlier of two
 instants: when its old cell leaves the frame of the limit that wrote it, and when the cell that holds the end of
 its old one (of a reservation, the start) leaves the frame of the limit that decides. Both are fixed, so the wait
@@ -50,6 +56,8 @@ test_changed_limit_laws.py beside it):
   - reservations that are all cancelled, in any order, leave nothing behind (test_cancellation_laws.py), if they
     lay at
     most MAX_CELLS_BEFORE cells ahead;
+  - a surcharge of n units is as if a charge of n had fit into the cell, and they leave with it
+    (test_surcharge_laws.py);
   - a changed limit counts what is still in the frame of the limit that wrote it, in the cell of its own
     that holds the end of the old one. So every unit keeps its age, to within a cell: a raised limit adds
     room, a lowered one bites at once. A charge that it refuses passes exactly retry_after later and not a
@@ -77,6 +85,10 @@ from headgate.errors import InvalidRule
 
 # The cut (cell_us, cells), the tail's number, the counts up to it, and how far it lay ahead of the clock.
 State = tuple[tuple[int, int], int, tuple[int, ...], int]
+
+# A count of another cut: when it leaves, its cell under this limit (none later than now if it was served), and the
+# count itself.
+_Entry = tuple[int, int, int]
 
 CELLS = 10
 MAX_CELLS_BEFORE = 1000  # the tail's own frame, kept while it lies ahead
@@ -220,24 +232,12 @@ def _decide_changed(
     limit: SlidingWindow, state: State, now_us: int, cost: int, patience_us: int | None
 ) -> tuple[Outcome, State | None]:
     """Decides every case for a state of another cut."""
-    (old_us, old_cells), tail, counts, ahead = state
     cell_us, cells = limit.cut
     at_us = _as_at(state, now_us)
     current = at_us // cell_us
-    tail = min(tail, at_us // old_us + ahead)
-    # When each count leaves, its cell under this limit (none later than now if it was served), and the count.
-    entries = []
-    empty_us = tail * old_us
-    for old, count in enumerate(counts, tail - len(counts) + 1):
-        # Served by the end of its old cell; a count after the last write is a reservation, served at its start.
-        served = old <= tail - ahead
-        cell = ((old + 1) * old_us - 1 if served else old * old_us) // cell_us
-        leaves_us = min((old + old_cells) * old_us, (cell + cells) * cell_us)
-        if count and leaves_us > at_us:
-            entries.append((leaves_us, min(cell, current) if served else cell, count))
-            empty_us = max(empty_us, leaves_us)
-
-    due_us = max(at_us, tail * old_us)
+    entries, tail_us = _changed_entries(limit, state, at_us)
+    empty_us = max([tail_us, *(leaves_us for leaves_us, _, _ in entries)])
+    due_us = max(at_us, tail_us)
     free = limit.amount - sum(count for leaves_us, _, count in entries if leaves_us > due_us)
     remaining = max(0, free) if due_us == at_us else 0
     for leaves_us, _, count in entries:
@@ -251,25 +251,47 @@ def _decide_changed(
         not wait_us or (patience_us is not None and wait_us <= min(patience_us, HORIZON_US))
     ):
         target = -(-due_us // cell_us) if wait_us else current
-        # As in _put_ahead(): counts that leave before `target` go before its frame, and leave no earlier than they
-        # did.
-        frame = [0] * (cells + min(MAX_CELLS_BEFORE, target - current))
-        for leaves_us, cell, count in entries:
-            index = min(cell, target if leaves_us > target * cell_us else -(-leaves_us // cell_us) - cells)
-            if target - index < len(frame):
-                frame[index - target - 1] += count
-        frame[-1] += cost
+        frame = _moved_counts(limit, entries, target, current)
+        frame = (*frame[:-1], frame[-1] + cost)
         reset_us = (target + cells) * cell_us - now_us
         return (True, max(0, remaining - cost), 0, reset_us, wait_us, now_us, target), (
             limit.cut,
             target,
-            tuple(frame) if target > current else _slide(cells, target, tuple(frame), target),
+            frame if target > current else _slide(cells, target, frame, target),
             target - current,
         )
     retry_us = wait_us if cost <= limit.amount else None
     reset_us = empty_us - now_us if empty_us > at_us else 0
     outcome = (not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, current)
     return outcome, _after_refusal(state, now_us) if reset_us else state
+
+
+def _changed_entries(limit: SlidingWindow, state: State, at_us: int) -> tuple[list[_Entry], int]:
+    """Returns the counts of a state of another cut that have not left, and when its tail starts."""
+    (old_us, old_cells), tail, counts, ahead = state
+    cell_us, cells = limit.cut
+    tail = min(tail, at_us // old_us + ahead)
+    entries: list[_Entry] = []
+    for old, count in enumerate(counts, tail - len(counts) + 1):
+        # Served by the end of its old cell; a count after the last write is a reservation, served at its start.
+        served = old <= tail - ahead
+        cell = ((old + 1) * old_us - 1 if served else old * old_us) // cell_us
+        leaves_us = min((old + old_cells) * old_us, (cell + cells) * cell_us)
+        if count and leaves_us > at_us:
+            entries.append((leaves_us, min(cell, at_us // cell_us) if served else cell, count))
+    return entries, tail * old_us
+
+
+def _moved_counts(limit: SlidingWindow, entries: list[_Entry], target: int, current: int) -> tuple[int, ...]:
+    """Returns counts of another cut as those of this limit, up to the cell `target`."""
+    # As in _put_ahead(): counts that leave before `target` go before its frame, and no earlier than they did.
+    cell_us, cells = limit.cut
+    frame = [0] * (cells + min(MAX_CELLS_BEFORE, target - current))
+    for leaves_us, cell, count in entries:
+        index = min(cell, target if leaves_us > target * cell_us else -(-leaves_us // cell_us) - cells)
+        if target - index < len(frame):
+            frame[index - target - 1] += count
+    return tuple(frame)
 
 
 def _stamp_us(state: State) -> int:
@@ -345,6 +367,34 @@ def refund(
     if len(after) <= cells:
         after = _slide(cells, tail, after, tail)
     return state[0], tail - back, after, ahead - back
+
+
+def surcharge(
+    limit: SlidingWindow, state: State | None, now_us: int, units: int, receipt: Receipt
+) -> State | None:
+    """Returns the state with so many units more of a charge, whether they fit or not; None if that changes
+    nothing."""
+    cell_us, cells = limit.cut
+    at_us = now_us if state is None else _as_at(state, now_us)
+    current = at_us // cell_us
+    tail = current
+    counts: tuple[int, ...] = (0,)
+    if state is not None and state[0] != limit.cut:
+        entries, tail_us = _changed_entries(limit, state, at_us)
+        tail = -(-tail_us // cell_us) if tail_us > at_us else current
+        counts = _moved_counts(limit, entries, tail, current)
+    elif state is not None:
+        tail = max(current, min(state[1], current + state[3]))
+        counts = state[2] if state[1] >= tail else _slide(cells, state[1], state[2], tail)
+    if tail == current:
+        counts = _slide(cells, tail, counts, tail)
+    cell = min(tail, max(current, receipt.served_us // cell_us))
+    counts = (0,) * (min(cells, tail - cell + 1) - len(counts)) + counts
+    index = cell - tail + len(counts) - 1
+    if index < 0:
+        return None  # Reservations lie so far ahead that this cell is not stored any more.
+    after = max(counts[index], min(counts[index] + units, _MAX_AMOUNT))
+    return limit.cut, tail, (*counts[:index], after, *counts[index + 1 :]), tail - current
 
 
 def dead_at_us(limit: SlidingWindow, state: State) -> int:

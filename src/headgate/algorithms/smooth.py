@@ -37,6 +37,9 @@ from below other charges, `claims_us` is until when that matters, and a charge t
 above the price. (A charge of more than twice the store has no room for it there; to be safe all that was given
 back counts against it.)
 
+Surcharges, units that a call used beyond what it was charged, spend what is stored and keep the window shut for
+the rest, without asking; up to 366 days, and what would be longer is forgiven.
+
 What Guava does not know. Debt is bounded: no charge may keep the window shut beyond 366 days from now, and a
 cost that could do so alone is never allowed. `remaining` counts the units that would pass one by one at this
 instant: one more than the whole permits saved, just one in a warm-up, none while the window is shut. The
@@ -61,6 +64,8 @@ Laws (tests/algorithms/test_smooth.py, test_clock_laws.py, test_refund_laws.py):
     limiter by at least as much as the charge had warmed it: refunding and taking again gains nothing;
   - the time of a cancelled reservation is given back whole if nothing came after it, otherwise not at all (all
     that came after was built on it), and not once served. A warm-up may be colder afterwards, never warmer;
+  - a surcharge of n units is as if a charge of n had been reserved then, and delays what follows as that would
+    (test_surcharge_laws.py);
   - a changed limit (`retune`) is Guava's setRate: idleness until now counts at the old rate, what is stored
     keeps its share of the store, and debt already granted stays. From burst to warm-up and back one starts as
     new. A refused charge gives nothing back, however the limit is changed.
@@ -68,6 +73,7 @@ Laws (tests/algorithms/test_smooth.py, test_clock_laws.py, test_refund_laws.py):
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from math import ceil, nextafter
 
@@ -211,6 +217,9 @@ class Smooth(Limit):
                 return candidate
             amount = nextafter(amount, 0)
 
+    def gateway_fields(self) -> Iterator[tuple[str, object]]:
+        yield "interval_us", max(1, int(self.interval_us))
+
     def explain(self) -> Description:
         rate, warmup_us, shape = self.args
         interval, warmup = in_words(self.interval_us), in_words(warmup_us)
@@ -265,7 +274,7 @@ def decide(
         if claims_us <= now_us or limit.warmup_us:
             refunded_total_us = claims_us = 0
         if stamp_us > at_us or (written_args is not args and written_args != args):
-            stored, free_us = _settle(limit, state, at_us)
+            stored, free_us = _permits_at(limit, state, at_us)
         elif at_us > free_us:
             stored += (at_us - free_us) / limit.cool_us
             free_us = at_us
@@ -333,7 +342,7 @@ def _price_us(limit: Smooth, stored: float, spent: float, cost: int) -> int:
     return price_us + int(interval_us * spent)
 
 
-def _settle(limit: Smooth, state: State, at_us: int) -> tuple[float, int]:
+def _permits_at(limit: Smooth, state: State, at_us: int) -> tuple[float, int]:
     """Returns the stored permits and when it is free, also after the clock was set back or under another limit."""
     stored, free_us, stamp_us, args, _, _ = state
     if stamp_us > at_us:
@@ -360,7 +369,7 @@ def retune(limit: Smooth, state: State | None, now_us: int) -> State:
     if state is None:
         return limit.initial, now_us, now_us, limit.args, 0, 0
     at_us = _as_at(state, now_us)
-    stored, free_us = _settle(limit, state, at_us)
+    stored, free_us = _permits_at(limit, state, at_us)
     return stored, free_us, at_us, limit.args, state[4], state[5]
 
 
@@ -371,7 +380,7 @@ def refund(
     if state is None or (cancel and receipt.served_us < now_us):
         return None
     at_us = _as_at(state, now_us)
-    stored, free_us = _settle(limit, state, at_us)
+    stored, free_us = _permits_at(limit, state, at_us)
     cost, returned = receipt.cost, receipt.refunded_units
     units = min(units, cost - returned)
     if not limit.warmup_us:
@@ -388,6 +397,26 @@ def refund(
     if units < cost:
         refunded_us = min(refunded_us, _price_us(limit, cooled, min(units, cooled), units))
     return None if refunded_us <= 0 else (cooled, free_us - refunded_us, at_us, limit.args, 0, 0)
+
+
+def surcharge(limit: Smooth, state: State | None, now_us: int, units: int, receipt: Receipt) -> State | None:
+    """Returns the state with so many units more of a charge, whether they fit or not; None if that changes
+    nothing."""
+    at_us, stored, free_us, refunded_total_us, claims_us = now_us, limit.initial, now_us, 0, 0
+    if state is not None:
+        at_us = _as_at(state, now_us)
+        stored, free_us = _permits_at(limit, state, at_us)
+        if state[5] > now_us and not limit.warmup_us:
+            refunded_total_us, claims_us = state[4:]
+    units = min(units, limit.max_units)
+    spent = stored if stored < units else units
+    price_us = (
+        _price_us(limit, stored, spent, units) if limit.warmup_us else int((units - spent) * limit.interval_us)
+    )
+    stored, free_us = stored - spent, max(free_us, min(free_us + price_us, at_us + HORIZON_US))
+    if refunded_total_us:
+        claims_us = max(claims_us, free_us + int((limit.store - stored) * limit.cool_us) + 2)
+    return stored, free_us, at_us, limit.args, refunded_total_us, claims_us
 
 
 def _refund_of_burst(

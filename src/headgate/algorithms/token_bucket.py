@@ -22,7 +22,9 @@ same keeps the time, which is the units to within a sixteenth. (Counts that are 
 pace, for another limit has another name.)
 
 Debt. A reservation may pour more than the bucket holds; it is served when the overflow has drained. Only then
-does the state also remember when it was stamped.
+does the state also remember when it was stamped. A surcharge pours without asking: units that a call used beyond
+what it was charged. It too may leave a debt, of at most HORIZON_US; of more than 2^53 / amount units at once, the
+rest is forgiven.
 
 The clock. A state proves an instant: it was written no earlier than a full bucket before it runs dry, and a debt
 not before its stamp. If the clock reads up to MAX_CLOCK_SWING_US less, it swings (two processes never read the
@@ -51,6 +53,8 @@ Laws (tests/algorithms/test_token_bucket.py, test_token_bucket_laws.py, test_clo
   - a refund gives back what the charge still holds: the part of its own water that lies ahead of now, and, where
     reservations lie ahead, ahead of the last of them; nothing from a state of another limit or time;
   - a cancelled reservation gives back what later reservations did not build on, and nothing once served;
+  - a surcharge of n units is as if a charge of n had been reserved then, and delays what follows as that would. So
+    over any span the law above holds but for the units surcharged (test_surcharge_laws.py);
   - a changed limit keeps what was used, at most a full bucket of the new one: of another burst the water, of
     another pace the units, rounded up by at most a sixteenth and one. So nobody gets a fresh burst by a change. A
     refused charge gives nothing back, however the limit is changed, and changes no answer of any other limit; an
@@ -248,23 +252,27 @@ def _decide_exactly(
     after = level + (cost or 1) * period_us
     wait_us = max(0, -((capacity - after) // amount))
     patience_us = 0 if patience_us is None else min(patience_us, HORIZON_US)
-    if details.refunds and details.claims_us <= now_us:
-        details = details._replace(refunds=(), claims_us=0)
+    details = _without_old_refunds(details, now_us)
     if 0 < cost <= limit.burst and wait_us <= patience_us:
         us, grains = divmod(after, amount)
         remaining = max(0, (capacity - after) // period_us)
         outcome = True, remaining, 0, us + (grains > 0), wait_us, now_us, details.last_refund * amount + grains
-        stamp_us = _proven_us(limit, details, level, now_us) if wait_us else None
-        # The mark of this charge has the number of the last refund: so that is kept as long as the charge holds
-        # water.
-        claims_us = max(details.claims_us, now_us + us + 1) if details.refunds else 0
-        return outcome, _state(DetailedState(now_us + us, grains, stamp_us, None, details.refunds, claims_us))
+        return outcome, _poured(limit, details, now_us, level, after)
     us, grains = divmod(level, amount)
     remaining = max(0, (capacity - level) // period_us)
     retry_us = wait_us if cost <= limit.burst else None
     mark = details.last_refund * amount + grains
     refusal = not cost and not wait_us, remaining, retry_us, us + (grains > 0), 0, now_us, mark
     return refusal, state if state is None else _note_refusal(limit, state, now_us, cost)
+
+
+def _poured(limit: TokenBucket, details: DetailedState, now_us: int, level: int, after: int) -> State:
+    """Returns the state whose water rose from `level` to `after`."""
+    us, grains = divmod(after, limit.amount)
+    stamp_us = _proven_us(limit, details, level, now_us) if after > limit.capacity else None
+    # The mark of this charge has the number of the last refund: so that is kept as long as the charge holds water.
+    claims_us = max(details.claims_us, now_us + us + 1) if details.refunds else 0
+    return _state(DetailedState(now_us + us, grains, stamp_us, None, details.refunds, claims_us))
 
 
 def _note_refusal(limit: TokenBucket, state: State, now_us: int, cost: int) -> State:
@@ -278,6 +286,11 @@ def _note_refusal(limit: TokenBucket, state: State, now_us: int, cost: int) -> S
     if needs_note and _noted_since_us(limit, followed, now_us) is None:
         followed = followed._replace(note=FullNote(now_us, limit.amount, limit.period_us, limit.burst))
     return state if followed is details else followed
+
+
+def _without_old_refunds(details: DetailedState, now_us: int) -> DetailedState:
+    """Returns the state without refunds that concern no charge any more."""
+    return details if details.claims_us > now_us else details._replace(refunds=(), claims_us=0)
 
 
 def _state(details: DetailedState) -> State:
@@ -385,6 +398,17 @@ def refund(
     us, grains = divmod(level - refunded, limit.amount)
     stamp_us = now_us if level - refunded > limit.capacity else None
     return _state(DetailedState(now_us + us, grains, stamp_us, details.note, refunds, claims_us))
+
+
+def surcharge(limit: TokenBucket, state: State | None, now_us: int, units: int, receipt: Receipt) -> State | None:
+    """Returns the state with so many units more of a charge, whether they fit or not; None if that changes
+    nothing."""
+    details = DetailedState(now_us) if state is None else _follow_clock(_details(state), now_us)
+    level = _level(limit, details, now_us)
+    poured = min(units, EXACT // limit.amount) * limit.period_us
+    deepest = limit.capacity + HORIZON_US * limit.amount
+    after = max(level, min(level + poured, deepest))
+    return _poured(limit, _without_old_refunds(details, now_us), now_us, level, after)
 
 
 def _with_refund(

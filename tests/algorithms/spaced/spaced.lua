@@ -25,4 +25,18 @@ end
 
 function M.refund() return nil end
 
+function M.surcharge(limit, state, now_us, units)
+  return math.min(math.max(now_us, state or 0) + units * limit.gap_us, now_us + HORIZON_US)
+end
+
+--@gateway
+function M.quota(limit, arithmetic)
+  local per_second = arithmetic.per_second(1, limit.gap_us)
+  return { quota = 1, window = arithmetic.ceil_div(limit.gap_us, 1000000), per_second = per_second, fresh = 1 }
+end
+
+function M.share(limit, _, sharers, arithmetic) return { arithmetic.stored_us(limit.gap_us * sharers) } end
+
+function M.max_state_bytes() return 16 end
+
 return M

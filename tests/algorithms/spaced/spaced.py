@@ -75,6 +75,10 @@ def refund(
     return None
 
 
+def surcharge(limit: Spaced, state: State | None, now_us: int, units: int, receipt: Receipt) -> State | None:
+    return min(max(now_us, state or 0) + units * limit.gap_us, now_us + HORIZON_US)
+
+
 def dead_at_us(limit: Spaced, state: State) -> int:
     return state
 

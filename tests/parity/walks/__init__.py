@@ -1,8 +1,8 @@
 """Random walks over any algorithm: the steps, and the answers of the Python model.
 
 An algorithm's own file beside this one says which limits, gaps and costs are worth a visit; everything else is
-the same for all: takes and reservations, refunds and cancellations of earlier charges, clocks that step back,
-changed limits.
+the same for all: takes and reservations, refunds, cancellations and surcharges of earlier charges, clocks that
+step back, changed limits.
 
 A server forgets a state when it is dead, and a dead state says no more than none; so here a dead state is at
 times forgotten, at times kept, and the answers must not differ. Only where they may is it always forgotten, by
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from headgate.algorithms import algorithm
 from headgate.algorithms.decision import ALLOWED, Outcome, Receipt
-from headgate.algorithms.limit import DAY, HORIZON_US, HOUR, Limit
+from headgate.algorithms.limit import DAY, EXACT, HORIZON_US, HOUR, Limit
 from headgate.calendar import resolve
 
 START_US = 1_700_000_000_000_000
@@ -30,15 +30,15 @@ LAST_US = 7_000_000_000_000_000  # 2191: doubles hold whole microseconds until 2
 class WalkStep(NamedTuple):
     """One question under one limit, and its answer."""
 
-    verb: str  # decide, refund, retune, or forget
+    verb: str  # decide, refund, surcharge, retune, or forget
     limit: Limit
     now_us: int
-    cost: int  # of a refund, the units
+    cost: int  # of a refund or surcharge, the units
     patience_us: int | None
     receipt: Receipt | None
     cancel: bool
-    facts: Outcome  # of a refund, as things stand after it
-    given: bool  # whether a refund gave anything back
+    facts: Outcome  # of a refund or surcharge, as things stand after it
+    given: bool  # whether a refund or surcharge changed anything
     state: str  # packed; "-" for none
     alive: bool  # whether whoever forgets the dead still has the state
 
@@ -65,7 +65,8 @@ class Walker:
         for _ in range(count):
             yield from self._change(retunes) if self.rng.random() < changes else ()
             yield from self._move()
-            yield self._refund() if self.receipts and self.rng.random() < 0.2 else self._decide()
+            chance = self.rng.random() if self.receipts else 1.0
+            yield self._refund() if chance < 0.2 else self._surcharge() if chance < 0.27 else self._decide()
 
     def _change(self, retunes: bool) -> Iterator[WalkStep]:
         self.limit = self.rng.choice(self.limits)
@@ -116,6 +117,16 @@ class Walker:
         facts, _ = self.model.decide(self._at_now(), self._seen(), self.now_us, 0, None)
         return self._step("refund", units, None, receipt, cancel, facts, after is not None)
 
+    def _surcharge(self) -> WalkStep:
+        receipt = self.rng.choice((self.receipts[-1], self.rng.choice(self.receipts)))
+        costs = self.kinds.costs(self.rng, self.limit), self.rng.randrange(3 * receipt.cost), 20_000, 10**12, EXACT
+        units = max(1, self.rng.choice((*costs[:1] * 4, *costs[1:2] * 4, *costs[2:])))
+        after = self.model.surcharge(self._at_now(), self._seen(), self.now_us, units, receipt)
+        if after is not None:
+            self._keep(after)
+        facts, _ = self.model.decide(self._at_now(), self._seen(), self.now_us, 0, None)
+        return self._step("surcharge", units, None, receipt, False, facts, after is not None)
+
     def _seen(self) -> Any:
         """The state, as one of the limit that asks."""
         written, own = self.kept_under.pace, self.limit.pace
@@ -125,7 +136,7 @@ class Walker:
 
     def _keep(self, state: Any) -> None:
         limit = self._at_now()
-        self.state = state if self.model.settle is None else self.model.settle(limit, state)
+        self.state = state if self.model.write_pending is None else self.model.write_pending(limit, state)
         self.kept_under = self.limit
         self.dead_at_us = self.model.dead_at_us(limit, self.state)
 

@@ -155,4 +155,34 @@ function M.refund(limit, state, now_us, units, receipt, cancel)
   return new_state(state.until_us, math.max(0, used), state.stamp_us, state.served_us)
 end
 
+function M.surcharge(limit, state, now_us, units, receipt)
+  local at_us = as_at(state, now_us)
+  local start_us, follow_clock, tail = windows(limit, at_us)
+  if not start_us then return nil end
+  state = follow_clock(state)
+  local ahead, used, served_us = tail(state)
+  -- Reservations lie ahead, so this window counts as full already.
+  if ahead > 0 and math.max(at_us, receipt.at_us + receipt.delay_us) < start_us(ahead) then return nil end
+  if used > 0 then used = state.used end -- all of them, also those beyond the amount
+  if used < FULL then used = math.min(used + units, FULL - 1) end
+  return new_state(start_us(ahead + 1), used, at_us, served_us)
+end
+
+--@gateway
+local CALENDAR_WINDOW_S = { day = 86400, week = 7 * 86400, month = 31 * 86400, year = 366 * 86400 }
+
+function M.quota(limit, arithmetic, calendar)
+  local amount = limit.amount
+  if calendar then return { quota = amount, window = CALENDAR_WINDOW_S[calendar.unit], fresh = amount } end
+  return arithmetic.window_quota(amount, limit.period_us)
+end
+
+function M.share(limit, units, sharers, arithmetic)
+  if limit.period_us == 0 then return { units, 0, 0, 0, 0, 0, 0, 0 } end
+  local period_us = arithmetic.window_us(limit.amount, limit.period_us, sharers, 1)
+  return period_us and { units, period_us, 0, 0, 0, 0, 0, 0 }
+end
+
+function M.max_state_bytes(limit, arithmetic) return 16 + 1 + arithmetic.digit_count(limit.amount) + 1 + 16 end
+
 return M

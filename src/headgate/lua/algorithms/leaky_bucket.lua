@@ -16,12 +16,6 @@ local function drained(limit, ms)
   return (ms - rest) / 1000 * limit.rate + floor(rest * limit.rate / 1000)
 end
 
--- Returns what drains in that many milliseconds, rounded up.
-local function filled(limit, ms)
-  local rest = fmod(ms, 1000)
-  return (ms - rest) / 1000 * limit.rate + ceil(rest * limit.rate / 1000)
-end
-
 -- Returns the milliseconds that water takes to drain, rounded by `round`.
 local function drain_ms(limit, water, round)
   local rest = fmod(water, limit.rate)
@@ -75,16 +69,21 @@ function M.ttl_ms(limit, state, now_us)
   return ceil((dead_at_us(limit, state) - now_us) / 1000) + 100
 end
 
+-- Returns the numbers of a state as of now: water, last_ms, refunded_total, claims_ms.
+local function current(limit, state, now_ms)
+  local last_ms, refunded_total, claims_ms = state.last_ms, state.refunded_total, state.claims_ms
+  if claims_ms <= now_ms then refunded_total, claims_ms = 0, 0 end
+  local ms = elapsed_ms(state, now_ms)
+  if ms > 0 then last_ms = now_ms end
+  return max(0, min(state.water, limit.max_water) - drained(limit, ms)), last_ms, refunded_total, claims_ms
+end
+
 function M.decide(limit, state, now_us, cost, patience_us)
   local capacity, now_ms = limit.capacity, floor(now_us / 1000)
   local before = state
   state = state or { water = 0, last_ms = now_ms, refunded_total = 0, claims_ms = 0 }
-  local stored, last_ms = min(state.water, limit.max_water), state.last_ms
-  local refunded_total, claims_ms = state.refunded_total, state.claims_ms
-  if claims_ms <= now_ms then refunded_total, claims_ms = 0, 0 end
-  local ms = elapsed_ms(state, now_ms)
-  local water = max(0, stored - drained(limit, ms))
-  if ms > 0 then last_ms = now_ms end
+  local stored = min(state.water, limit.max_water)
+  local water, last_ms, refunded_total, claims_ms = current(limit, state, now_ms)
   if state.last_ms - now_ms > MAX_LOCKOUT_MS then
     state = { water = water, last_ms = now_ms, refunded_total = refunded_total, claims_ms = claims_ms }
     stored, before = water, state
@@ -121,6 +120,13 @@ function M.decide(limit, state, now_us, cost, patience_us)
   local remaining = max(0, floor((capacity - water) / 1000))
   local mark = cost > 0 and after - 1000 or pack_mark(limit, after - 1000, refunded_total)
   return { allowed, remaining, too_large and -1 or wait_us, reset_us, 0, now_us, mark }, before
+end
+
+--@refund
+-- Returns what drains in that many milliseconds, rounded up.
+local function filled(limit, ms)
+  local rest = fmod(ms, 1000)
+  return (ms - rest) / 1000 * limit.rate + ceil(rest * limit.rate / 1000)
 end
 
 -- receipt: cost, at_us, reset_after_us, delay_us, mark, returned
@@ -164,5 +170,34 @@ function M.refund(limit, state, now_us, units, receipt, cancel)
   end
   return { water = water - refunded, last_ms = last_ms, refunded_total = refunded_total, claims_ms = claims_ms }
 end
+
+function M.surcharge(limit, state, now_us, units)
+  local now_ms = floor(now_us / 1000)
+  state = state or { water = 0, last_ms = now_ms, refunded_total = 0, claims_ms = 0 }
+  local water, last_ms, refunded_total, claims_ms = current(limit, state, now_ms)
+  local after = max(water, min(water + units * 1000, limit.max_water))
+  if refunded_total > 0 then claims_ms = max(claims_ms, last_ms + drain_ms(limit, after, ceil) + 1) end
+  return { water = after, last_ms = last_ms, refunded_total = refunded_total, claims_ms = claims_ms }
+end
+
+--@gateway
+local CENTURY_S = 36500 * 86400
+
+function M.quota(limit, arithmetic)
+  local rate, quota = limit.rate, limit.capacity / 1000
+  local per_second = math.fmod(rate, 1000) == 0 and rate / 1000 or nil
+  return { quota = quota, window = arithmetic.ceil_div(limit.capacity, rate), per_second = per_second, fresh = quota }
+end
+
+function M.share(limit, units, sharers, arithmetic)
+  local rate, delay = arithmetic.floor_div(limit.rate, sharers), -1
+  if rate < 1 or units > CENTURY_S / 1000 * rate then return nil end -- too slow to be counted
+  if limit.undelayed_water < 2 ^ 53 then
+    delay = max(0, arithmetic.floor_div(min(limit.undelayed_water, limit.capacity) / 1000, sharers) - 1) * 1000
+  end
+  return { rate, (units - 1) * 1000, delay }
+end
+
+function M.max_state_bytes(limit, arithmetic) return arithmetic.digit_count(limit.capacity) + 1 + 13 end
 
 return M

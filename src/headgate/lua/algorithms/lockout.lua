@@ -41,4 +41,7 @@ function M.count_refusal(lockout, state, now_us)
   return { until_us = state and state.until_us or now_us + lockout.within_us, refusals = refusals }
 end
 
+--@gateway
+function M.max_state_bytes(lockout, arithmetic) return 16 + 1 + arithmetic.digit_count(lockout.after) end
+
 return M

@@ -50,19 +50,21 @@ local function log_times(state, now_us)
   return time_us, ahead_us, stored_ahead_us, pushed_out
 end
 
+-- Returns the log as of now: head, tail, newest_us, its time, how far that is ahead, PUSHED_OUT or 0, its size and
+-- entry; empty once the last unit has left.
+local function current_log(limit, state, now_us)
+  if not state then return 0, 0, 0, now_us, 0, 0 end
+  local time_us, ahead_us, stored_ahead_us, pushed_out = log_times(state, now_us)
+  if state.newest_us + limit.period_us > time_us then
+    return state.head, state.tail, state.newest_us, time_us, ahead_us, pushed_out, state.size, state.entry
+  end
+  local swings = time_us - now_us - stored_ahead_us <= SWING_US
+  return 0, 0, 0, swings and time_us - stored_ahead_us or now_us, 0, 0
+end
+
 function M.decide(limit, state, now_us, cost, patience_us)
   local amount, period_us = limit.amount, limit.period_us
-  local head, tail, newest_us, time_us, ahead_us, size, entry = 0, 0, 0, now_us, 0, nil, nil
-  local pushed_out = 0
-  if state then
-    local log_us, log_ahead_us, stored_ahead_us, log_pushed_out = log_times(state, now_us)
-    if state.newest_us + period_us > log_us then
-      head, tail, newest_us, time_us, ahead_us = state.head, state.tail, state.newest_us, log_us, log_ahead_us
-      size, entry, pushed_out = state.size, state.entry, log_pushed_out
-    elseif log_us - now_us - stored_ahead_us <= SWING_US then
-      time_us = log_us - stored_ahead_us
-    end
-  end
+  local head, tail, newest_us, time_us, ahead_us, pushed_out, size, entry = current_log(limit, state, now_us)
   local due_us = newest_us > time_us and newest_us or time_us
   local last = head - amount + (cost > 0 and cost or 1) - 1
   if last >= tail and last < head then
@@ -124,6 +126,18 @@ function M.refund(limit, state, now_us, units, receipt, cancel)
     ahead_us = ahead_us + pushed_out, cut = cut, cut_count = units, fill_us = fill_us }
 end
 
+function M.surcharge(limit, state, now_us, units)
+  local head, tail, newest_us, time_us, ahead_us, pushed_out, size, entry = current_log(limit, state, now_us)
+  local due_us, most = max(time_us, newest_us), limit.amount + MAX_UNITS_BEFORE
+  if head > 0 then tail = first_after(time_us - limit.period_us, entry, tail, head) end
+  units = min(units, most)
+  head = head + units
+  if head - most > tail then tail, pushed_out = head - most, PUSHED_OUT end
+  if due_us <= time_us then pushed_out = 0 end
+  return { size = size, entry = entry, head = head, tail = tail, newest_us = due_us, stamp_us = time_us,
+    ahead_us = ahead_us + pushed_out, append = units }
+end
+
 --@parity
 -- Returns stamp:ahead:newest: and the units in the ring, as instant*count.
 function M.pack(state)
@@ -138,6 +152,17 @@ function M.pack(state)
   end
   local numbers = string.format("%.0f:%.0f:%.0f:", state.stamp_us, state.ahead_us, state.newest_us)
   return numbers .. table.concat(runs, ",")
+end
+
+--@gateway
+-- What a shared dict stores for each unit, and how many timestamps that is.
+M.unit_entry = { name = "an instant", timestamps = 1 }
+
+function M.quota(limit, arithmetic) return arithmetic.window_quota(limit.amount, limit.period_us) end
+
+function M.share(limit, units, sharers, arithmetic)
+  local period_us = arithmetic.window_us(limit.amount, limit.period_us, sharers, 1)
+  return period_us and { units, period_us }
 end
 
 return M

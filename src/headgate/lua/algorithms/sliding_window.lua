@@ -6,6 +6,7 @@
 local M = { width = 3 }
 
 local MAX_CELLS_BEFORE = 1000
+local MAX_AMOUNT = 1e13
 
 local function quotient(a, b) return (a - math.fmod(a, b)) / b end
 
@@ -114,14 +115,11 @@ end
 
 local HORIZON_US = 366 * 86400 * 1000000
 
--- Decides every case for a state of another cut.
-local function decide_changed(limit, state, now_us, cost, patience_us)
-  local amount, cell_us, cells, old_us = limit.amount, limit.cell_us, limit.cells, state.cell_us
-  local at_us = as_at(state, now_us)
+-- Returns the counts of a state of another cut that have not left, and when its tail starts.
+local function changed_entries(limit, state, at_us)
+  local cell_us, cells, old_us, entries = limit.cell_us, limit.cells, state.cell_us, {}
   local current = quotient(at_us, cell_us)
   local tail = math.min(state.tail, quotient(at_us, old_us) + state.ahead)
-  local due_us, empty_us = math.max(at_us, tail * old_us), tail * old_us
-  local entries, n, free = {}, 0, amount
   for i = 1, state.n do
     -- Served by the end of its old cell; a count after the last write is a reservation, served at its start.
     local old = tail - state.n + i
@@ -129,16 +127,44 @@ local function decide_changed(limit, state, now_us, cost, patience_us)
     local cell = quotient(served and (old + 1) * old_us - 1 or old * old_us, cell_us)
     local leaves_us = math.min((old + state.cells) * old_us, (cell + cells) * cell_us)
     if state[i] > 0 and leaves_us > at_us then
-      n = n + 1
       -- Served units lie in no later cell than now.
-      entries[n] = { leaves_us = leaves_us, cell = served and math.min(cell, current) or cell, count = state[i] }
-      empty_us = math.max(empty_us, leaves_us)
-      if leaves_us > due_us then free = free - state[i] end
+      local new_cell = served and math.min(cell, current) or cell
+      entries[#entries + 1] = { leaves_us = leaves_us, cell = new_cell, count = state[i] }
     end
+  end
+  return entries, tail * old_us
+end
+
+-- Returns counts of another cut as a state of this limit, up to the cell `target`. As in put_ahead: those that leave
+-- before it go before its frame, and leave no earlier than they did.
+local function moved_counts(limit, entries, target, current)
+  local cell_us, cells = limit.cell_us, limit.cells
+  local width = cells + math.min(MAX_CELLS_BEFORE, target - current)
+  local after = { cell_us = cell_us, cells = cells, tail = target, ahead = target - current, n = width }
+  for i = 1, width do after[i] = 0 end
+  for _, entry in ipairs(entries) do
+    local leaves_us = entry.leaves_us
+    local last = leaves_us > target * cell_us and target or quotient(leaves_us + cell_us - 1, cell_us) - cells
+    local index = math.min(entry.cell, last) - target + width
+    if index > 0 then after[index] = after[index] + entry.count end
+  end
+  return after
+end
+
+-- Decides every case for a state of another cut.
+local function decide_changed(limit, state, now_us, cost, patience_us)
+  local amount, cell_us, cells = limit.amount, limit.cell_us, limit.cells
+  local at_us = as_at(state, now_us)
+  local current = quotient(at_us, cell_us)
+  local entries, tail_us = changed_entries(limit, state, at_us)
+  local due_us, empty_us, free = math.max(at_us, tail_us), tail_us, amount
+  for _, entry in ipairs(entries) do
+    empty_us = math.max(empty_us, entry.leaves_us)
+    if entry.leaves_us > due_us then free = free - entry.count end
   end
 
   local remaining = due_us == at_us and math.max(0, free) or 0
-  for i = 1, n do
+  for i = 1, #entries do
     if free >= math.max(1, cost) then break end
     if entries[i].leaves_us > due_us then free, due_us = free + entries[i].count, entries[i].leaves_us end
   end
@@ -146,19 +172,9 @@ local function decide_changed(limit, state, now_us, cost, patience_us)
 
   if cost > 0 and cost <= amount and (wait_us == 0 or (wait_us <= patience_us and wait_us <= HORIZON_US)) then
     local target = wait_us > 0 and quotient(due_us + cell_us - 1, cell_us) or current
-    -- As in put_ahead: counts that leave before `target` go before its frame, and leave no earlier than they did.
-    local width = cells + math.min(MAX_CELLS_BEFORE, target - current)
-    local after = { cell_us = cell_us, cells = cells, tail = target, n = width }
-    for i = 1, width do after[i] = 0 end
-    for i = 1, n do
-      local leaves_us = entries[i].leaves_us
-      local last = leaves_us > target * cell_us and target or quotient(leaves_us + cell_us - 1, cell_us) - cells
-      local index = math.min(entries[i].cell, last) - target + width
-      if index > 0 then after[index] = after[index] + entries[i].count end
-    end
-    after[width] = after[width] + cost
+    local after = moved_counts(limit, entries, target, current)
+    after[after.n] = after[after.n] + cost
     if target == current then after = slide(limit, after, target, target) end
-    after.ahead = target - current
     return { 1, math.max(0, remaining - cost), 0, (target + cells) * cell_us - now_us, wait_us, now_us, target }, after
   end
   local reset_us = empty_us > at_us and empty_us - now_us or 0
@@ -222,6 +238,53 @@ function M.refund(_, state, now_us, units, receipt, cancel)
   if after.n <= after.cells then after = slide(state, after, after.tail, after.tail) end
   after.ahead = state.ahead - back
   return after
+end
+
+-- Returns the state in the limit's cells, up to its tail or the current cell, as a copy.
+local function current_counts(limit, state, at_us)
+  local current = quotient(at_us, limit.cell_us)
+  if not state then return slide(limit, nil, current, current) end
+  if state.cell_us ~= limit.cell_us or state.cells ~= limit.cells then
+    local entries, tail_us = changed_entries(limit, state, at_us)
+    local tail = tail_us > at_us and quotient(tail_us + limit.cell_us - 1, limit.cell_us) or current
+    local moved = moved_counts(limit, entries, tail, current)
+    return tail == current and slide(limit, moved, tail, tail) or moved
+  end
+  local tail = math.min(state.tail, current + state.ahead)
+  if tail <= current then return slide(limit, state, tail, current) end
+  local copy = { cell_us = state.cell_us, cells = state.cells, tail = tail, ahead = tail - current, n = state.n }
+  for i = 1, state.n do copy[i] = state[i] end
+  return copy
+end
+
+function M.surcharge(limit, state, now_us, units, receipt)
+  local cell_us, at_us = limit.cell_us, as_at(state, now_us)
+  local counts = current_counts(limit, state, at_us)
+  local due_us = math.max(at_us, receipt.at_us + receipt.delay_us)
+  local back = math.max(0, counts.tail - quotient(due_us, cell_us))
+  local missing = math.max(0, math.min(limit.cells, back + 1) - counts.n)
+  if missing > 0 then
+    for i = counts.n, 1, -1 do counts[i + missing] = counts[i] end
+    for i = 1, missing do counts[i] = 0 end
+    counts.n = counts.n + missing
+  end
+  local index = counts.n - back
+  if index < 1 then return nil end -- Reservations lie so far ahead that this cell is not stored any more.
+  counts[index] = math.max(counts[index], math.min(counts[index] + units, MAX_AMOUNT))
+  return counts
+end
+
+--@gateway
+function M.quota(limit, arithmetic) return arithmetic.window_quota(limit.amount, limit.cell_us * limit.cells) end
+
+function M.share(limit, units, sharers, arithmetic)
+  local period_us = arithmetic.window_us(limit.amount, limit.cell_us, sharers, limit.cells)
+  return period_us and { units, period_us / limit.cells, limit.cells }
+end
+
+function M.max_state_bytes(limit, arithmetic)
+  local digit_count = arithmetic.digit_count
+  return digit_count(limit.cell_us) + digit_count(limit.cells) + 16 + 3 + limit.cells * (digit_count(limit.amount) + 1)
 end
 
 return M

@@ -69,4 +69,13 @@ function M.dead_at_ms(last_us, fresh, now_us, remembers)
   if dead_us > now_us then return math.ceil(dead_us / 1000) end
 end
 
+--@gateway
+-- What a shared dict stores for each unit, and how many timestamps that is.
+M.unit_entry = { name = "a lease", timestamps = 2 }
+M.is_held = true -- a unit is acquired by a request of its own, and held until it is released
+
+function M.quota(limit) return { quota = limit.amount, fresh = limit.amount } end
+
+function M.share(limit, units, _, arithmetic) return { units, arithmetic.stored_us(limit.ttl_us) } end
+
 return M

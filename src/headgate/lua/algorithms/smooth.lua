@@ -81,7 +81,7 @@ local function as_at(state, now_us)
 end
 
 -- Returns the stored permits and when it is free, also after the clock was set back or under another limit.
-local function settle(limit, state, at_us)
+local function permits_at(limit, state, at_us)
   if not state then return limit.initial, at_us end
   local stored, free_us = state.stored, state.free_us
   local same = has_args(limit, state)
@@ -103,7 +103,7 @@ end
 
 function M.retune(limit, state, now_us)
   local at_us = as_at(state, now_us)
-  local stored, free_us = settle(limit, state, at_us)
+  local stored, free_us = permits_at(limit, state, at_us)
   if not state then return new_state(limit, stored, free_us, at_us, 0, 0) end
   return new_state(limit, stored, free_us, at_us, state.refunded_total_us, state.claims_us)
 end
@@ -141,7 +141,7 @@ function M.decide(limit, state, now_us, cost, patience_us)
   if state and state.claims_us > now_us and limit.warmup_us == 0 then
     refunded_total_us, claims_us = state.refunded_total_us, state.claims_us
   end
-  local stored, free_us = settle(limit, state, at_us)
+  local stored, free_us = permits_at(limit, state, at_us)
   local wait_us = free_us > at_us and free_us - now_us or 0
   local too_large = cost > floor(HORIZON_US / limit.coldest_unit_us)
   if cost > 0 and not too_large and (wait_us == 0 or wait_us <= patience_us) then
@@ -167,6 +167,7 @@ function M.decide(limit, state, now_us, cost, patience_us)
   return outcome, new_state(state, state.stored, moved_us, now_us, state.refunded_total_us, state.claims_us)
 end
 
+--@refund
 -- Gives a charge's time back as permits; that of the last charge first as time that the window is shut.
 local function refund_of_burst(limit, state, stored, free_us, at_us, units, receipt, cancel)
   local cost, returned = receipt.cost, receipt.returned
@@ -212,7 +213,7 @@ function M.refund(limit, state, now_us, units, receipt, cancel)
   local served_us = receipt.at_us + receipt.delay_us
   if not state or (cancel and served_us < now_us) then return nil end
   local at_us = as_at(state, now_us)
-  local stored, free_us = settle(limit, state, at_us)
+  local stored, free_us = permits_at(limit, state, at_us)
   local cost, returned = receipt.cost, receipt.returned
   units = min(units, cost - returned)
   if limit.warmup_us == 0 then
@@ -229,6 +230,58 @@ function M.refund(limit, state, now_us, units, receipt, cancel)
   end
   if refunded_us <= 0 then return nil end
   return new_state(limit, cooled, free_us - refunded_us, at_us, 0, 0)
+end
+
+function M.surcharge(limit, state, now_us, units)
+  local at_us, refunded_total_us, claims_us = as_at(state, now_us), 0, 0
+  if state and state.claims_us > now_us and limit.warmup_us == 0 then
+    refunded_total_us, claims_us = state.refunded_total_us, state.claims_us
+  end
+  local stored, free_us = permits_at(limit, state, at_us)
+  units = min(units, floor(HORIZON_US / limit.coldest_unit_us))
+  local spent = min(units, stored)
+  local price_us = price(limit, stored, spent, units)
+  stored, free_us = stored - spent, max(free_us, min(free_us + price_us, at_us + HORIZON_US))
+  if refunded_total_us > 0 then claims_us = max(claims_us, free_us + fill_us(limit, stored) + 1) end
+  return new_state(limit, stored, free_us, at_us, refunded_total_us, claims_us)
+end
+
+--@gateway
+function M.quota(limit, arithmetic)
+  local rate, saved_us = limit.rate, limit.warmup_us > 0 and 0 or floor(limit.shape * 1000000 + 0.5)
+  local window = max(1, arithmetic.ceil_div(max(saved_us, math.ceil(limit.interval_us)), 1000000))
+  return {
+    quota = max(1, floor(rate * window)), window = window, per_second = rate == floor(rate) and rate or nil,
+    fresh = 1, interval_us = max(1, floor(limit.interval_us)),
+  }
+end
+
+-- Returns whether a limit can have this rate: no unit may take more than 366 days, even when cold.
+local function is_valid_rate(rate, warmup_us, shape)
+  if not (1 / HORIZON_US < rate / 1000000 and rate / 1000000 <= 1) then return false end
+  local interval_us = 1000000 / rate
+  return floor(HORIZON_US / (warmup_us > 0 and interval_us * shape or interval_us)) >= 1
+end
+
+-- Returns the numbers of a limit of the largest rate that, taken `count` times, is no more than this limit's.
+function M.divide_rate(limit, count, arithmetic)
+  -- A period of that many seconds, so that amounts are as large as rates are small.
+  local period, amount = count * 1000000, limit.rate * 1000000
+  if not arithmetic.stored_us(period * 1000000) then return nil end
+  while true do
+    local rate = amount / period
+    if amount < 0.0001 or not is_valid_rate(rate, limit.warmup_us, limit.shape) then return nil end
+    if arithmetic.at_most(rate, count, limit.rate, 1) then
+      return { arithmetic.float_text(rate), limit.warmup_us, arithmetic.float_text(limit.shape) }
+    end
+    amount = arithmetic.next_below(amount)
+  end
+end
+
+function M.max_state_bytes(limit, arithmetic)
+  local digit_count, max_double_digits = arithmetic.digit_count, 24
+  return max_double_digits + 16 + 16 + digit_count(limit.rate) + digit_count(limit.warmup_us)
+    + digit_count(limit.shape) + 5
 end
 
 return M

@@ -188,6 +188,11 @@ function exact_functions()
     return after == details and state or after
   end
 
+  local function add(limit, a_us, a, b_us, b)
+    if a + b >= limit.amount then return a_us + b_us + 1, a + b - limit.amount end
+    return a_us + b_us, a + b
+  end
+
   -- Decides grains, a peek, a refusal, a reservation.
   local function decide(limit, state, now_us, cost, patience_us)
     local drain, subtract, units_in = pair_arithmetic(limit)
@@ -200,8 +205,7 @@ function exact_functions()
     local mark_base = last_refund(refunds) * limit.amount
     local too_large = cost > limit.burst
     local after_us, after = drain((too_large or cost == 0) and 1 or cost)
-    after_us, after = after_us + us, after + grains
-    if after >= limit.amount then after_us, after = after_us + 1, after - limit.amount end
+    after_us, after = add(limit, after_us, after, us, grains)
     local free_after_us, free_after = subtract(full_us, beyond, after_us, after)
     local wait_us = free_after_us < 0 and -free_after_us or 0
 
@@ -218,11 +222,6 @@ function exact_functions()
     local remaining, retry_us = units_in(free_before_us, free_before), too_large and -1 or wait_us
     return { allowed, remaining, retry_us, reset_us, 0, now_us, mark_base + grains },
       state and note_refusal(limit, state, now_us, cost)
-  end
-
-  local function add(limit, a_us, a, b_us, b)
-    if a + b >= limit.amount then return a_us + b_us + 1, a + b - limit.amount end
-    return a_us + b_us, a + b
   end
 
   local function is_below(a, b) return a.after < b.after or (a.after == b.after and a.end_us <= b.end_us) end
@@ -322,6 +321,22 @@ function exact_functions()
     return state_of(now_us + us, grains, stamp_us, details.note, refunds, claims_us)
   end
 
+  local function surcharge(limit, state, now_us, units)
+    local drain = pair_arithmetic(limit)
+    local full_us, beyond = drain(limit.burst)
+    local before = follow_clock(details_of(state or now_us), now_us)
+    local us, grains = level(limit, before, now_us)
+    local refunds, claims_us = before.refunds, before.claims_us
+    if not refunds or claims_us <= now_us then refunds, claims_us = nil, nil end
+    local after_us, after = add(limit, us, grains, drain(min(units, math.floor(EXACT / limit.amount))))
+    after_us, after = min_pair(after_us, after, full_us + HORIZON_US, beyond)
+    after_us, after = max_pair(us, grains, after_us, after)
+    local in_debt = less(full_us, beyond, after_us, after)
+    local stamp_us = in_debt and proven_us(limit, before, now_us, us, grains) or nil
+    if refunds then claims_us = max(claims_us, now_us + after_us + 1) end
+    return state_of(now_us + after_us, after, stamp_us, nil, refunds, claims_us)
+  end
+
   -- Returns the state from its stored form, with the pace that it was written at, if that is not the limit's.
   local function unpack_exactly(text, pace)
     local tat, colon, rest = string.match(text, "^(%d+)(:?)(.*)$")
@@ -377,7 +392,7 @@ function exact_functions()
     return max(dry_us, details.claims_us or 0) + SWING_US
   end
 
-  return decide, refund, unpack_exactly, pack_exactly, dead_at_us
+  return decide, refund, unpack_exactly, pack_exactly, dead_at_us, surcharge
 end
 
 local decide_exactly
@@ -406,5 +421,54 @@ function M.refund(limit, state, now_us, units, receipt, cancel)
   local _, refund = exact_functions()
   return refund(limit, state, now_us, units, receipt, cancel)
 end
+
+function M.surcharge(limit, state, now_us, units)
+  local _, _, _, _, _, surcharge = exact_functions()
+  return surcharge(limit, state, now_us, units)
+end
+
+--@gateway
+local CENTURY_US = 36500 * 86400000000
+
+-- Rounds the window up. A quotient that was rounded down to a whole number is one too few; one that was rounded up to
+-- it is right.
+function M.quota(limit, arithmetic)
+  local amount, period_us, burst = limit.amount, limit.period_us, limit.burst
+  local window = math.floor(burst * period_us / (amount * 1000000))
+  while not arithmetic.at_most(burst, period_us, window * 1000000, amount) do window = window + 1 end
+  return { quota = burst, window = window, per_second = arithmetic.per_second(amount, period_us), fresh = burst }
+end
+
+-- Returns the pace of a bucket: sixteen for each doubling of the time that a unit takes, from a sixteenth of a
+-- microsecond on.
+local function pace_code(unit_us)
+  local mantissa, exponent = math.frexp(unit_us)
+  return math.max(100, math.min(999, 100 + (exponent + 3) * 16 + math.floor(mantissa * 32) - 16))
+end
+
+-- Returns the numbers of a token bucket; nil where Python refuses it, because it could not fill within 100 years, or be
+-- written. (Its burst times its amount is exact: both are at most the limit's own.)
+local function numbers_of(amount, period_us, burst, arithmetic)
+  period_us = arithmetic.stored_us(period_us)
+  if amount < 1 or burst < 1 or not period_us then return nil end
+  local divisor = arithmetic.gcd(amount, period_us)
+  amount, period_us = amount / divisor, period_us / divisor
+  if not arithmetic.at_most(burst, period_us, CENTURY_US, amount) then return nil end
+  return { amount, period_us, burst, pace_code(period_us / amount) }
+end
+
+-- Multiplies the period, rather than dividing the amount: that is exact. If the last unit of a burst makes a bucket too
+-- slow to fill, it is omitted; if the period gets too long to be written, the amount is rounded down.
+function M.share(limit, units, sharers, arithmetic)
+  local amount, period_us, fewer_units = limit.amount, limit.period_us, math.max(1, units - 1)
+  return numbers_of(amount, period_us * sharers, units, arithmetic)
+    or numbers_of(amount, period_us * sharers, fewer_units, arithmetic)
+    or numbers_of(arithmetic.floor_div(amount, sharers), period_us, fewer_units, arithmetic)
+end
+
+function M.max_state_bytes(limit, arithmetic) return 16 + 3 + 1 + arithmetic.digit_count(limit.amount) end
+
+-- Returns the digits that states are written at, as a number; and whether states are numbers.
+function M.state_pace(limit) return tonumber(string.sub(limit.pace or "", 1, 3)) or 0, limit.amount == 1 end
 
 return M

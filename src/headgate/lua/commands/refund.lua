@@ -1,8 +1,8 @@
--- Refunds what one charge still holds, and returns the state after it.
+-- Refunds what one charge still holds, or charges units that it used beyond its cost; returns the state after it.
 --
 -- KEYS[1]  the count
--- ARGV     units, cancel (1|0), then the receipt: cost, at_us, reset_after_us, delay_us, mark, returned;
---          then the limit
+-- ARGV     units (of a surcharge negative), cancel (1|0), then the receipt: cost, at_us, reset_after_us, delay_us,
+--          mark, returned; then the limit
 -- returns  as a take of cost 0 does; of a cancellation also whether anything was given back (1|0)
 local time = redis.call("TIME")
 local now_us = time[1] * 1000000 + time[2]
@@ -18,7 +18,13 @@ local receipt = {
 }
 local before, error_reply = storage.load(key, limit, now_us)
 if error_reply then return error_reply end
-local after = model.refund(limit, before, now_us, tonumber(ARGV[1]), receipt, ARGV[2] == "1")
+local units = tonumber(ARGV[1])
+local after
+if units < 0 then
+  after = model.surcharge(limit, before, now_us, -units, receipt)
+else
+  after = model.refund(limit, before, now_us, units, receipt, ARGV[2] == "1")
+end
 if after then storage.save(key, limit, after, now_us) end
 local verdict = model.decide(limit, after or before, now_us, 0, -1)
 if ARGV[2] == "1" then verdict[8] = after and 1 or 0 end
