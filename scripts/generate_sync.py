@@ -24,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 LAYERS = "src/headgate/engines/layers"
 SOURCES = (
+    "src/headgate/engines/async_stack.py",
     f"{LAYERS}/denial_cache/async_engine.py",
     f"{LAYERS}/fallback/async_engine.py",
     f"{LAYERS}/fallback/async_slot_meter.py",

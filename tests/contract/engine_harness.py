@@ -119,7 +119,8 @@ class BlockingProxy:
             return value
 
         def call(*args: object, **kwargs: object) -> object:
-            return self._answer(value(*args, **kwargs))
+            things = (each._thing if isinstance(each, BlockingProxy) else each for each in args)
+            return self._answer(value(*things, **kwargs))
 
         return call
 

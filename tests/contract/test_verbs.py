@@ -127,6 +127,29 @@ def _refund(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> N
     assert harness.kept() == kept
 
 
+def _settle(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
+    for key, cost in (("less", 3), ("same", 10), ("more", 10)):
+        limiter.take(key, cost)
+    less, same = limiter.take("less settled", 10), limiter.take("same settled", 10)
+    more, beyond = limiter.take("more settled", 4), limiter.reserve("beyond", 4)
+    for decision, cost in ((less, 3), (same, 10), (more, 10), (beyond, 25)):
+        limiter.settle(decision, cost)
+    for key in ("less", "same", "more"):
+        expected, settled = limiter.peek(key), limiter.peek(f"{key} settled")
+        assert (settled.remaining, settled.retry_after) == (expected.remaining, expected.retry_after), key
+    refused = limiter.take("beyond")
+    assert not refused
+    assert (refused.retry_after or 0) >= example.retry
+    kept = harness.kept()
+    for decision in (less, same, more, beyond.decision):
+        limiter.settle(decision, 7)  # once is all
+        limiter.settle(decision, 70)
+        limiter.refund(decision)
+    limiter.settle(refused, 5)  # it was charged nothing
+    beyond.cancel()
+    assert harness.kept() == kept
+
+
 def algorithm_keeps_its_end(example: VerbExample) -> bool:
     """In windows and logs all units of one charge end at once, so the last one ends with the first."""
     return "queue" not in example.text and " " in example.text and "smooth" not in example.text
@@ -158,6 +181,7 @@ _RATE_VERBS: dict[str, Callable[[EngineHarness, Limiter, VerbExample], None]] = 
     "reserve": _reserve,
     "cancel": _cancel,
     "refund": _refund,
+    "settle": _settle,
     "reset": _reset,
     "set_limit": _set_limit,
 }
@@ -254,6 +278,7 @@ def _refuses(verb: str, algorithm: str, harness: EngineHarness) -> None:
         "reserve": lambda: limiter.reserve("key"),
         "cancel": lambda: limiter.reserve("key"),  # without a place there is nothing to cancel
         "refund": lambda: limiter.refund(held.decision),
+        "settle": lambda: limiter.settle(held.decision, 2),
     }
     with pytest.raises(InvalidCharge, match=r'^"10 slots" is held, not taken: '):
         asked[verb]()

@@ -61,6 +61,13 @@ TABLE: dict[str, dict[str, str]] = {
         SlidingLog="yes, until its units leave",
     )
     | {"Slots": "no: release"},
+    "settle": _rates(
+        "yes, beyond the limit as debt",
+        FixedWindow="yes, beyond the amount until the window ends",
+        SlidingWindow="yes, beyond the amount until its cell leaves",
+        SlidingLog="yes, beyond the amount for one period from settling",
+    )
+    | {"Slots": "no: release"},
     "reset": _rates() | {"Slots": "yes"},
     "set_limit": _rates(
         "yes, its units still count",

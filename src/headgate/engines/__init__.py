@@ -6,6 +6,7 @@ charge is missing a field.
 Modules:
     port                     the protocols that every engine implements
     stack                    the innermost engine, and the layers around it
+    async_stack, sync_stack  put the layers around an engine
     url                      opens an engine, with its layers, by URL
     url_schemes              the schemes of engine URLs
     url_options              the options of engine URLs

@@ -47,6 +47,10 @@ class Meter(Protocol):
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         """Gives units of a charge back; with `cancel` a reservation and its place in the queue."""
 
+    def surcharge(self, key: str, units: int, receipt: Receipt) -> Outcome:
+        """Charges units that a charge used beyond its cost: at once, and whether they fit or not. No lockout
+        refuses them or counts them."""
+
     def retune(self, key: str) -> None:
         """Adapts the stored state of the key to a changed limit."""
 
@@ -183,6 +187,7 @@ class AsyncMeter(Protocol):
     # Awaited like the others; not itself a coroutine, because one more of them is measurable on the hot path.
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Awaitable[Outcome]: ...
     async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome: ...
+    async def surcharge(self, key: str, units: int, receipt: Receipt) -> Outcome: ...
     async def retune(self, key: str) -> None: ...
     async def reset(self, key: str) -> None: ...
 

@@ -6,6 +6,8 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 from headgate.algorithms.limit import Limit
+from headgate.algorithms.slots import Slots
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.port import MemberPosition
 
 
@@ -44,6 +46,23 @@ class EngineLayer:
         """How many decisions were made without the engine."""
         count: int = self.inner.degraded_count
         return count
+
+    def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> Any:
+        """Binds slots to the engine inside."""
+        return self.inner.slots(limit, name, options)
+
+    def overrides(self, rule: str) -> Any:
+        """Returns the overrides of a rule in the engine inside."""
+        return self.inner.overrides(rule)
+
+    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Any:
+        """Returns the quota ledger of a limit in the engine inside."""
+        return self.inner.quota_ledger(limit, name, ttl_us, grace_us)
+
+    def shard(self, key: str) -> Hashable:
+        """Returns which part of the engine decides for the key."""
+        shard: Hashable = self.inner.shard(key)
+        return shard
 
     def set_deadline(self, seconds: float) -> None:
         """Changes how long a decision may take."""

@@ -14,26 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
-from weakref import WeakValueDictionary
 
 from headgate.clock import Clock, SystemClock, check_clock
-from headgate.engines import url_options
+from headgate.engines import async_stack, sync_stack, url_options
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import AsyncEngine, Engine
-from headgate.engines.url_options import EngineOptions, FallbackMode
+from headgate.engines.url_options import EngineUrl, FallbackMode
 from headgate.engines.url_schemes import MEMORY, scheme_of
 from headgate.errors import InvalidRule
 from headgate.extras import require
 
 if TYPE_CHECKING:
-    from headgate.engines.layers.fallback.membership import AsyncMembership, Membership
     from headgate.engines.redis.rulebook_versions import RedisVersionStore
 
 _MIN_VERSION_DEADLINE_S = 1.0  # a version is larger than a decision
-
-# A process is one member among those that share a server's limits, however many engines it opens.
-_memberships: WeakValueDictionary[tuple[str, str], Membership] = WeakValueDictionary()
-_async_memberships: WeakValueDictionary[tuple[str, str], AsyncMembership] = WeakValueDictionary()
 
 
 class KeywordOptions(NamedTuple):
@@ -45,14 +39,6 @@ class KeywordOptions(NamedTuple):
     prefetch: float | str | None = None
     prefetch_units: int | None = None
     nodes: int | None = None
-
-
-class EngineUrl(NamedTuple):
-    """An engine's URL, parsed."""
-
-    text: str  # as it was written
-    server: str | None  # the URL of the server, without our options; None: memory://
-    options: EngineOptions
 
 
 def open_engine(
@@ -95,50 +81,13 @@ def open_engine(
 
 def build_engine(url: EngineUrl, prefix: str = "hg", clock: Clock | None = None, ruled: bool = False) -> Engine:
     """Builds the engine of a parsed URL, with its layers."""
-    _, server_url, options = url
     clock = _checked_clock(clock, url)
-    ruled = ruled and server_url is not None
     engine: Engine = MemoryEngine(clock)
-    if server_url is not None:
+    if url.server is not None:
         from headgate.engines.redis.sync_engine import RedisEngine
 
-        engine = RedisEngine(server_url, prefix=prefix, clock=clock, deadline=options.effective_deadline)
-    if ruled or options.prefetch is not None:
-        from headgate.engines.layers.prefetch import PrefetchEngine
-
-        engine = PrefetchEngine(engine, hold_us=options.hold_us, units=options.prefetch_units, clock=clock)
-    if options.denial_cache:
-        from headgate.engines.layers.denial_cache import DenialCacheEngine
-
-        engine = DenialCacheEngine(engine, clock=clock)
-    if ruled or options.fallback is not None:
-        from headgate.engines.layers.fallback import FallbackEngine
-
-        engine = FallbackEngine(
-            engine,
-            fallback=options.fallback,
-            members=_membership(server_url, prefix, options, ruled),
-            clock=clock,
-            deadline=options.effective_deadline,
-        )
-    return engine
-
-
-def _membership(server_url: str | None, prefix: str, options: EngineOptions, ruled: bool) -> Membership:
-    """Returns the processes that share the limits: counted by their heartbeats, or as many as was stated."""
-    from headgate.engines.layers.fallback.membership import Membership
-
-    if server_url is None or options.nodes is not None or not (ruled or options.fallback == "local"):
-        return Membership(count=options.nodes)
-    shared = _memberships.get((server_url, prefix))
-    if shared is None:
-        from headgate.engines.redis.sync_engine import RedisEngine
-
-        engine = RedisEngine(server_url, prefix=prefix)
-        shared = _memberships[server_url, prefix] = Membership(
-            engine.heartbeat, engine.leave, on_close=engine.close
-        )
-    return shared
+        engine = RedisEngine(url.server, prefix=prefix, clock=clock, deadline=url.options.effective_deadline)
+    return sync_stack.add_layers(engine, url, prefix, clock, ruled and url.server is not None)
 
 
 def open_async_engine(
@@ -166,53 +115,17 @@ def build_async_engine(
     url: EngineUrl, prefix: str = "hg", clock: Clock | None = None, ruled: bool = False
 ) -> AsyncEngine:
     """Builds the awaited engine of a parsed URL, with its layers."""
-    _, server_url, options = url
     clock = _checked_clock(clock, url)
-    ruled = ruled and server_url is not None
     engine: AsyncEngine
-    if server_url is None:
+    if url.server is None:
         from headgate.engines.memory.async_engine import AsyncMemoryEngine
 
         engine = AsyncMemoryEngine(MemoryEngine(clock))
     else:
         from headgate.engines.redis.async_engine import AsyncRedisEngine
 
-        engine = AsyncRedisEngine(server_url, prefix=prefix, clock=clock, deadline=options.effective_deadline)
-    if ruled or options.prefetch is not None:
-        from headgate.engines.layers.prefetch import AsyncPrefetchEngine
-
-        engine = AsyncPrefetchEngine(engine, hold_us=options.hold_us, units=options.prefetch_units, clock=clock)
-    if options.denial_cache:
-        from headgate.engines.layers.denial_cache import AsyncDenialCacheEngine
-
-        engine = AsyncDenialCacheEngine(engine, clock=clock)
-    if ruled or options.fallback is not None:
-        from headgate.engines.layers.fallback import AsyncFallbackEngine
-
-        engine = AsyncFallbackEngine(
-            engine,
-            fallback=options.fallback,
-            members=_async_membership(server_url, prefix, options, ruled),
-            clock=clock,
-            deadline=options.effective_deadline,
-        )
-    return engine
-
-
-def _async_membership(server_url: str | None, prefix: str, options: EngineOptions, ruled: bool) -> AsyncMembership:
-    """Returns the same for an event loop."""
-    from headgate.engines.layers.fallback.membership import AsyncMembership
-
-    if server_url is None or options.nodes is not None or not (ruled or options.fallback == "local"):
-        return AsyncMembership(count=options.nodes)
-    shared = _async_memberships.get((server_url, prefix))
-    if shared is None:
-        from headgate.engines.redis.async_engine import AsyncRedisEngine
-
-        engine = AsyncRedisEngine(server_url, prefix=prefix)
-        shared = AsyncMembership(engine.heartbeat, engine.leave, on_close=engine.close)
-        _async_memberships[server_url, prefix] = shared
-    return shared
+        engine = AsyncRedisEngine(url.server, prefix=prefix, clock=clock, deadline=url.options.effective_deadline)
+    return async_stack.add_layers(engine, url, prefix, clock, ruled and url.server is not None)
 
 
 def open_version_store(url: EngineUrl, prefix: str = "hg") -> tuple[RedisVersionStore, Callable[[], None]]:
@@ -225,6 +138,14 @@ def open_version_store(url: EngineUrl, prefix: str = "hg") -> tuple[RedisVersion
 
     engine = RedisEngine(server_url, prefix=prefix, deadline=max(options.deadline or 0, _MIN_VERSION_DEADLINE_S))
     return RedisVersionStore(engine), engine.close
+
+
+def parse_server_url(url: str, default_deadline: float) -> tuple[str, float]:
+    """Returns the URL of a server without our options, and the deadline of an operator's requests."""
+    _, server_url, options = parse_engine_url(url)
+    if server_url is None:
+        raise InvalidRule("memory:// is this process alone: it has no server.")
+    return server_url, options.deadline or default_deadline
 
 
 def _checked_clock(clock: Clock | None, url: EngineUrl) -> Clock:

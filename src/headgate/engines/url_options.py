@@ -32,7 +32,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 from urllib.parse import parse_qsl, urlencode
 
 from headgate.algorithms.limit import EXACT, HORIZON_US, SECOND, check_microseconds
@@ -114,6 +114,14 @@ class EngineOptions:
             if self.fallback
             else DEFAULT_DEADLINE_S
         )
+
+
+class EngineUrl(NamedTuple):
+    """An engine's URL, parsed."""
+
+    text: str  # as it was written
+    server: str | None  # the URL of the server, without our options; None: memory://
+    options: EngineOptions
 
 
 _OPTION_NAMES = tuple(field.name for field in fields(EngineOptions))

@@ -81,7 +81,7 @@ class WatchedMeter:
     def __init__(self, engine: WatchedEngine, meter: MemoryMeter) -> None:
         self.engine, self.meter = engine, meter
         self.limit, self.name, self.options = meter.limit, meter.name, meter.options
-        self.retune, self.reset = meter.retune, meter.reset
+        self.surcharge, self.retune, self.reset = meter.surcharge, meter.retune, meter.reset
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
         facts = self.engine.spoken(self.meter.decide(key, cost, patience_us))

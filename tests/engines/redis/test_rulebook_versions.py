@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -264,7 +265,7 @@ def test_what_was_broken_by_hand_is_told(
     one = push_text(versions, "one")
     redis_server.call("HSET", KEY, "version", version)
     if raw is not None:
-        redis_server.call("HSET", KEY, version, one.to_json() if raw == "as 1" else raw)
+        redis_server.call("HSET", KEY, version, json.dumps(asdict(one)) if raw == "as 1" else raw)
     with pytest.raises(InvalidRule, match=why):
         versions.current()
 

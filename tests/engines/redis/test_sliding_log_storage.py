@@ -14,7 +14,7 @@ import pytest
 
 from headgate.algorithms.decision import ALLOWED, RESET_AFTER_US, Outcome, Receipt
 from headgate.algorithms.limit import DAY, MAX_CLOCK_SWING_US, SECOND
-from headgate.algorithms.sliding_log import SlidingLog, State, decide, refund, settle
+from headgate.algorithms.sliding_log import SlidingLog, State, decide, refund, write_pending
 from headgate.engines.redis.script_assembly import algorithm_script
 from headgate.engines.redis.sync_engine import RedisEngine
 from tests.servers import BASE_US, RedisServer
@@ -36,7 +36,7 @@ class MirroredLogs:
         self.server.clock.set_us(self.now_us)
         facts, after = decide(limit, self.state, self.now_us, cost, patience_us)
         if after is not None and after is not self.state:
-            self.state = settle(limit, after)
+            self.state = write_pending(limit, after)
         assert self.engine.meter(limit, "log").decide("key", cost, patience_us) == facts
         return facts
 

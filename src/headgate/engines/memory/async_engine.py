@@ -29,6 +29,9 @@ class AsyncMemoryMeter:
     async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         return self.meter.refund(key, units, receipt, cancel)
 
+    async def surcharge(self, key: str, units: int, receipt: Receipt) -> Outcome:
+        return self.meter.surcharge(key, units, receipt)
+
     async def retune(self, key: str) -> None:
         self.meter.retune(key)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from headgate.algorithms import algorithm, lockout, quota_grants
 from headgate.algorithms.decision import Outcome, Receipt
-from headgate.algorithms.limit import Limit
+from headgate.algorithms.limit import EXACT, Limit
 from headgate.algorithms.slots import Slots
 from headgate.calendar import resolve
 from headgate.clock import Clock, SystemClock
@@ -160,7 +160,7 @@ class MemoryMeter:
             self.save,
         )
         decide_by, limit, family, find_state = self._algorithm.decide, self.limit, self._family, self._find_state
-        replaces_in_place = self._algorithm.settle is None
+        replaces_in_place = self._algorithm.write_pending is None
 
         def decide(key: str, cost: int, patience_us: int | None = None) -> Outcome:
             with engine.lock:
@@ -224,8 +224,8 @@ class MemoryMeter:
             for other in self._family.values():
                 if other is not table:
                     other.delete(key)
-        if self._algorithm.settle is not None:
-            state = self._algorithm.settle(limit, state)
+        if self._algorithm.write_pending is not None:
+            state = self._algorithm.write_pending(limit, state)
         if key in table.states:
             table.states[key] = state
         else:
@@ -274,6 +274,16 @@ class MemoryMeter:
         if after is not None:
             self.save(key, after, now_us)
         return after is not None
+
+    def surcharge(self, key: str, units: int, receipt: Receipt) -> Outcome:
+        with self._engine.lock:
+            now_us = self._now_us()
+            limit = self._resolve_calendar(now_us)
+            state = self._find_state(key, now_us, limit)
+            after = self._algorithm.surcharge(limit, state, now_us, min(units, EXACT), receipt)
+            if after is not None:
+                self.save(key, after, now_us)
+            return self.judge(key, now_us, 0, None)[0]
 
     def _count_id(self, key: str) -> tuple[str, str, str]:
         return self.limit.algorithm, self.name, key

@@ -308,6 +308,9 @@ class AsyncRedisMeter(ServerMeter):
         flow = redirects.refund(ask, self.builder, key, units, receipt, cancel, self._now_us())
         return await arun(flow)
 
+    async def surcharge(self, key: str, units: int, receipt: Receipt) -> Outcome:
+        return await arun(redirects.surcharge(self._ask, self.builder, key, units, receipt, self._now_us()))
+
     async def retune(self, key: str) -> None:
         if self.builder.can_retune:
             await self._ask(self.builder.retune(key))

@@ -123,7 +123,7 @@ class RequestBuilder:
         if self.options is not None:
             self._pack_options(self.options, prefix)
         self.can_retune: bool = limit.algorithm in ALGORITHMS and ALGORITHMS[limit.algorithm].retune is not None
-        self.calendar: bool = limit.algorithm == "fixed_window" and limit.args[1] == 0
+        self.calendar: bool = limit.is_calendar
         self._limit_args = limit_args(limit, name)
         self._args = bulk_strings(self._limit_args)
         self._args_and_one = self._args + bulk(b"1")
@@ -236,6 +236,9 @@ class RequestBuilder:
         script = algorithm_script("refund", self.limit.algorithm)
         request = self._evalsha(script, key, units, int(cancel), *receipt, *self.args(now_us))
         return request._replace(queue_place=QueuePlace.from_receipt(self.key(key), receipt)) if cancel else request
+
+    def surcharge(self, key: str, units: int, receipt: Receipt, now_us: int) -> RedisRequest:
+        return self.refund(key, -min(units, EXACT), receipt, False, now_us)
 
     def retune(self, key: str) -> RedisRequest:
         return self._evalsha(algorithm_script("retune", self.limit.algorithm), key, *self._limit_args)

@@ -111,7 +111,19 @@ def refund(
     ask: Ask, builder: RequestBuilder, key: str, units: int, receipt: Receipt, cancel: bool, now_us: int
 ) -> Flow[Outcome]:
     """Refunds units of a charge, or cancels a reservation."""
-    reply = yield partial(ask, builder.refund(key, units, receipt, cancel, now_us))
+    return (yield from _ask_with_calendar(ask, partial(builder.refund, key, units, receipt, cancel), now_us))
+
+
+def surcharge(
+    ask: Ask, builder: RequestBuilder, key: str, units: int, receipt: Receipt, now_us: int
+) -> Flow[Outcome]:
+    """Charges units that a charge used beyond its cost."""
+    return (yield from _ask_with_calendar(ask, partial(builder.surcharge, key, units, receipt), now_us))
+
+
+def _ask_with_calendar(ask: Ask, build: Callable[[int], RedisRequest], now_us: int) -> Flow[Outcome]:
+    """Sends a request with the calendar around `now_us`, or around the server's time if that lies outside."""
+    reply = yield partial(ask, build(now_us))
     if (server_us := protocol.outside_calendar_us(reply)) is not None:
-        reply = yield partial(ask, builder.refund(key, units, receipt, cancel, server_us))
+        reply = yield partial(ask, build(server_us))
     return protocol.parse_refund(reply)

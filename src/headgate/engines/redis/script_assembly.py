@@ -1,8 +1,8 @@
 """Assembles scripts: a command with just the model files that it needs.
 
 Every call of a script creates all of its functions and tables anew, which can cost Redis more than the decision
-itself. So a take on one key carries one model, without the parts that only other commands use (below a line
-`--@refund` in the model's file), and inlined: its functions become plain locals, without a module table. Only a
+itself. So a take on one key carries one model, without the parts that only others use (below a line `--@refund` or
+`--@gateway` in the model's file), and inlined: its functions become plain locals, without a module table. Only a
 call of several algorithms carries several models, as modules.
 """
 
@@ -26,9 +26,6 @@ _MODELS = next(
     if folder.is_dir()
 )
 
-# The storage of each algorithm's state, where it is not one string.
-_STORAGES = {"sliding_log": "log_storage"}
-
 
 class Script:
     """A Lua script, and the SHA1 under which the server finds it."""
@@ -47,8 +44,7 @@ def algorithm_script(command: str, algorithm: str) -> Script:
     """Assembles a command on keys of one algorithm."""
     assert command != "take_calls" or fits_one_string(algorithm), "take_calls reads states that fit one string"
     model = _without_other_commands(command, _model_source(algorithm))
-    storage = _command_source(_STORAGES.get(algorithm, "string_storage"))
-    sources = (_WRONG_VALUE, model, storage, _command_source(command))
+    sources = (_WRONG_VALUE, model, _storage_source(model), _command_source(command))
     return Script(
         "\n".join(_inline_module(source) for source in sources).replace("model.width", _limit_width(model))
     )
@@ -56,7 +52,7 @@ def algorithm_script(command: str, algorithm: str) -> Script:
 
 def fits_one_string(algorithm: str) -> bool:
     """Returns whether the algorithm's state fits one string: only then it has a `take_calls`."""
-    return algorithm not in _STORAGES
+    return _storage(_model_source(algorithm)) == "string"
 
 
 def mixed_script(command: str, algorithms: Iterable[str]) -> Script:
@@ -69,16 +65,15 @@ def _mixed(command: str, algorithms: tuple[str, ...]) -> Script:
     lines = [_inline_module(_WRONG_VALUE), "local models, storages = {}, {}"]
     for name in algorithms:
         model = _without_other_commands(command, _model_source(name))
-        storage = _command_source(_STORAGES.get(name, "string_storage"))
         lines.append(f"models.{name} = (function()\n{model}\nend)()")
-        lines.append(f"storages.{name} = (function(model)\n{storage}\nend)(models.{name})")
+        lines.append(f"storages.{name} = (function(model)\n{_storage_source(model)}\nend)(models.{name})")
     return Script("\n".join([*lines, _command_source(command)]))
 
 
 @cache
 def standalone_script(command: str, model: str | None = None) -> Script:
     """Assembles a command that stores its state itself."""
-    models = [] if model is None else [_model_source(model)]
+    models = [] if model is None else [_without_other_commands(command, _model_source(model))]
     return Script(
         "\n".join(_inline_module(source) for source in (_WRONG_VALUE, *models, _command_source(command)))
     )
@@ -111,6 +106,16 @@ def _limit_width(model: str) -> str:
     match = re.search(r"^local M = \{ width = (\d+)", model, flags=re.M)
     assert match is not None, "a model says how many numbers its limit has"
     return match[1]
+
+
+def _storage(model: str) -> str:
+    """Returns how the model's state is stored: as a string, unless the model names another storage."""
+    match = re.search(r'^local M = \{.* keep = "(\w+)"', model, flags=re.M)
+    return "string" if match is None else match[1]
+
+
+def _storage_source(model: str) -> str:
+    return _command_source(f"{_storage(model)}_storage")
 
 
 def _without_other_commands(command: str, source: str) -> str:

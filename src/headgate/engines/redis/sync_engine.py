@@ -267,6 +267,9 @@ class RedisMeter(ServerMeter):
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         return run(redirects.refund(self._ask, self.builder, key, units, receipt, cancel, self._now_us()))
 
+    def surcharge(self, key: str, units: int, receipt: Receipt) -> Outcome:
+        return run(redirects.surcharge(self._ask, self.builder, key, units, receipt, self._now_us()))
+
     def retune(self, key: str) -> None:
         if self.builder.can_retune:
             self._ask(self.builder.retune(key))

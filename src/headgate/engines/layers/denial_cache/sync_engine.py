@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headgate.algorithms.decision import ALLOWED, LockedOutcome, Outcome, Receipt
 from headgate.algorithms.limit import Limit
-from headgate.algorithms.slots import Slots
 from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.fork_reset import on_fork
 from headgate.engines.layers.denial_cache.denial_table import DenialTable
-from headgate.engines.port import Engine, Ledger, Meter, SlotMeter
+from headgate.engines.port import Engine, Meter
 from headgate.engines.stack import EngineLayer
 from headgate.errors import InvalidCharge
 
@@ -30,14 +29,8 @@ class DenialCacheEngine(EngineLayer):
     def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> DenialCacheMeter:
         return DenialCacheMeter(self, self.inner.meter(limit, name, options), options)
 
-    def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> SlotMeter:
-        return self.inner.slots(limit, name, options)
-
     def overrides(self, rule: str) -> DenialCacheOverrides:
         return DenialCacheOverrides(self.inner.overrides(rule), self.denials)
-
-    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Ledger:
-        return self.inner.quota_ledger(limit, name, ttl_us, grace_us)
 
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
@@ -76,9 +69,6 @@ class DenialCacheEngine(EngineLayer):
             "a refusal is repeated here for at most min(retry_after, 1 s): never more than the limit is "
             "admitted, and units that another process frees meanwhile are refused for at most that long",
         )
-
-    def shard(self, key: str) -> Hashable:
-        return self.inner.shard(key)
 
     def reset_after_fork(self) -> None:
         """Drops all cached refusals in a forked child."""
@@ -126,6 +116,10 @@ class DenialCacheMeter:
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         with self._invalidating(key):
             return self.meter.refund(key, units, receipt, cancel)
+
+    def surcharge(self, key: str, units: int, receipt: Receipt) -> Outcome:
+        """Charges the engine. Cached refusals stay: a surcharge frees nothing."""
+        return self.meter.surcharge(key, units, receipt)
 
     def retune(self, key: str) -> None:
         with self._invalidating(key):

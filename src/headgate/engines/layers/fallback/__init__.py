@@ -15,6 +15,8 @@ straight to the engine, whatever the breaker says.
 Refunds. The outcomes of a fallback carry a mark that no engine gives (`FALLBACK_MARK` and below), so a receipt
 shows who made it. What a share admitted is given back to that share while it exists, and to nothing after: the
 engine was charged with a sum, maybe not all of it. What the engine admitted is given back to the engine, or lost.
+A surcharge goes to the engine, whoever admitted the call. If that does not answer, it goes to the share, and is
+settled with what the share admits; where there is none, it is lost.
 
 Laws (tests/engines/layers: test_fallback.py and _laws.py, test_fallback_by_rule.py, test_settlement_by_rule.py):
   - no EngineUnavailable reaches a caller, unless a charge has no fallback (an operator's overrides may fail);

@@ -143,6 +143,9 @@ class AsyncFallbackMeter:
     async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         return await self._engine.refund_charge(self, key, units, receipt, cancel)
 
+    async def surcharge(self, key: str, units: int, receipt: Receipt) -> Outcome:
+        return await self._engine.surcharge_count(self, key, units, receipt)
+
     async def retune(self, key: str) -> None:
         await self._engine.retune_count(self, key)
 

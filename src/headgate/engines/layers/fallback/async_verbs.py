@@ -115,6 +115,17 @@ class AsyncFallbackVerbs(FallbackRouting):
         self.note_answers([(meter, key, 0)], [outcome])
         return outcome
 
+    async def surcharge_count(self, meter: Any, key: str, units: int, receipt: Receipt) -> Outcome:
+        request = partial(meter.meter.surcharge, key, units, receipt)
+        if meter.fallback is None:
+            charged: Outcome = await request()
+            return charged
+        outcome: Outcome | None = await self.try_engine(key, request)
+        if outcome is None:
+            return self.surcharge_locally(meter, key, units, receipt)
+        self.note_answers([(meter, key, 0)], [outcome])
+        return outcome
+
     async def retune_count(self, meter: Any, key: str) -> None:
         await self._change(meter, key, partial(meter.meter.retune, key))
 

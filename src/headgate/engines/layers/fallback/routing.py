@@ -70,6 +70,11 @@ class FallbackRouting(DegradedAnswers):
         return self._total("lost_refunds")
 
     @property
+    def lost_surcharges(self) -> int:
+        """How many surcharges never reached the engine, nor a share."""
+        return self._total("lost_surcharges")
+
+    @property
     def lost_resets(self) -> int:
         """How many keys were reset, or given another limit, here but not in the engine."""
         return self._total("lost_resets")
@@ -171,6 +176,17 @@ class FallbackRouting(DegradedAnswers):
         outcome = count.meter.refund(key, units, receipt, cancel)
         with shard.lock:
             count.unsettled_units -= min(count.unsettled_units, max(0, outcome[REMAINING] - before[REMAINING]))
+        return as_degraded(outcome)
+
+    def surcharge_locally(self, meter: Any, key: str, units: int, receipt: Receipt) -> Outcome:
+        """Charges the share, which is settled later; without a share the units are lost."""
+        shard, count = self.shard_of(key), self.local_count(meter, key) if meter.uses_share else None
+        if count is None:
+            shard.tally("lost_surcharges")
+            return self.peek_without_engine(meter, key)
+        outcome = count.meter.surcharge(key, units, receipt)
+        count.extend_life(outcome)
+        shard.add_unsettled(meter.tag(key), count, units)
         return as_degraded(outcome)
 
 

@@ -90,7 +90,7 @@ class Settlement:
     ) -> list[Outcome]:
         if not charges:
             return []
-        counts = [self._count(meter, key) for meter, key, _ in charges]
+        counts = [self.local_count(meter, key) for meter, key, _ in charges]
         if any(count is None for count in counts):
             now_us = self.clock.now_us()
             return [
@@ -112,7 +112,7 @@ class Settlement:
                 count.extend_life(outcome)
         return answers
 
-    def _count(self, meter: Any, key: str) -> LocalCount | None:
+    def local_count(self, meter: Any, key: str) -> LocalCount | None:
         """Returns the local count of the key, a new one if needed; None if this member has no share."""
         shard, tag = self.shard_of(key), meter.tag(key)
         existing = shard.count(tag) or self._moved_count(shard, tag)

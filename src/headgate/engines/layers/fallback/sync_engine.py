@@ -143,6 +143,9 @@ class FallbackMeter:
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         return self._engine.refund_charge(self, key, units, receipt, cancel)
 
+    def surcharge(self, key: str, units: int, receipt: Receipt) -> Outcome:
+        return self._engine.surcharge_count(self, key, units, receipt)
+
     def retune(self, key: str) -> None:
         self._engine.retune_count(self, key)
 

@@ -114,6 +114,17 @@ class FallbackVerbs(FallbackRouting):
         self.note_answers([(meter, key, 0)], [outcome])
         return outcome
 
+    def surcharge_count(self, meter: Any, key: str, units: int, receipt: Receipt) -> Outcome:
+        request = partial(meter.meter.surcharge, key, units, receipt)
+        if meter.fallback is None:
+            charged: Outcome = request()
+            return charged
+        outcome: Outcome | None = self.try_engine(key, request)
+        if outcome is None:
+            return self.surcharge_locally(meter, key, units, receipt)
+        self.note_answers([(meter, key, 0)], [outcome])
+        return outcome
+
     def retune_count(self, meter: Any, key: str) -> None:
         self._change(meter, key, partial(meter.meter.retune, key))
 

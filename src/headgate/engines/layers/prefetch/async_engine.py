@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from weakref import WeakValueDictionary
 
 from headgate.algorithms.decision import Outcome
 from headgate.algorithms.limit import Limit
-from headgate.algorithms.slots import Slots
 from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.fork_reset import on_fork
@@ -17,7 +16,7 @@ from headgate.engines.layers.prefetch.async_returns import AsyncBatchReturns
 from headgate.engines.layers.prefetch.exact_meter import ExactMeter
 from headgate.engines.layers.prefetch.hot_keys import HotKeys
 from headgate.engines.layers.prefetch.prefetch_hold import HOLD_US, PrefetchHold, hold_for, prefetch_guarantees
-from headgate.engines.port import AsyncEngine, AsyncLedger, AsyncMeter, AsyncOverrides, AsyncSlotMeter
+from headgate.engines.port import AsyncEngine, AsyncMeter
 from headgate.engines.stack import EngineLayer
 from headgate.errors import InvalidCharge
 
@@ -58,15 +57,6 @@ class AsyncPrefetchEngine(EngineLayer):
                 self._meters[limit.algorithm, name] = latest
         return latest
 
-    def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> AsyncSlotMeter:
-        return self.inner.slots(limit, name, options)
-
-    def overrides(self, rule: str) -> AsyncOverrides:
-        return self.inner.overrides(rule)
-
-    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> AsyncLedger:
-        return self.inner.quota_ledger(limit, name, ttl_us, grace_us)
-
     async def decide_all(
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]:
@@ -97,9 +87,6 @@ class AsyncPrefetchEngine(EngineLayer):
     def lost_units(self) -> int:
         """How many units could not be given back; the limit refills them by itself."""
         return self._hot_keys.lost_units
-
-    def shard(self, key: str) -> Hashable:
-        return self.inner.shard(key)
 
     def reset_after_fork(self) -> None:
         """Drops all batches without giving them back: in a forked child they are the parent's."""

@@ -164,6 +164,10 @@ class AsyncPrefetchMeter:
                     return batch.outcome(units_left)
         return await self.meter.refund(key, units, receipt, cancel)
 
+    async def surcharge(self, key: str, units: int, receipt: Receipt) -> Outcome:
+        """Charges the count; prefetched units are charged already, and stay."""
+        return await self.meter.surcharge(key, units, receipt)
+
     async def retune(self, key: str) -> None:
         """Gives the batch of a key back, then retunes the count."""
         with self._hot_keys.lock:

@@ -18,5 +18,6 @@ class ExactMeter:
         self.meter: Any = meter
         self.decide: Any = meter.decide
         self.refund: Any = meter.refund
+        self.surcharge: Any = meter.surcharge
         self.retune: Any = meter.retune
         self.reset: Any = meter.reset

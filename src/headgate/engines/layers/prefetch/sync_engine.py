@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from weakref import WeakValueDictionary
 
 from headgate.algorithms.decision import Outcome
 from headgate.algorithms.limit import Limit
-from headgate.algorithms.slots import Slots
 from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.fork_reset import on_fork
@@ -18,7 +17,7 @@ from headgate.engines.layers.prefetch.prefetch_hold import HOLD_US, PrefetchHold
 from headgate.engines.layers.prefetch.sync_give_back import give_back_expired
 from headgate.engines.layers.prefetch.sync_meter import PrefetchMeter
 from headgate.engines.layers.prefetch.sync_returns import BatchReturns
-from headgate.engines.port import Engine, Ledger, Meter, Overrides, SlotMeter
+from headgate.engines.port import Engine, Meter
 from headgate.engines.stack import EngineLayer
 from headgate.errors import InvalidCharge
 
@@ -59,15 +58,6 @@ class PrefetchEngine(EngineLayer):
                 self._meters[limit.algorithm, name] = latest
         return latest
 
-    def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> SlotMeter:
-        return self.inner.slots(limit, name, options)
-
-    def overrides(self, rule: str) -> Overrides:
-        return self.inner.overrides(rule)
-
-    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Ledger:
-        return self.inner.quota_ledger(limit, name, ttl_us, grace_us)
-
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]:
@@ -98,9 +88,6 @@ class PrefetchEngine(EngineLayer):
     def lost_units(self) -> int:
         """How many units could not be given back; the limit refills them by itself."""
         return self._hot_keys.lost_units
-
-    def shard(self, key: str) -> Hashable:
-        return self.inner.shard(key)
 
     def reset_after_fork(self) -> None:
         """Drops all batches without giving them back: in a forked child they are the parent's."""

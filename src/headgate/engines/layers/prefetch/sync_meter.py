@@ -165,6 +165,10 @@ class PrefetchMeter:
                     return batch.outcome(units_left)
         return self.meter.refund(key, units, receipt, cancel)
 
+    def surcharge(self, key: str, units: int, receipt: Receipt) -> Outcome:
+        """Charges the count; prefetched units are charged already, and stay."""
+        return self.meter.surcharge(key, units, receipt)
+
     def retune(self, key: str) -> None:
         """Gives the batch of a key back, then retunes the count."""
         with self._hot_keys.lock:
