@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -98,7 +99,8 @@ NOT_DECISIONS = ["nonsense", None, 3, {"allowed": True}, (True, 1)]
 @pytest.mark.parametrize("given", NOT_DECISIONS, ids=repr)
 def test_what_is_no_decision(given: Any) -> None:
     limiter, ruled = Limiter("3/s"), Limiter.from_rules(RULES)
-    for verb in (limiter.refund, ruled.refund, ruled.cancel, ruled.renew, ruled.release, ruled.receipts):
+    settle: Any = partial(limiter.settle, cost=2), partial(ruled.settle, cost=2)
+    for verb in (*settle, limiter.refund, ruled.refund, ruled.cancel, ruled.renew, ruled.release, ruled.receipts):
         with pytest.raises(InvalidCharge, match=r"^A decision is expected, as take or check returns it; not "):
             verb(given)
 
@@ -106,7 +108,8 @@ def test_what_is_no_decision(given: Any) -> None:
 @pytest.mark.parametrize("given", NOT_DECISIONS, ids=repr)
 async def test_what_is_no_decision_awaited(given: Any) -> None:
     limiter, ruled = AsyncLimiter("3/s"), AsyncLimiter.from_rules(RULES)
-    for verb in (limiter.refund, ruled.refund, ruled.cancel, ruled.renew, ruled.release):
+    settle: Any = partial(limiter.settle, cost=2), partial(ruled.settle, cost=2)
+    for verb in (*settle, limiter.refund, ruled.refund, ruled.cancel, ruled.renew, ruled.release):
         with pytest.raises(InvalidCharge, match=r"^A decision is expected, as take or check returns it; not "):
             await verb(given)
 
@@ -116,11 +119,11 @@ async def test_what_is_no_answer_of_the_service(given: Any) -> None:
     """It is not even asked: nobody listens at this address."""
     sentence = r"^An answer of the service, or its receipt, is expected; not "
     with Client("http://127.0.0.1:1") as gate:
-        for verb in (gate.refund, gate.commit, gate.cancel, gate.renew, gate.release):
+        for verb in (gate.refund, gate.settle, gate.cancel, gate.renew, gate.release):
             with pytest.raises(InvalidCharge, match=sentence):
                 verb(given)
     async with AsyncClient("http://127.0.0.1:1") as agate:
-        for averb in (agate.refund, agate.commit, agate.cancel, agate.renew, agate.release):
+        for averb in (agate.refund, agate.settle, agate.cancel, agate.renew, agate.release):
             with pytest.raises(InvalidCharge, match=sentence):
                 await averb(given)
 

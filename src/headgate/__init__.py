@@ -8,6 +8,7 @@ here; ARCHITECTURE.md says what each folder may depend on.
     rules, enforcement     rulebooks, and limiters that follow them
     adaptive               limits that follow the service: algorithms, AdaptiveLimiter, the simulator
     limiter                Limiter and AsyncLimiter; guard, lease and reservation are what their verbs return
+    pacing, paced_executor loops and pools of threads whose items and calls wait for their turn
     validation             checks engines, keys, costs and limits before an engine sees them
     limiter_flows          wait, cancel and refund; slot_queue, slot_renewal and untracked_refund belong to them
     observer               the port to counts, logs and metrics
@@ -57,6 +58,7 @@ if _typing.TYPE_CHECKING:
     from headgate.adaptive.limiter import AdaptiveCall, AdaptiveLimiter
     from headgate.enforcement.rule_decision import RuleDecision
     from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
+    from headgate.paced_executor import PacedExecutor
     from headgate.rules.rule import Rule, Rulebook
 
 __all__ = [
@@ -86,6 +88,7 @@ __all__ = [
     "Observer",
     "open_async_engine",
     "open_engine",
+    "PacedExecutor",
     "parse",
     "RateLimited",
     "Reservation",
@@ -103,12 +106,13 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-# Loaded on first use: a program without a rulebook or an adaptive limit needs none of it.
+# Loaded on first use: a program without a rulebook, an adaptive limit or a pool needs none of it.
 _LAZY = {
     "AdaptiveCall": "headgate.adaptive.limiter",
     "AdaptiveConcurrency": "headgate.adaptive.adaptive_concurrency",
     "AdaptiveLimiter": "headgate.adaptive.limiter",
     "AsyncRuleLimiter": "headgate.enforcement.rule_limiter",
+    "PacedExecutor": "headgate.paced_executor",
     "Rule": "headgate.rules.rule",
     "Rulebook": "headgate.rules.rule",
     "RuleDecision": "headgate.enforcement.rule_decision",
@@ -117,7 +121,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> object:
-    """Imports a name of rulebooks or adaptive limits when it is first used."""
+    """Imports a name of rulebooks, adaptive limits or pools when it is first used."""
     from importlib import import_module
 
     if name not in _LAZY:

@@ -7,7 +7,7 @@
 
     check      may this call pass?                    peek      would it?
     together   may all of these? All or none          reserve   a place, to be served after answer.delay
-    refund     give back what an answer charged       commit    so much was used: give back the rest
+    refund     give back what an answer charged       settle    count what the call really cost
     cancel     give a place back                      hold      check around a block; its slots are held as long
     renew      hold slots for another ttl             release   give them back
 
@@ -143,7 +143,7 @@ _REQUIRED_FIELDS: dict[str, frozenset[str]] = {
     **dict.fromkeys(("check", "peek", "reserve"), frozenset(("allowed",))),
     "checks": frozenset(("answers",)),
     **dict.fromkeys(("renew", "release"), frozenset(("held",))),
-    **dict.fromkeys(("refund", "commit", "cancel"), frozenset()),
+    **dict.fromkeys(("refund", "settle", "cancel"), frozenset()),
 }
 
 
@@ -221,13 +221,14 @@ def _together_call(calls: object, receipt: bool) -> _Call:
     return _Call("checks", {"checks": checks, "together": True})
 
 
-def _receipt_call(verb: str, answer: Answer | str, cost: int | None = None) -> _Call:
+def _receipt_call(verb: str, answer: Answer | str, cost: int | None = None, rule: str | None = None) -> _Call:
     if not isinstance(answer, Answer | str):
         raise InvalidCharge(f"An answer of the service, or its receipt, is expected; not {repr(answer)[:60]}.")
     receipt = answer if isinstance(answer, str) else answer.receipt
     if receipt is None:
         raise InvalidCharge(f"This answer has no receipt, so there is nothing to {verb}: ask with receipt=True.")
-    return _Call(verb, {"receipt": receipt} if cost is None else {"receipt": receipt, "cost": cost})
+    given = {"receipt": receipt, "cost": cost, "rule": rule}
+    return _Call(verb, {name: value for name, value in given.items() if value is not None})
 
 
 def _parse_answer(document: Mapping[str, Any]) -> Answer:
@@ -254,7 +255,6 @@ class _BaseClient:
         _check_timeout(timeout)
         _check_url(url)
         self.url: str = url.rstrip("/")
-        self._timeout = timeout
         self._fallback = fallback
 
     def _fallback_answer(self, error: EngineUnavailable) -> Answer:
@@ -368,13 +368,14 @@ class Client(_BaseClient):
         rest: str | None = self._send(_receipt_call("refund", answer, cost)).get("receipt")
         return rest
 
-    def commit(self, answer: Answer | str, cost: int | None = None) -> None:
-        """Keeps `cost` of what an answer charged, and gives back the rest.
+    def settle(self, answer: Answer | str, cost: int | None = None, rule: str | None = None) -> None:
+        """Counts what the call really cost, under the rule that is named or under all: gives back the rest of what
+        the answer charged, or charges what is missing, even beyond the limit.
 
         >>> gate = Client("http://127.0.0.1:8080")
-        >>> gate.commit(gate.check({"user": "fay"}, 5, receipt=True), 2)
+        >>> gate.settle(gate.check({"user": "fay"}, 5, receipt=True), 7)
         """
-        self._send(_receipt_call("commit", answer, cost))
+        self._send(_receipt_call("settle", answer, cost, rule))
 
     def cancel(self, answer: Answer | str) -> None:
         """Gives a reserved place back.
@@ -502,9 +503,10 @@ class AsyncClient(_BaseClient):
         rest: str | None = (await self._send(_receipt_call("refund", answer, cost))).get("receipt")
         return rest
 
-    async def commit(self, answer: Answer | str, cost: int | None = None) -> None:
-        """Keeps `cost` of what an answer charged, and gives back the rest."""
-        await self._send(_receipt_call("commit", answer, cost))
+    async def settle(self, answer: Answer | str, cost: int | None = None, rule: str | None = None) -> None:
+        """Counts what the call really cost, under the rule that is named or under all: gives back the rest of what
+        the answer charged, or charges what is missing, even beyond the limit."""
+        await self._send(_receipt_call("settle", answer, cost, rule))
 
     async def cancel(self, answer: Answer | str) -> None:
         """Gives a reserved place back."""

@@ -181,6 +181,8 @@ class _LimitParser:
 
     def parse_whole(self, digits: str) -> int:
         if not _DIGITS.fullmatch(digits):
+            if digits.isdecimal() and not digits.isascii():
+                self.fail(f"{digits[:40]} is not written in the digits 0 to 9.")
             if digits.isdecimal():
                 self.fail("An amount has at most 30 digits.")
             self.fail(f"{digits[:40]} is not a whole number.")

@@ -1,9 +1,12 @@
 """The limiters that a program calls: Limiter and AsyncLimiter.
 
+The file is long for one reason: both are spelled out side by side.
+
     take      may this call pass?                   peek      would it?
     take_all  may these, together?                  wait      pass when there is room, first come first served
     reserve   take a place now, be served later     refund    give back what a decision charged
-    reset     delete the counters of a key          acquire   hold a slot until released
+    settle    count what a call really cost         reset     delete the counters of a key
+    acquire   hold a slot until released            pace      wait before each item of a loop
     guard     any of these around a block or a function
     explain   describe what is promised             from_rules    a limiter that follows a rulebook
 
@@ -14,12 +17,12 @@ Limiter knows no Redis, no HTTP and no framework.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from time import perf_counter_ns
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from headgate import limiter_flows, slot_queue
+from headgate import limiter_flows, pacing, slot_queue
 from headgate.algorithms.decision import Charge, Decision
 from headgate.clock import Clock, check_clock
 from headgate.engines.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
@@ -45,6 +48,8 @@ from headgate.validation import (
 if TYPE_CHECKING:
     from headgate.enforcement.open_rulebook import Rules
     from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
+
+T = TypeVar("T")
 
 
 class Limiter:
@@ -200,6 +205,19 @@ class Limiter:
         """
         run(limiter_flows.refund(check_decision(decision, awaited=False), cost))
 
+    def settle(self, decision: Decision | Reservation, cost: int) -> None:
+        """Makes the count say what the call really cost, once that is known: what was charged too much is given
+        back, as by a refund, and what is missing is charged, even beyond the limit. Once settled, a decision is
+        final: settling, refunding or cancelling it again changes nothing.
+
+        >>> limiter = Limiter("100/minute", clock=ManualClock())
+        >>> decision = limiter.take("ann", cost=20)
+        >>> limiter.settle(decision, 130)
+        >>> limiter.take("ann").retry_after
+        18.6
+        """
+        run(limiter_flows.settle(check_decision(_decision_of(decision), awaited=False), cost))
+
     def reset(self, key: str) -> None:
         """Deletes the counts of the key.
 
@@ -274,6 +292,22 @@ class Limiter:
         'Hello ann'
         """
         return Guard(self, key, cost, timeout)
+
+    def pace(
+        self,
+        items: Iterable[T],
+        key: str | Callable[[T], str],
+        cost: int | Callable[[T], int] = 1,
+        timeout: float | None = None,
+    ) -> Iterator[T]:
+        """Iterates over the items, and waits before each until it may pass; raises RateLimited if refused.
+
+        >>> clock = ManualClock()
+        >>> limiter = Limiter("1/s burst 1", clock=clock)
+        >>> list(limiter.pace("abc", "crawler")), (clock.now_us() - ManualClock().now_us()) / 1_000_000
+        (['a', 'b', 'c'], 2.0)
+        """
+        return pacing.pace(self, items, key, cost, timeout)
 
     def close(self) -> None:
         """Closes the engine and its connections; a with statement does so, too.
@@ -408,6 +442,12 @@ class AsyncLimiter:
         """Gives back what the decision charged, or `cost` of it: at most what that charge still holds."""
         await arun(limiter_flows.refund(check_decision(decision, awaited=True), cost))
 
+    async def settle(self, decision: Decision | AsyncReservation, cost: int) -> None:
+        """Makes the count say what the call really cost, once that is known: what was charged too much is given
+        back, as by a refund, and what is missing is charged, even beyond the limit. Once settled, a decision is
+        final: settling, refunding or cancelling it again changes nothing."""
+        await arun(limiter_flows.settle(check_decision(_decision_of(decision), awaited=True), cost))
+
     async def reset(self, key: str) -> None:
         """Deletes the counts of the key."""
         check_key(key)
@@ -454,6 +494,16 @@ class AsyncLimiter:
         """Limits a block or a function: takes (or waits, or acquires), and raises RateLimited if refused."""
         return AsyncGuard(self, key, cost, timeout)
 
+    def pace(
+        self,
+        items: Iterable[T] | AsyncIterable[T],
+        key: str | Callable[[T], str],
+        cost: int | Callable[[T], int] = 1,
+        timeout: float | None = None,
+    ) -> AsyncIterator[T]:
+        """Iterates over the items, awaited or not, and awaits the turn of each; raises RateLimited if refused."""
+        return pacing.pace_async(self, items, key, cost, timeout)
+
     async def close(self) -> None:
         """Closes the engine and its connections; a with statement does so, too."""
         await self.engine.close()
@@ -467,3 +517,7 @@ class AsyncLimiter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _decision_of(charged: Decision | Reservation | AsyncReservation) -> Decision:
+    return charged.decision if isinstance(charged, Reservation | AsyncReservation) else charged

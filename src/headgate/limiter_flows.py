@@ -1,4 +1,4 @@
-"""Flows of several steps that both limiters run: wait, serve, cancel, refund."""
+"""Flows of several steps that both limiters run: wait, serve, cancel, refund, settle."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from headgate.algorithms.decision import Decision, DegradedOutcome, Outcome, Receipt
-from headgate.algorithms.limit import HORIZON_US, SECOND
+from headgate.algorithms.limit import HORIZON_US, SECOND, UNLIMITED
 from headgate.algorithms.slots import Slots
 from headgate.errors import InvalidCharge
 from headgate.flow import Flow
-from headgate.validation import check_units
+from headgate.validation import check_cost, check_units
 
 
 def patience_us(timeout: object) -> int:
@@ -51,7 +51,7 @@ def cancel(decision: Decision) -> Flow[bool]:
     part."""
     complete = True
     for part in reversed((*decision.counter_decisions, *decision.shadow_decisions)):
-        if part.allowed and not (yield from _give_back(part, part.cost, cancel=True)):
+        if part.allowed and not part.settled and not (yield from _give_back(part, part.cost, cancel=True)):
             complete = False
     return complete
 
@@ -65,11 +65,53 @@ def refund(decision: Decision, cost: int | None) -> Flow[bool]:
         raise InvalidCharge(f'"{decision.limit}" is held, not taken: release its lease instead.')
     if decision.allowed:
         for part in (*decision.counter_decisions, *decision.shadow_decisions):
-            if part.allowed and not (
-                yield from _give_back(part, part.cost if units is None else units, cancel=False)
-            ):
+            refunded = part.cost if units is None else units
+            if part.allowed and not part.settled and not (yield from _give_back(part, refunded, cancel=False)):
                 complete = False
     return complete
+
+
+def settle(decision: Decision, cost: object) -> Flow[bool]:
+    """Makes each charge of the decision count its real cost, once. False: the engine did not reply for some
+    part."""
+    units, complete = check_settlement(decision, cost), True
+    if decision.allowed:
+        for part in (*decision.counter_decisions, *decision.shadow_decisions):
+            if part.allowed and not (yield from _settle_part(part, units)):
+                complete = False
+    return complete
+
+
+def check_settlement(decision: Decision, cost: object) -> int:
+    """Returns the real cost if the decision can be settled with it; raises InvalidCharge otherwise."""
+    if isinstance(decision.limit, Slots) and len(decision.counter_decisions) == 1:
+        raise InvalidCharge(f'"{decision.limit}" is held, not taken: it has no cost to settle. Release its lease.')
+    if not decision.has_one_cost:
+        raise InvalidCharge(_several_costs(decision))
+    return check_cost(cost)
+
+
+def _settle_part(part: Decision, units: int) -> Flow[bool]:
+    """Gives back or charges what one part holds more or less than its real cost; False if the engine did not
+    reply."""
+    if part.settled or isinstance(part.limit, Slots) or part.limit is UNLIMITED:
+        return True
+    part.settled = True
+    held = part.cost - part.refunded_units
+    if units <= held:
+        return (yield from _give_back(part, held - units, cancel=False))
+    receipt = Receipt.from_outcome(part.outcome, part.cost, part.refunded_units)
+    meter: Any = part.source
+    outcome: Outcome = yield partial(meter.surcharge, part.key, units - held, receipt)
+    return not isinstance(outcome, DegradedOutcome)
+
+
+def _several_costs(decision: Decision) -> str:
+    """Returns why a decision whose charges differ cannot be settled as one."""
+    parts = decision.counter_decisions
+    charged = " and ".join(f'{part.cost} by "{part.rule or part.limit}"' for part in parts)
+    way = "name the rule" if parts[0].rule else "settle each of decision.counter_decisions by itself"
+    return f"This call was charged {charged}, and the real cost may be of one of them only: {way}."
 
 
 def _give_back(part: Decision, units: int, *, cancel: bool) -> Flow[bool]:

@@ -135,8 +135,9 @@ class ChargeBatch(Generic[M]):
     distinct    one (meter, key, cost) for each counter
     """
 
-    def __init__(self, charges: Sequence[tuple[M, str, int]]) -> None:
+    def __init__(self, charges: Sequence[tuple[M, str, int]], has_one_cost: bool = True) -> None:
         self._charges = charges
+        self._has_one_cost = has_one_cost
         counts: dict[tuple[str, str, str], int] = {}
         self.distinct: list[tuple[M, str, int]] = []
         self._indexes: list[int] = []
@@ -160,7 +161,9 @@ class ChargeBatch(Generic[M]):
         if len(self._charges) == 1:
             return parts[0]
         charges = zip(self._indexes, self._charges, strict=True)
-        return JointDecision(parts, [(outcomes[index], *charge) for index, charge in charges])
+        decision = JointDecision(parts, [(outcomes[index], *charge) for index, charge in charges])
+        decision.has_one_cost = self._has_one_cost
+        return decision
 
 
 class BoundLimits(Generic[M, S]):
@@ -200,7 +203,8 @@ class BoundLimits(Generic[M, S]):
     def batch(self, charges: Sequence[Charge | tuple[str, LimitLike]]) -> ChargeBatch[M]:
         """Returns the charges of a take_all call: each a Charge, or a (key, limit)."""
         bound_charges: list[tuple[M, str, int]] = []
-        for charge in charges if isinstance(charges, list | tuple) else (charges,):
+        charges = charges if isinstance(charges, list | tuple) else (charges,)
+        for charge in charges:
             if not isinstance(charge, tuple) or not 0 < len(charge) <= len(Charge._fields):
                 raise InvalidCharge(f"A charge is a Charge or a (key, limit), not {charge!r}.")
             key, limit, cost, name = Charge(*charge)
@@ -208,7 +212,7 @@ class BoundLimits(Generic[M, S]):
             bound_charges += [(meter, key, cost) for meter in self._meters(limit, name)]
         if not bound_charges:
             raise InvalidCharge("There is nothing to decide: give at least one charge.")
-        return ChargeBatch(bound_charges)
+        return ChargeBatch(bound_charges, has_one_cost=len(charges) == 1)
 
     def slot_meter(self, key: object) -> S:
         """Returns the meter of the slots; raises InvalidCharge if the limit is a rate, which cannot be

@@ -71,6 +71,7 @@ class CompiledRulebook:
             engine.count_members()  # before the first call: an outage may begin during that call
         self.refusals: dict[str, Refusal] = {rule.name: rule.refuse for rule in rules}
         self.never_allowed: frozenset[str] = frozenset(rule.name for rule in rules if _never_allowed(rule))
+        self.rules_with_cost: frozenset[str] = frozenset(rule.name for rule in rules if rule.cost is not None)
         self._bound_rules: dict[tuple[str, int, str | None], BoundRule] = {}
         self._bound_shares: dict[tuple[str, int, str | None, MemberPosition], BoundRule] = {}
         self._caller_meters: dict[tuple[Limit, str], Any] = {}

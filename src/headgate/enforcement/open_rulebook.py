@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from headgate.enforcement.split_limits import check_split_limits
 from headgate.engines.fork_reset import on_fork
-from headgate.engines.url import EngineUrl, open_version_store, parse_engine_url
+from headgate.engines.url import open_version_store, parse_engine_url
+from headgate.engines.url_options import EngineUrl
 from headgate.errors import InvalidRule
 from headgate.rules import load
 from headgate.rules.distribution.disk_cache import DiskCache
@@ -66,7 +67,7 @@ def open_rulebook(
         watch = RulebookWatcher(source, _load, follow, disk_cache=DiskCache(f"{name} {prefix}"))
     else:
         disconnect = _nothing
-        watch = RulebookWatcher(FolderSource(name) if Path(name).is_dir() else FileSource(name), _load, follow)
+        watch = RulebookWatcher(_local_source(name), _load, follow)
     on_fork(watch.reset_after_fork)
 
     def close() -> None:
@@ -74,6 +75,31 @@ def open_rulebook(
         disconnect()
 
     return OpenedRulebook(watch.load_first(), watch, close)
+
+
+def check_rules(rules: Rules) -> None:
+    """Raises InvalidRule if a rulebook in code or in a file cannot be read. Of one on a server it knows nothing.
+
+    >>> check_rules({"rules": [{"name": "login", "limit": "5/minute"}]})
+    """
+    if not isinstance(rules, str | PathLike):
+        open_rulebook(rules, None, "", _ignore)
+        return
+    name = fspath(rules)
+    if name == PUSHED or "://" in name:
+        return
+    try:
+        _load(_local_source(name).read())
+    except OSError as error:
+        raise InvalidRule(f"{name} cannot be read: {error.strerror or error}.") from error
+
+
+def _local_source(name: str) -> FileSource | FolderSource:
+    return FolderSource(name) if Path(name).is_dir() else FileSource(name)
+
+
+def _ignore(book: Rulebook) -> None:
+    """Does nothing: a rulebook in code never changes."""
 
 
 def _nothing() -> None:

@@ -51,6 +51,8 @@ class RefusalSource(Protocol):
 
     @property
     def refusals(self) -> dict[str, Refusal]: ...
+    @property
+    def rules_with_cost(self) -> frozenset[str]: ...
 
     def override_meter(self, charge: Charged, limit: Limit) -> Any: ...
 
@@ -59,6 +61,7 @@ class _DetachedRulebook(NamedTuple):
     """The rulebook of a decision that was copied or pickled."""
 
     refusals: dict[str, Refusal]
+    rules_with_cost: frozenset[str] = frozenset()
 
     def override_meter(self, charge: Charged, limit: Limit) -> Any:
         return DetachedLimit(limit)
@@ -117,14 +120,14 @@ class RuleDecision(Decision):
         return self.allowed
 
     def only(self, rules: Collection[str]) -> RuleDecision:
-        """Returns the part of these rules, to be refunded by itself.
+        """Returns the part of these rules, to be refunded or settled by itself.
 
         >>> Limiter.from_rules(RULES).check({"user": "ann"}).only({"login"}).rule
         'login'
         """
         chosen = [index for index, (rule, _) in enumerate(self.labels) if rule in rules]
         heads, charges, answers = self.labels, self.charges, self.outcomes
-        return RuleDecision(
+        part = RuleDecision(
             self._book,
             [heads[index] for index in chosen],
             [charges[index] for index in chosen],
@@ -132,6 +135,16 @@ class RuleDecision(Decision):
             (),
             self._several_requests,
         )
+        # The same parts, not copies: what is given back here is not given back again by the whole.
+        part._all = [each for each in self._all if each.rule in rules and each.source is not _NO_METER]
+        return part
+
+    @property
+    def has_one_cost(self) -> bool:  # type: ignore[override]
+        """Whether all its charges have the cost of the call: not if there are several rules, and one states a cost
+        of its own."""
+        rules = {rule for rule, _ in self.labels}
+        return len(rules) < 2 or rules.isdisjoint(self._book.rules_with_cost)
 
     @lazy_property
     def allowed(self) -> bool:
@@ -237,7 +250,11 @@ class RuleDecision(Decision):
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        if self.denied_matches or any(isinstance(outcome, OverriddenOutcome) for outcome in self.outcomes):
+        by_parts = bool(self.denied_matches)
+        for outcome in self.outcomes:
+            if outcome.__class__ is not tuple and isinstance(outcome, OverriddenOutcome):
+                by_parts = True
+        if by_parts:
             return tuple(part.verdicts[0] for part in self.counter_decisions)
         return tuple(
             [  # as above, without the parts: every response of an application needs them

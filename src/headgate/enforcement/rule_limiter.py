@@ -6,7 +6,7 @@ The file is long for one reason: RuleLimiter and AsyncRuleLimiter are spelled ou
     wait      pass when there is room                            refund    give back what a decision charged
     reserve   take a place now, for later                        cancel    give that place back
     hold      check around a block, and hold slots meanwhile     release   give the slots of a decision back
-    renew     hold them for longer
+    renew     hold them for longer                               settle    count what a call really cost
     reset     delete the counters of a call                      replace   switch to another rulebook
     check_together   may several calls pass, all or none?        give_back  units of a call whose decision is gone
 
@@ -41,8 +41,8 @@ from headgate.enforcement.stored_decision import ChargeReceipt, charge_receipts,
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import AsyncEngine, Engine
-from headgate.engines.url import EngineUrl, build_async_engine, build_engine, parse_engine_url
-from headgate.engines.url_options import EngineOptions
+from headgate.engines.url import build_async_engine, build_engine, parse_engine_url
+from headgate.engines.url_options import EngineOptions, EngineUrl
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.flow import Flow, arun, run
 from headgate.observer import ObservedDecision, Observer, Observers
@@ -337,6 +337,20 @@ class RuleLimiter(_RuleLimiterBase):
         """
         return run(limiter_flows.refund(check_decision(decision, awaited=False), cost))
 
+    def settle(self, decision: Decision, cost: int, rule: str | None = None) -> bool:
+        """Makes the counts say what the call really cost, once that is known: what was charged too much is given
+        back, as by a refund, and what is missing is charged, even beyond the limit. Under every rule; if one of
+        several states a cost of its own, name the one that is meant.
+
+        Once settled, a decision is final: settling, refunding or cancelling it again changes nothing. False if a
+        fallback answered, and some of it may be lost.
+
+        >>> limiter = Limiter.from_rules(RULES)
+        >>> limiter.settle(limiter.check({"user": "ann"}), 2), limiter.peek({"user": "ann"}).remaining
+        (True, 0)
+        """
+        return run(limiter_flows.settle(part_of_rule(check_decision(decision, awaited=False), rule), cost))
+
     def give_back(self, ask: Ask, units: int) -> RuleDecision:
         """Gives back units of a call whose decision is gone, as far as they are counted; returns the state
         after that.
@@ -546,6 +560,16 @@ class AsyncRuleLimiter(_RuleLimiterBase):
         """
         return await arun(limiter_flows.refund(check_decision(decision, awaited=True), cost))
 
+    async def settle(self, decision: Decision, cost: int, rule: str | None = None) -> bool:
+        """Makes the counts say what the call really cost, once that is known: what was charged too much is given
+        back, as by a refund, and what is missing is charged, even beyond the limit. Under every rule; if one of
+        several states a cost of its own, name the one that is meant.
+
+        Once settled, a decision is final: settling, refunding or cancelling it again changes nothing. False if a
+        fallback answered, and some of it may be lost.
+        """
+        return await arun(limiter_flows.settle(part_of_rule(check_decision(decision, awaited=True), rule), cost))
+
     async def give_back(self, ask: Ask, units: int) -> RuleDecision:
         """Gives back units of a call whose decision is gone, as far as they are counted; returns the
         state after that.
@@ -601,3 +625,14 @@ class AsyncRuleLimiter(_RuleLimiterBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def part_of_rule(decision: Decision, rule: str | None) -> Decision:
+    """Returns the part of a decision that this rule decided; all of it if none is named."""
+    if rule is None:
+        return decision
+    rules = list(dict.fromkeys(name for name, _ in decision.labels)) if isinstance(decision, RuleDecision) else []
+    if not isinstance(decision, RuleDecision) or rule not in rules:
+        charged = " and ".join(f'"{name}"' for name in rules) or "no rule"
+        raise InvalidCharge(f"The rule {rule!r} did not charge this call; {charged} did.")
+    return decision.only({rule})

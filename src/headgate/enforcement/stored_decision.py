@@ -1,9 +1,9 @@
-"""Converts a decision to receipts and back, so that it can be refunded by another process.
+"""Converts a decision to receipts and back, so that it can be refunded or settled by another process.
 
 A client that checks over the network and refunds later has no Decision object. The process that gets the refund
 may not have it either, and the rulebook may have changed. So each charge is stored with all that a refund needs:
 the limit as text, the name of its counter, the key, and the receipt. The restored decision can be refunded,
-cancelled, renewed and released like the original.
+settled, cancelled, renewed and released like the original.
 
 Laws (tests/enforcement/test_stored_decision.py): a refund of a restored decision does what one of the original
 does; refunded units are stored too, so nothing is given back twice along one chain of receipts. A caller that
@@ -44,6 +44,7 @@ class ChargeReceipt(NamedTuple):
     mark: int
     refunded_units: int = 0
     is_local: bool = False
+    settled: bool = False
 
 
 def charge_receipts(decision: Decision) -> list[ChargeReceipt]:
@@ -82,7 +83,8 @@ def decision_from_receipts(receipts: Sequence[ChargeReceipt], compiled: Compiled
     shadows = iter([receipt for receipt in receipts if receipt.shadow_kind is not None])
     live = iter([receipt for receipt in receipts if receipt.shadow_kind is None])
     for part in (*decision.counter_decisions, *decision.shadow_decisions):
-        part.refunded_units = next(live if part.shadow_kind is None else shadows).refunded_units
+        receipt = next(live if part.shadow_kind is None else shadows)
+        part.refunded_units, part.settled = receipt.refunded_units, receipt.settled
     return decision
 
 
@@ -107,4 +109,5 @@ def _receipt(part: Decision) -> ChargeReceipt:
         outcome[MARK],
         part.refunded_units,
         isinstance(meter, _LOCAL),
+        part.settled,
     )
