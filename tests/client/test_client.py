@@ -72,12 +72,24 @@ def test_giving_back(client: Any, ann: dict[str, str]) -> None:
     assert client.peek(ann).remaining == 6
     assert client.refund(rest) is None
     assert client.peek(ann).remaining == 10
-    client.commit(client.check(ann, 5, receipt=True), 1)
+    client.settle(client.check(ann, 5, receipt=True), 1)
     assert client.peek(ann).remaining == 9
     with pytest.raises(InvalidCharge, match="redeemed before"):
         client.refund(rest)
     with pytest.raises(InvalidCharge, match="ask with receipt=True"):
         client.refund(client.check(ann))
+
+
+def test_settling(client: Any, ann: dict[str, str]) -> None:
+    more = client.check(ann, 2, receipt=True)
+    client.settle(more, 4)
+    with pytest.raises(InvalidCharge, match="redeemed before"):
+        client.settle(more, 4)
+    assert client.peek(ann).remaining == 6
+    client.settle(client.check(ann, receipt=True), 12, rule="user")
+    assert client.peek(ann).remaining == 0
+    with pytest.raises(InvalidCharge, match="nothing to settle: ask with receipt=True"):
+        client.settle(client.check({"user": f"{ann['user']}-2"}), 2)
 
 
 def test_all_or_none(client: Any, ann: dict[str, str]) -> None:

@@ -70,8 +70,10 @@ class CheckDocuments:
                 valid = {"checks": [one] * rng.randint(1, 5), "together": rng.random() < 0.5}
             case "reserve":
                 valid = {"attributes": rng.choice(CALLS), "timeout": rng.choice((0, 0.5, 3e7)), "cost": 2}
-            case "refund" | "commit":
+            case "refund":
                 valid = {"receipt": receipt, "cost": rng.choice((None, 1, 2**53 - 1))}
+            case "settle":
+                valid = {"receipt": receipt, "cost": rng.choice((None, 1, 2**53 - 1)), "rule": None}
             case _:
                 valid = {"receipt": receipt}
         return f"/v1/{verb}", mutated_document(rng, valid)

@@ -10,7 +10,7 @@ from tests.service.service_harness import Service
 
 BODY = b'{"attributes": {"user": "ann"}}'
 PATHS = [
-    *(b"/v1/check", b"/v1/peek", b"/v1/checks", b"/v1/reserve", b"/v1/refund", b"/v1/commit", b"/v1/cancel"),
+    *(b"/v1/check", b"/v1/peek", b"/v1/checks", b"/v1/reserve", b"/v1/refund", b"/v1/settle", b"/v1/cancel"),
     *(b"/v1/renew", b"/v1/release", b"/auth/nginx", b"/auth/forward", b"/auth/envoy", b"/auth/envoy/a/b?c",
       b"/json"),
     *(b"/healthz", b"/readyz", b"/openapi.json", b"/", b"*", b"//", b"/v1/%63heck", b"/v1/check%00", b"/%ff%fe",

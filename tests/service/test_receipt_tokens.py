@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from headgate.enforcement.stored_decision import ChargeReceipt
-from headgate.service.receipt_tokens import InvalidReceipt, ReceiptSigner
+from headgate.service.receipt_tokens import InvalidReceipt, ReceiptNotUsable, ReceiptSigner
 from tests.servers import RedisServer
 from tests.servers.wait_until import until
 from tests.service.service_harness import Service, ServiceReply
@@ -102,7 +102,7 @@ def test_giving_back_works_once(service: Service) -> None:
     assert left(service, ann) == {"calls": 6}
     assert service.post("refund", receipt=receipt).json == {"done": True}
     assert left(service, ann) == {"calls": 10}
-    for verb in ("refund", "commit", "cancel"):
+    for verb in ("refund", "settle", "cancel"):
         assert detail(service.post(verb, receipt=receipt)) == (409, "This receipt was redeemed before.")
     assert left(service, ann) == {"calls": 10}
 
@@ -119,25 +119,44 @@ def test_in_parts_each_part_has_a_receipt_of_the_rest(service: Service) -> None:
     assert left(service, ann) == {"calls": 10}
 
 
-def test_commit_keeps_what_was_used(service: Service) -> None:
+def test_settling_keeps_what_was_used(service: Service) -> None:
     ann = user()
-    assert service.post("commit", receipt=charged(service, 6, user=ann), cost=2).json == {"done": True}
+    assert service.post("settle", receipt=charged(service, 6, user=ann), cost=2).json == {"done": True}
     assert left(service, ann) == {"calls": 8}
     whole = charged(service, 3, user=ann)
-    assert service.post("commit", receipt=whole).json == {"done": True}
+    assert service.post("settle", receipt=whole).json == {"done": True}
     assert service.post("refund", receipt=whole).status == 409
     assert left(service, ann) == {"calls": 5}
-    assert service.post("commit", receipt=charged(service, 3, user=ann), cost=0).json == {"done": True}
+    assert service.post("settle", receipt=charged(service, 3, user=ann), cost=0).json == {"done": True}
     assert left(service, ann) == {"calls": 5}
 
 
-def test_more_used_than_charged_is_told_and_spoils_nothing(service: Service) -> None:
+def test_what_was_used_beyond_the_charge_is_charged_once(service: Service) -> None:
     ann = user()
     receipt = charged(service, 3, user=ann)
-    told = detail(service.post("commit", receipt=receipt, cost=4))
-    assert told == (409, "4 were used and 3 charged: ask for the rest by a check.")
-    assert service.post("commit", receipt=receipt, cost=1).status == 200
-    assert left(service, ann) == {"calls": 9}
+    assert service.post("settle", receipt=receipt, cost=8).json == {"done": True}
+    assert left(service, ann) == {"calls": 2}
+    for cost in (8, 9, 0, None):
+        assert detail(service.post("settle", receipt=receipt, cost=cost)) == (
+            409,
+            "This receipt was redeemed before.",
+        )
+    assert left(service, ann) == {"calls": 2}
+    assert service.post("settle", receipt=charged(service, 1, user=ann), cost=25).json == {"done": True}
+    refused = service.check(path="/", user=ann)
+    assert 2 * 86_400 * 0.9 < refused["retry_after"] < 2.4 * 86_400
+
+
+def test_a_receipt_is_too_old_to_charge_more_once_its_use_may_be_forgotten() -> None:
+    office = ReceiptSigner(SECRET)
+    receipt = office.read(office.write([PART._replace(reset_after_us=0, delay_us=0)]))
+    remembered_us = int(receipt.one_use_limit.text.removeprefix("1/").removesuffix("s log")) * 1_000_000
+    assert remembered_us >= 1_000_000_000
+    receipt.check_age(PART.at_us + remembered_us - 1_000_000)
+    with pytest.raises(
+        ReceiptNotUsable, match=r"is 1024 s old, and charges more only for 1024 s: charge the rest"
+    ):
+        receipt.check_age(PART.at_us + remembered_us)
 
 
 def test_a_rule_that_states_its_cost_gets_that_back(service: Service) -> None:
@@ -147,12 +166,15 @@ def test_a_rule_that_states_its_cost_gets_that_back(service: Service) -> None:
     assert service.post("refund", receipt=receipt).json == {"done": True}
     assert left(service, ann, "/upload") == {"bytes": 1000, "calls": 10}
     receipt = charged(service, path="/upload", user=bob, **{"argument.n": 500})
-    assert service.post("commit", receipt=receipt, cost=300).status == 200
+    status, why = detail(service.post("settle", receipt=receipt, cost=300))
+    assert (status, '500 by "bytes" and 1 by "calls"' in why, "name the rule" in why) == (400, True, True)
+    status, why = detail(service.post("settle", receipt=receipt, cost=300, rule="byte"))
+    assert (status, why) == (409, 'The rule \'byte\' did not charge this call; "bytes" and "calls" did.')
+    assert service.post("settle", receipt=receipt, cost=300, rule="bytes").status == 200
     assert left(service, bob, "/upload") == {"bytes": 700, "calls": 9}
-    receipt = charged(service, 5, path="/upload", user=bob, **{"argument.n": 100})
-    assert left(service, bob, "/upload") == {"bytes": 200, "calls": 4}
-    assert service.post("commit", receipt=receipt, cost=3).status == 200
-    assert left(service, bob, "/upload") == {"bytes": 697, "calls": 6}
+    receipt = charged(service, path="/upload", user=bob, **{"argument.n": 100})
+    assert service.post("settle", receipt=receipt, cost=650, rule="bytes").status == 200
+    assert left(service, bob, "/upload") == {"bytes": 50, "calls": 8}
 
 
 def test_a_place_is_given_back(service: Service) -> None:
@@ -175,7 +197,7 @@ def test_slots_are_held_renewed_and_released(service: Service) -> None:
     assert (refused["allowed"], refused["rule"]) == (False, "slots")
     assert "receipt" not in refused
     assert service.post("renew", receipt=one).json == {"held": True, "expires_after": 30.0}
-    for verb in ("refund", "commit"):
+    for verb in ("refund", "settle"):
         assert detail(service.post(verb, receipt=one)) == (
             409,
             "This receipt only holds slots: release it, or cancel it.",
@@ -187,15 +209,15 @@ def test_slots_are_held_renewed_and_released(service: Service) -> None:
     counted = charged(service, user=ann)
     for verb in ("renew", "release"):
         told = detail(service.post(verb, receipt=counted))
-        assert told == (409, "This receipt holds no slots: refund it, commit it or cancel it.")
+        assert told == (409, "This receipt holds no slots: refund it, settle it or cancel it.")
 
 
 def test_what_no_limit_counted_can_be_given_back_too(service: Service) -> None:
-    for verb in ("refund", "commit", "cancel"):
+    for verb in ("refund", "settle", "cancel"):
         receipt = charged(service, 5, path="/free")
         assert service.post(verb, receipt=receipt).json == {"done": True}
         assert service.post(verb, receipt=receipt).status == 409
-    assert service.post("commit", receipt=charged(service, path="/free"), cost=7).json == {"done": True}
+    assert service.post("settle", receipt=charged(service, path="/free"), cost=7).json == {"done": True}
 
 
 def test_only_what_passed_together_has_receipts(service: Service) -> None:
@@ -211,7 +233,7 @@ def test_only_what_passed_together_has_receipts(service: Service) -> None:
     assert ["receipt" in answer for answer in apart] == [True, False]
 
 
-@pytest.mark.parametrize("verb", ["refund", "commit", "cancel", "renew", "release"])
+@pytest.mark.parametrize("verb", ["refund", "settle", "cancel", "renew", "release"])
 def test_none_of_ours(service: Service, verb: str) -> None:
     told = detail(service.post(verb, receipt=ReceiptSigner(SECRET).write([PART])))
     assert told == (404, "This receipt was not written by this service, or with another secret.")
@@ -223,12 +245,12 @@ def durable() -> RedisServer:
 
 
 @pytest.mark.parametrize("fallback", ["allow", "deny", "local"])
-@pytest.mark.parametrize("verb", ["refund", "commit", "cancel"])
+@pytest.mark.parametrize("verb", ["refund", "settle", "cancel"])
 def test_an_engine_that_is_gone_gives_nothing_back_and_the_receipt_stays_good(fallback: str, verb: str) -> None:
     with durable() as server, Service(BOOK, engine=f"{server.url}?fallback={fallback}&deadline=5s") as service:
         ann = user()
         receipt = charged(service, user=ann)
-        asked = {"receipt": receipt} | ({"cost": 0} if verb == "commit" else {})
+        asked = {"receipt": receipt} | ({"cost": 0} if verb == "settle" else {})
         server.stop()
         for _ in range(3):
             status, why = detail(service.post(verb, asked))

@@ -88,7 +88,7 @@ class Matcher:
             result = match_rule(bound_values, cost)
             if result is not None:
                 matches.append(result)
-        return self._without_replaced(matches) if self._replacements and len(matches) > 1 else matches
+        return self._without_replaced(matches) if len(matches) > 1 and self._replacements else matches
 
     def explain(self, attributes: Mapping[str, Any], cost: int | None = None) -> list[RuleExplanation]:
         """Explains for every rule of the book whether it applies to the call, and if not, why."""

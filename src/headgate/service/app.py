@@ -1,7 +1,7 @@
 """Serves the check API over HTTP: which path is handled by what, and with which status.
 
     POST /v1/check, /v1/peek, /v1/checks, /v1/reserve        checks in JSON; a refusal is an answer, so 200
-    POST /v1/refund, /v1/commit, /v1/cancel                  receipts, to be given back
+    POST /v1/refund, /v1/settle, /v1/cancel                  receipts, to be given back
     POST /v1/renew, /v1/release                              receipts that hold slots
     any  /auth/nginx                                         auth_request: 200 or 403, never a body
     any  /auth/forward                                       Traefik's and Caddy's: 200, or the client's response
@@ -46,11 +46,11 @@ from headgate.http.headers import Fields, headers
 from headgate.limit_syntax import parse
 from headgate.service import check_schema
 from headgate.service.asgi import Handler, HttpError, RawHeaders, Request, Response, encode_headers
-from headgate.service.check import Checker, ReceiptNotUsable
+from headgate.service.check import Checker
 from headgate.service.forward_auth import GatewayKind, InvalidSubrequest, RelevantFields, forwarded_attributes
 from headgate.service.json_decoding import JsonDecoder
 from headgate.service.openapi import VERBS, Verb, description
-from headgate.service.receipt_tokens import InvalidReceipt
+from headgate.service.receipt_tokens import InvalidReceipt, ReceiptNotUsable
 from headgate.service.request_cache import MAX_CACHED_REQUEST_BYTES, CachedCheck, RequestCache, is_plain_pass
 from headgate.service.settings import Settings
 
@@ -218,7 +218,7 @@ class App:
         except (CorruptState, EngineUnavailable) as error:
             _log.warning("No decision for a gateway: %s", error)
             response = refusal_body.undecided_response(request.field(b"accept"), wait=1)
-            return response.status, encode_headers([*response.headers, ("Retry-After", "1")]), response.body
+            return response.status, encode_headers(response.headers), response.body
         if decision is None:
             return 200, fields, b""
         response = refusal_body.refusal_response(decision, request.field(b"accept"))

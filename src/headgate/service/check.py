@@ -2,7 +2,7 @@
 
     peek       would this call pass?                answer    the JSON of any decision
     checks     several, each by itself or together  reserve   a place, for later
-    refund     give back what a receipt charged     commit    so much was used: give back the rest
+    refund     give back what a receipt charged     settle    count what the call really cost
     cancel     give a place back                    renew, release   the slots that a receipt holds
 
 Each is a method that takes a struct of check_schema.py and returns one; the check itself is in app.py, because of
@@ -18,25 +18,22 @@ from typing import Any
 
 from msgspec import UNSET
 
-from headgate.algorithms.decision import ALLOWED, DegradedOutcome, Outcome, Verdict, is_plain
+from headgate import limiter_flows
+from headgate.algorithms.decision import ALLOWED, AT_US, DegradedOutcome, Outcome, Verdict, is_plain
 from headgate.algorithms.limit import SECOND, UNLIMITED, Limit
 from headgate.algorithms.slots import Slots
 from headgate.enforcement.check_together import Ask
 from headgate.enforcement.rule_decision import RuleDecision
-from headgate.enforcement.rule_limiter import AsyncRuleLimiter
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter, part_of_rule
 from headgate.enforcement.stored_decision import ChargeReceipt
 from headgate.engines.charge_options import ChargeOptions
 from headgate.errors import EngineUnavailable, InvalidCharge
 from headgate.limit_syntax import parse
 from headgate.service import check_schema
-from headgate.service.receipt_tokens import METER_NAME, DecisionReceipt, ReceiptSigner
+from headgate.service.receipt_tokens import METER_NAME, DecisionReceipt, ReceiptNotUsable, ReceiptSigner
 
 # A fallback that answers for the engine would count a use that the engine does not know. This one charges nothing.
 _ENGINE_ONLY = ChargeOptions(METER_NAME, fallback="deny")
-
-
-class ReceiptNotUsable(InvalidCharge):
-    """A valid receipt that does not allow this action, or not any more."""
 
 
 class Checker:
@@ -81,20 +78,21 @@ class Checker:
             response.receipt = self._receipts.write(rest)
         return response
 
-    async def commit(self, request: check_schema.CommitBody) -> check_schema.RefundResultBody:
+    async def settle(self, request: check_schema.SettleBody) -> check_schema.RefundResultBody:
         receipt = self._read_charged(request.receipt)
-        used = request.cost
-        # Each charge by itself: a rule that states its own cost keeps what was used of that.
-        charges = [(each, each.cost - each.refunded_units) for each in receipt.charges if not _is_slots(each)]
-        charged = max((units for _, units in charges), default=None)
-        if used is not None and charged is not None and used > charged:
-            raise ReceiptNotUsable(f"{used} were used and {charged} charged: ask for the rest by a check.")
-        await self._redeem_once(receipt)
-        by_engine = True
-        for each, units in charges:
-            if used is not None and units > used:
-                by_engine &= await self.limiter.refund(self.limiter.restore_decision([each]), units - used)
-        return _given_back(by_engine)
+        charged = self.limiter.restore_decision(receipt.charges)
+        try:
+            decision = part_of_rule(charged, request.rule)
+        except InvalidCharge as error:
+            raise ReceiptNotUsable(str(error)) from None
+        cost = None if request.cost is None else limiter_flows.check_settlement(decision, request.cost)
+        outcome = await self._redeem_once(receipt)
+        if cost is None:
+            return check_schema.RefundResultBody(True)
+        parts = *decision.counter_decisions, *decision.shadow_decisions
+        if any(cost > part.cost - part.refunded_units and not isinstance(part.limit, Slots) for part in parts):
+            receipt.check_age(outcome[AT_US])
+        return _given_back(await self.limiter.settle(decision, cost))
 
     async def cancel(self, request: check_schema.ReceiptBody) -> check_schema.RefundResultBody:
         receipt = self._receipts.read(request.receipt)
@@ -132,14 +130,15 @@ class Checker:
     def _decision_with_slots(self, receipt: DecisionReceipt) -> RuleDecision:
         decision = self.limiter.restore_decision(receipt.charges)
         if not any(isinstance(part.limit, Slots) for part in decision.counter_decisions):
-            raise ReceiptNotUsable("This receipt holds no slots: refund it, commit it or cancel it.")
+            raise ReceiptNotUsable("This receipt holds no slots: refund it, settle it or cancel it.")
         return decision
 
-    async def _redeem_once(self, receipt: DecisionReceipt) -> None:
+    async def _redeem_once(self, receipt: DecisionReceipt) -> Outcome:
         """Redeems a receipt, once. If the engine gives no answer it stays valid, whatever the fallback is."""
         outcome = await self._count_use(receipt, 1)
         if not outcome[ALLOWED]:
             raise ReceiptNotUsable("This receipt was redeemed before.")
+        return outcome
 
     async def _count_use(self, receipt: DecisionReceipt, uses: int) -> Outcome:
         meter: Any = self.limiter.engine.meter(receipt.one_use_limit, METER_NAME, _ENGINE_ONLY)

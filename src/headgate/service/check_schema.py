@@ -88,13 +88,16 @@ class RefundBody(Struct, forbid_unknown_fields=True):
     ] = None
 
 
-class CommitBody(Struct, forbid_unknown_fields=True):
+class SettleBody(Struct, forbid_unknown_fields=True):
     """A receipt of a call that is done."""
 
     receipt: Token
     cost: Annotated[
         Annotated[int, Meta(ge=0, le=_MAX_INTEGER)] | None,
-        Meta(description="Units that were used. Unless given, all."),
+        Meta(description="Units that the call really cost. Unless given, what was charged."),
+    ] = None
+    rule: Annotated[
+        str | None, Meta(description="The rule that is settled. Unless given, all rules that charged the call.")
     ] = None
 
 

@@ -49,10 +49,10 @@ VERBS: tuple[Verb, ...] = (
         "Give back what a receipt charged, or so much of it. Works once.",
     ),
     Verb(
-        "commit",
-        check_schema.CommitBody,
+        "settle",
+        check_schema.SettleBody,
         check_schema.RefundResultBody,
-        "So much was used: give back the rest. Works once.",
+        "So much was used: give back the rest, or charge what is missing, even beyond the limit. Works once.",
     ),
     Verb(
         "cancel",

@@ -5,6 +5,9 @@ stores nothing for it: any worker can redeem it, and if Redis decided, any servi
 back works once: the receipt's nonce is then taken under a limit of its own, which lives as long as the charge
 matters. After a partial refund, the rest of the charge gets a receipt of its own.
 
+Settling may charge more, which would matter again and again. So a receipt settles more than it charged only for as
+long as a use of it would be remembered: MIN_LIFE_S, or longer if the charge matters longer.
+
 Laws (tests/service/test_receipt_tokens.py): a receipt that was changed in any bit is refused; one that was used is
 refused, by every worker; a refused call has none.
 """
@@ -25,11 +28,16 @@ from headgate.limit_syntax import parse
 
 METER_NAME = "~receipts"
 _MAC_BYTES = 16
+MIN_LIFE_S = 1000  # a call may stream for minutes before its cost is known
 _MAX_PERIOD_S = 2**31  # 68 years: the log of uses looks back no further than a hundred
 
 
 class InvalidReceipt(InvalidCharge):
     """A receipt token that this service did not sign."""
+
+
+class ReceiptNotUsable(InvalidCharge):
+    """A valid receipt that does not allow this action, or not any more."""
 
 
 class DecisionReceipt(msgspec.Struct, array_like=True):
@@ -45,10 +53,24 @@ class DecisionReceipt(msgspec.Struct, array_like=True):
 
     @property
     def one_use_limit(self) -> Limit:
-        """One use for as long as anything can be given back; in few lengths, so that there are few meters."""
+        """One use for as long as anything can be given back or charged."""
+        return parse(f"1/{self._life_s}s log")
+
+    @property
+    def _life_s(self) -> int:
+        """For how long a use is remembered; in few lengths, so that there are few meters."""
         last_us = max((charge.reset_after_us + charge.delay_us for charge in self.charges), default=0)
-        seconds = max(60, last_us // SECOND + 1)
-        return parse(f"1/{min(1 << (seconds - 1).bit_length(), _MAX_PERIOD_S)}s log")
+        seconds = max(MIN_LIFE_S, last_us // SECOND + 1)
+        return min(1 << (seconds - 1).bit_length(), _MAX_PERIOD_S)
+
+    def check_age(self, now_us: int) -> None:
+        """Raises ReceiptNotUsable if an earlier use of the receipt may be forgotten by now."""
+        age_s = max((now_us - charge.at_us for charge in self.charges), default=0) // SECOND
+        if age_s >= self._life_s:
+            raise ReceiptNotUsable(
+                f"This receipt is {age_s} s old, and charges more only for {self._life_s} s: charge the rest by a "
+                "check."
+            )
 
 
 class ReceiptSigner:

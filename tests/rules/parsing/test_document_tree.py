@@ -93,7 +93,7 @@ def test_an_anchor_given_twice_is_the_last_one() -> None:
 def test_a_kind_is_a_word_that_people_know() -> None:
     nodes = read_yaml.read("- []\n- {}\n- x\n- ~\n")
     assert isinstance(nodes, ListNode)
-    assert [describe_node(node) for node in nodes.nodes] == ["a list", "a mapping", '"x"', "nothing"]
+    assert [describe_node(node) for node in nodes.nodes] == ["an empty list", "an empty mapping", '"x"', "nothing"]
 
 
 # The bytes.

@@ -146,7 +146,7 @@ def test_a_rule_without_a_name_is_read_on() -> None:
             ["limit: 5/s", "refuse: {status: 99, body: [], type: x}"],
             [
                 'status is a whole number from 200 to 599, not "99".',
-                "body is a text, not a list.",
+                "body is a text, not an empty list.",
                 '"x" is not a content type.',
             ],
         ),
@@ -217,7 +217,7 @@ def test_values_of_a_program_are_named_by_their_path() -> None:
         load.from_mapping({"rules": [rules[0], {"name": "c", "limit": "1/s"}, rules[0]]}, source="settings")
     with pytest.raises(InvalidRulebook, match=r"^top: The rulebook is empty"):
         load.from_mapping({})
-    with pytest.raises(InvalidRulebook, match=r"^top: A rulebook is a mapping, not a list"):
+    with pytest.raises(InvalidRulebook, match=r"^top: A rulebook is a mapping, not an empty list"):
         load.from_mapping([])  # type: ignore[arg-type]
     assert load.from_mapping({"rules": [{"name": "a", "limit": [TokenBucket(5, 1.0), "9/m"]}]}).rules[
         0

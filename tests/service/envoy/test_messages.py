@@ -26,6 +26,20 @@ for module in THEIR_MODULES:
     import_module(module)
 THEIRS: Any = descriptor_pool.Default()
 
+# Our messages, and the package of Envoy that has the original.
+ORIGINS = {
+    "RateLimitRequest": "envoy.service.ratelimit.v3",
+    "RateLimitResponse": "envoy.service.ratelimit.v3",
+    "RateLimitDescriptor": "envoy.extensions.common.ratelimit.v3",
+    "HeaderValue": "envoy.config.core.v3",
+    "RateLimitQuotaUsageReports": "envoy.service.rate_limit_quota.v3",
+    "RateLimitQuotaResponse": "envoy.service.rate_limit_quota.v3",
+    "BucketId": "envoy.service.rate_limit_quota.v3",
+    "RateLimitStrategy": "envoy.type.v3",
+    "RateLimitUnit": "envoy.type.v3",
+    "TokenBucket": "envoy.type.v3",
+}
+
 
 def ours(name: str) -> Any:
     return messages.POOL.FindMessageTypeByName(f"{messages.PACKAGE}.{name}")
@@ -33,7 +47,7 @@ def ours(name: str) -> Any:
 
 def their_name(name: str) -> str:
     """The full name of the original of something of ours."""
-    return f"{messages.ORIGINS[name.partition('.')[0]]}.{name}"
+    return f"{ORIGINS[name.partition('.')[0]]}.{name}"
 
 
 def theirs(name: str) -> Any:

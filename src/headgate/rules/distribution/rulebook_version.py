@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields
 
 from headgate.errors import InvalidRule
 
@@ -61,10 +60,6 @@ class RulebookVersion:
             return self.document
         return json.dumps({name: value for name, value in document.items() if name not in GATEWAY_FIELDS})
 
-    def to_json(self) -> str:
-        """Returns the version as JSON."""
-        return _json(asdict(self))
-
     @classmethod
     def read(cls, raw: str | bytes) -> RulebookVersion:
         """Parses a version from JSON; raises InvalidRule with the reason if it is invalid."""
@@ -107,25 +102,20 @@ def draft(
         raise InvalidRule(f"A rulebook is written in yaml, toml or json, not in {format!r}.")
     _check_size("text", text)
     _check_size("JSON", document)
-    return _json(
-        {
-            "author": one_line("author", author, MAX_AUTHOR_LENGTH),
-            "note": one_line("note", note, MAX_NOTE_LENGTH),
-            "format": format,
-            "rolled_back_to": rolled_back_to,
-            "text": text,
-            "document": document,
-        }
-    )
+    fields_of_draft = {
+        "author": one_line("author", author, MAX_AUTHOR_LENGTH),
+        "note": one_line("note", note, MAX_NOTE_LENGTH),
+        "format": format,
+        "rolled_back_to": rolled_back_to,
+        "text": text,
+        "document": document,
+    }
+    return json.dumps(fields_of_draft, ensure_ascii=False, separators=(",", ":"))
 
 
 def from_draft(draft: str, version: int, at_us: int) -> RulebookVersion:
     """Returns the version that a draft has become."""
     return RulebookVersion(version=version, at_us=at_us, **json.loads(draft))
-
-
-def _json(value: dict[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _check_size(what: str, text: str) -> None:

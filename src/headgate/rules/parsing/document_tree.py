@@ -169,7 +169,7 @@ def quote(text: str) -> str:
 def describe_node(node: Node) -> str:
     """Describes a node for a message."""
     if isinstance(node, ListNode):
-        return "a list"
+        return "a list" if node.nodes else "an empty list"
     if isinstance(node, MappingNode):
-        return "a mapping"
+        return "a mapping" if node.entries else "an empty mapping"
     return "nothing" if node.empty else quote(node.text)

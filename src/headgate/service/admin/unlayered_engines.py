@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
-from headgate.engines import url_options
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
+from headgate.engines.url import parse_server_url
 from headgate.service.settings import Settings
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class UnlayeredEngines:
 
         client = self._clients.get(url)
         if client is None:
-            engine_url, options = url_options.split_url_options(url)
-            client = AsyncRedisEngine(engine_url, prefix=self._prefix, deadline=options.deadline or DEADLINE_S)
+            server_url, deadline = parse_server_url(url, DEADLINE_S)
+            client = AsyncRedisEngine(server_url, prefix=self._prefix, deadline=deadline)
             self._clients[url] = client
         return client
 
@@ -55,8 +55,8 @@ class UnlayeredEngines:
             return
         from headgate.engines.redis.sync_engine import RedisEngine
 
-        engine_url, options = url_options.split_url_options(self._url)
-        engine = RedisEngine(engine_url, prefix=self._prefix, deadline=options.deadline or DEADLINE_S)
+        server_url, deadline = parse_server_url(self._url, DEADLINE_S)
+        engine = RedisEngine(server_url, prefix=self._prefix, deadline=deadline)
         try:
             yield engine
         finally:

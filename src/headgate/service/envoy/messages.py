@@ -24,20 +24,6 @@ from google.protobuf.message_factory import GetMessageClass
 
 PACKAGE = "headgate.envoy"
 
-# Our messages, and the package of Envoy that has the original.
-ORIGINS = {
-    "RateLimitRequest": "envoy.service.ratelimit.v3",
-    "RateLimitResponse": "envoy.service.ratelimit.v3",
-    "RateLimitDescriptor": "envoy.extensions.common.ratelimit.v3",
-    "HeaderValue": "envoy.config.core.v3",
-    "RateLimitQuotaUsageReports": "envoy.service.rate_limit_quota.v3",
-    "RateLimitQuotaResponse": "envoy.service.rate_limit_quota.v3",
-    "BucketId": "envoy.service.rate_limit_quota.v3",
-    "RateLimitStrategy": "envoy.type.v3",
-    "RateLimitUnit": "envoy.type.v3",
-    "TokenBucket": "envoy.type.v3",
-}
-
 MESSAGES = """
 RateLimitRequest
     domain                      1  string
