@@ -33,7 +33,6 @@ from typing import Any
 
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import SECOND, Limit
-from headgate.algorithms.smooth import Smooth
 from headgate.calendar import time_zone
 from headgate.enforcement.call_plan import limit_cases
 from headgate.engines.redis.protocol import limit_args
@@ -101,10 +100,7 @@ def limit_entry(limit: Limit) -> Iterator[tuple[str, Any]]:
         yield "drain", list(limit.unit_drain)
     if limit.refill and (rate_per_second := limit.units_per_second) is not None:
         yield "flow", {"shape": limit.refill, "period_us": float(limit.units_at_once * SECOND / rate_per_second)}
-    if isinstance(limit, Smooth):
-        yield "interval_us", max(1, int(limit.interval_us))
-    if isinstance(limit, FixedWindow) and limit.unit is not None:
-        yield "calendar", {"unit": limit.unit, "zone": limit.zone}
+    yield from limit.gateway_fields()
 
 
 def _charge_options(rule: Rule) -> Iterator[tuple[str, Any]]:

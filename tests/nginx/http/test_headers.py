@@ -69,6 +69,8 @@ def verdicts(draw: st.DrawFn) -> Verdict:
 @example([refused("10/minute", 0, 5.2, 60, "login", cost=2), passed("10/s", 9, 0.1, "daily")], "draft-11", [])
 @example([refused("10/minute", 10, None, 0, "login", cost=11), refused("10/s", 0, 3, 1, "x")], "legacy", [])
 @example([refused("20 slots", 0, 12.5, 30, "room")], "draft-11", [True])
+@example([passed("9/s", 3, 1, "a"), passed("9/s", 0, 0, "a"), passed("9/s", 2, 1, "a")], "envoy", [])
+@example([passed("9/s", 0, 0, "a")], "draft-11", [])
 def test_the_fields_are_pythons(lua: LuajitProcess, said: list[Verdict], form: str, locked: list[bool]) -> None:
     decision = StubDecision(*said)
     assert fields(lua, decision, form, locked) == headers(decision, form)  # type: ignore[arg-type]

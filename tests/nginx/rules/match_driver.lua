@@ -12,7 +12,7 @@
 
 package.path = arg[1] .. "/?.lua;" .. package.path
 
-local attributes = require "resty.headgate.rules.attributes"
+local call_attributes = dofile((string.gsub(arg[0], "match_driver", "call_attributes")))
 local crc32 = require "resty.headgate.text.crc32"
 local json = require "resty.headgate.rules.bundle_json"
 local keys = require "resty.headgate.rules.keys"
@@ -45,8 +45,8 @@ end
 
 local function known(question)
   local came = question.request
-  if not came then return attributes.from_table(question.attributes) end
-  return attributes.request(came.method, came.target, came.headers, came.address)
+  if not came then return call_attributes.from_table(question.attributes) end
+  return call_attributes.request(came.method, came.target, came.headers, came.address)
 end
 
 local answers = {}

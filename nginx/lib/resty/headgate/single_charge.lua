@@ -31,6 +31,7 @@ local function write_fields(form, charge, outcome, allowed)
     charge.outcome = outcome
     return headers.put(response_headers, form, { charge }, outcome[3], allowed)
   end
+  if headers.is_uncounted(outcome) then return end
   local wait = headers.retry_after(outcome[3], allowed)
   local policy, count = headers.draft_11_items(charge, outcome, 0, wait)
   response_headers["RateLimit-Policy"] = policy

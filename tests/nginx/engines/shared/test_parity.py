@@ -45,7 +45,7 @@ RULES = [
 
 
 class GatewayWalker(Walker):
-    """A walk of takes and refunds."""
+    """A walk of takes and refunds: a gateway reserves nothing and settles nothing."""
 
     def _decide(self) -> WalkStep:
         cost = self.kinds.costs(self.rng, self.limit)
@@ -64,6 +64,9 @@ class GatewayWalker(Walker):
             self._keep(after)
         facts, _ = self.model.decide(self._at_now(), self._seen(), self.now_us, 0, None)
         return self._step("refund", receipt.cost, None, receipt, False, facts, after is not None)
+
+    def _surcharge(self) -> WalkStep:
+        return self._decide()
 
 
 def walks(name: str) -> Iterator[list[WalkStep]]:

@@ -167,6 +167,24 @@ end
 -- Returns whether a rulebook can name this form.
 function M.is_form(form) return writers[form] ~= nil end
 
+-- Returns whether a call passed without being counted, in an outage: nothing is known of what is left.
+local function is_uncounted(outcome) return outcome[1] == 1 and outcome[2] == 0 and outcome[4] == 0 end
+
+M.is_uncounted = is_uncounted
+
+-- Returns the verdicts of which something is known.
+local function counted(verdicts)
+  local known
+  for index = 1, #verdicts do
+    if is_uncounted(verdicts[index].outcome) then
+      known = known or { unpack(verdicts, 1, index - 1) }
+    elseif known then
+      known[#known + 1] = verdicts[index]
+    end
+  end
+  return known or verdicts
+end
+
 -- Writes the fields of a response into `header`. `wait_us`: the longest retry_after of those that refused.
 function M.put(header, form, verdicts, wait_us, allowed)
   local write = writers[form]
@@ -174,6 +192,7 @@ function M.put(header, form, verdicts, wait_us, allowed)
     error('"' .. form .. '" is not a form of headers. Known are draft-11, legacy, envoy, spring and off.', 0)
   end
   local wait = M.retry_after(wait_us, allowed)
+  verdicts = counted(verdicts)
   if verdicts[1] then write(header, verdicts, wait) end
   if wait then header["Retry-After"] = "" .. digits(wait) end
 end

@@ -4,8 +4,7 @@
 --   header.x-plan, argument.q, cookie.sid                 parts of an HTTP request
 --   sku, tenant, ...                                      whatever else the caller knows
 --
--- `request` makes them from an HTTP request, `from_table` from any table. Texts are bytes, and case is folded in ASCII
--- only.
+-- Texts are bytes, and case is folded in ASCII only. request_attributes.lua reads them from nginx.
 --
 -- Laws: two spellings of one request that a server must treat alike have the same attributes; nothing a client sends is
 -- an error; and a repeated value cannot hide the first one.
@@ -21,11 +20,9 @@ end
 
 local function argument(text) return percent_decode((string.gsub(text, "+", " "))) end
 
-local function header(name) return "header." .. string.gsub(string.lower(name), "_", "-") end
-
 -- Returns the name of an attribute as it is compared: header names in lower case, with - for _.
 function M.normal_name(name)
-  return string.sub(name, 1, 7) == "header." and header(string.sub(name, 8)) or name
+  return string.sub(name, 1, 7) == "header." and string.gsub(string.lower(name), "_", "-") or name
 end
 
 -- Removes empty segments and dots from a decoded path.
@@ -72,28 +69,6 @@ M.normal = {
   address = ip_networks.canonical,
 }
 
--- Returns a value as text; whole numbers with all digits, also beyond what %d can hold.
-local function text_of(value)
-  if type(value) == "number" and value % 1 == 0 then return string.format("%.0f", value) end
-  return type(value) == "string" and value or tostring(value)
-end
-
--- Returns the attributes of a table. Of several spellings of a header the normal one counts, else the first in byte
--- order: a table has no other order.
-function M.from_table(raw)
-  local values, spelling_of = {}, {}
-  for name, value in pairs(raw) do
-    local text, normal_name = text_of(value), M.normal_name(name)
-    if normal_name == name then
-      values[name] = text
-      if M.normal[name] then values[name] = M.normal[name](text) end
-    elseif raw[normal_name] == nil and (spelling_of[normal_name] == nil or name < spelling_of[normal_name]) then
-      values[normal_name], spelling_of[normal_name] = text, name
-    end
-  end
-  return values
-end
-
 -- Returns authority (nil if there is none), path and query of a target.
 function M.split_target(target)
   local authority
@@ -119,41 +94,12 @@ function M.cookies(values, value)
   end
 end
 
--- Adds all headers. Repeated ones are joined at the end: appending each would take the square of their length.
-local function put_headers(values, headers)
-  local by_name = {}
-  local host
-  for _, pair in ipairs(headers) do
-    local name, value = header(pair[1]), strings.strip(pair[2])
-    if name == "header.host" and value ~= "" then host = host or value end
-    if name == "header.cookie" then M.cookies(values, value) end
-    local header_values = by_name[name] or {}
-    by_name[name], header_values[#header_values + 1] = header_values, value
-  end
-  for name, header_values in pairs(by_name) do values[name] = table.concat(header_values, ", ") end
-  return host
-end
-
 -- Adds the arguments of a query to `values`.
 function M.arguments(values, query)
   for _, pair in ipairs(strings.split(query, "&")) do
     local name, value = strings.cut(pair, "=")
     if name ~= "" then set_if_absent(values, "argument." .. argument(name), argument(value or "")) end
   end
-end
-
--- Returns the attributes of an HTTP request; headers are a list of { name, value }. An absolute URL as target
--- determines the host, whatever the Host field says.
-function M.request(method, target, headers, address)
-  local authority, path, query = M.split_target(target)
-  local values = { method = string.upper(method), path = M.path(path) }
-  local host = put_headers(values, headers)
-  if query then M.arguments(values, query) end
-  authority = string.gsub(authority or "", "^.*@", "")
-  if authority ~= "" then host = authority end
-  if host then values.host = M.host(host) end
-  if address then values.address = ip_networks.canonical(address) end
-  return values
 end
 
 return M

@@ -26,7 +26,7 @@ local SHARED, SLOTS, PREFETCHED, REDIS = "shared", "slots", "prefetched", "redis
 local function fail(...) error(table.concat { ... }, 0) end
 
 local function engine_of(rule, limit, options, shared_only)
-  if limit.algorithm == "slots" then return SLOTS end
+  if require("resty.headgate.algorithms." .. limit.algorithm).is_held then return SLOTS end
   if shared_only or rule.where == "node" or rule.where == "split" then return SHARED end
   return options.prefetch and PREFETCHED or REDIS
 end

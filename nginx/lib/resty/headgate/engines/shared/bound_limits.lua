@@ -41,28 +41,26 @@ end
 
 -- Returns why a limit cannot be decided on a shared dict: a sentence, or nil.
 function M.reason_unsupported(limit)
-  local algorithm = limit.algorithm
-  if algorithm ~= "sliding_log" and algorithm ~= "slots" then return nil end
-  if tonumber(limit.numbers[1]) <= MAX_ENTRIES then return nil end
-  local entry = algorithm == "slots" and "a lease" or "an instant"
+  local model = require("resty.headgate.algorithms." .. limit.algorithm)
+  local amount = model.limit(limit.numbers, 1).amount
+  if not model.unit_entry or amount <= MAX_ENTRIES then return nil end
   return table.concat {
-    limit.text or "A limit", " would keep ", entry, " for each of ", limit.numbers[1], " units; on a shared dict ",
-    "every decision copies them, so there may be at most ", MAX_ENTRIES,
+    limit.text or "A limit", " would keep ", model.unit_entry.name, " for each of ", limit.numbers[1], " units; on a ",
+    "shared dict every decision copies them, so there may be at most ", MAX_ENTRIES,
     ". Count it in Redis, or by another algorithm.",
   }
 end
 
 -- Returns the bytes of the largest state, also of one that a changed limit has left.
-local function max_state_bytes(algorithm, limit, width)
-  if algorithm == "sliding_log" then return timestamps.capacity(limit.amount + 3) * timestamps.WIDTH end
-  if algorithm == "slots" then return timestamps.capacity(limit.amount * 2 + 3) * timestamps.WIDTH end
-  return width + EXTRA_STATE_BYTES
+local function max_state_bytes(model, limit, width)
+  if not model.unit_entry then return width + EXTRA_STATE_BYTES end
+  return timestamps.capacity(limit.amount * model.unit_entry.timestamps + 3) * timestamps.WIDTH
 end
 
 local function bind_lockout(dict, options, prefix)
   if not options.lockout then return nil end
   local storage, limit = state_storage.for_model(lockout), lockout.limit(options.lockout, 1)
-  local width = state_storage.width("lockout", limit)
+  local width = state_storage.width(lockout, limit)
   local binding = { model = lockout, pace = 0, width = width, load = storage.load, save = storage.save }
   local head = KEY_PREFIX .. keys.head(prefix, "lockout", options.rule)
   return { binding = binding, limit = limit, head = head, store = dict }
@@ -95,20 +93,17 @@ end
 
 function M.bind(dict, bound_limit, prefix)
   local limit_spec, options = bound_limit.limit, bound_limit.options
-  local algorithm = limit_spec.algorithm
-  local model = model_of(algorithm)
+  local model = model_of(limit_spec.algorithm)
   local storage, limit = state_storage.for_model(model), model.limit(limit_spec.numbers, 1)
   local binding = {
     model = model, decide = model.decide, load = storage.load, save = storage.save, limit = limit,
-    width = state_storage.width(algorithm, limit), pace = 0, is_number = false,
+    width = state_storage.width(model, limit), pace = 0, is_number = false,
     calendar = limit_spec.calendar and limit_spec or nil, head = KEY_PREFIX .. bound_limit.head,
     shadow = options.shadow, lockout = bind_lockout(dict, options, prefix), is_plain = not options.lockout,
   }
-  if algorithm == "slots" then lock.prepare_fences(dict) end
-  if algorithm == "token_bucket" then
-    binding.pace, binding.is_number = tonumber(string.sub(limit.pace or "", 1, 3)) or 0, limit.amount == 1
-  end
-  local max_bytes = max_state_bytes(algorithm, limit, binding.width)
+  if model.is_held then lock.prepare_fences(dict) end
+  if model.state_pace then binding.pace, binding.is_number = model.state_pace(limit) end
+  local max_bytes = max_state_bytes(model, limit, binding.width)
   binding.overflow_count = overflow.reserve_count(dict, binding.head .. OVERFLOW_KEY .. "}", max_bytes)
   return binding
 end

@@ -36,7 +36,6 @@ local byte, floor = string.byte, math.floor
 local sleep, get_phase, now_us = ngx.sleep, ngx.get_phase, require("resty.headgate.clock").monotonic_us
 local observed = {}
 
-M.EXPIRY_S = EXPIRY_S
 
 -- Creates all locks. Calling it again changes nothing.
 function M.prepare(dict)

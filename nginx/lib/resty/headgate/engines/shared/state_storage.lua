@@ -14,13 +14,14 @@
 -- and lives as long as its model says, by the real time.
 
 local clock = require "resty.headgate.clock"
+local limit_arithmetic = require "resty.headgate.limit_arithmetic"
 local timestamps = require "resty.headgate.engines.shared.timestamps"
 
 local M = {}
 
 local floor, max, cached_now_s = math.floor, math.max, clock.now
 
-local PADDING, MAX_DOUBLE_DIGITS = " ", 24
+local PADDING = " "
 
 -- Returns the ttl in seconds of an entry that is to last so many milliseconds from now_us on. nginx counts it from its
 -- cached clock, which is behind the real time in a busy worker: the entry would expire that much too early, and its
@@ -56,23 +57,6 @@ function text_storage.save(dict, name, binding, limit, state, now_us)
   if type(packed) == "number" then packed = string.format("%.0f", packed) end
   return dict:safe_set(name, packed .. string.rep(PADDING, binding.width - #packed), seconds(ttl_ms, now_us))
 end
-
-local function digits(number) return #string.format("%.17g", number) end
-
--- The bytes of the largest state that charges leave behind; a refund, a clock that was set back and a changed limit may
--- leave larger ones. Timestamps have 16 digits, of milliseconds 13.
-local MAX_STATE_BYTES = {
-  token_bucket = function(limit) return 16 + 3 + 1 + digits(limit.amount) end,
-  fixed_window = function(limit) return 16 + 1 + digits(limit.amount) + 1 + 16 end,
-  leaky_bucket = function(limit) return digits(limit.capacity) + 1 + 13 end,
-  sliding_window = function(limit)
-    return digits(limit.cell_us) + digits(limit.cells) + 16 + 3 + limit.cells * (digits(limit.amount) + 1)
-  end,
-  smooth = function(limit)
-    return MAX_DOUBLE_DIGITS + 16 + 16 + digits(limit.rate) + digits(limit.warmup_us) + digits(limit.shape) + 5
-  end,
-  lockout = function(limit) return 16 + 1 + digits(limit.after) end,
-}
 
 local log_storage = {}
 local HEADER_ENTRIES = 3
@@ -123,7 +107,9 @@ end
 -- Returns the storage of a model's states.
 function M.for_model(model) return model.keep == "log" and log_storage or text_storage end
 
-function M.width(algorithm, limit) return MAX_STATE_BYTES[algorithm] and MAX_STATE_BYTES[algorithm](limit) or 0 end
+-- Returns the bytes of the largest state that charges leave behind, where it is text; a refund, a clock that was set
+-- back and a changed limit may leave larger ones. Timestamps have 16 digits, of milliseconds 13.
+function M.width(model, limit) return model.max_state_bytes and model.max_state_bytes(limit, limit_arithmetic) or 0 end
 
 M.seconds = seconds
 
