@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from headgate.algorithms import algorithm
 from headgate.algorithms.decision import ALLOWED, AT_US, DELAY_US, REMAINING, RETRY_AFTER_US, Receipt
-from headgate.algorithms.limit import HORIZON_US, SECOND, Limit
+from headgate.algorithms.limit import HORIZON_US, HOUR, SECOND, Limit
 from headgate.algorithms.slots import TICKET_US, Slots
 from headgate.calendar import resolve
 from headgate.engines.port import Engine
@@ -110,6 +110,14 @@ def what_is_given_back_can_be_taken_again(engine: Engine, clock: TurnedClock) ->
     assert meter.refund("never seen", 3, Receipt.from_outcome(taken, 3))[REMAINING] == 3
 
 
+def what_was_used_beyond_a_charge_is_charged(engine: Engine, clock: TurnedClock) -> None:
+    meter = engine.meter(parse("3/hour"), "surcharges")
+    receipt = Receipt.from_outcome(meter.decide("key", 1), 1)
+    assert meter.surcharge("key", 1, receipt)[REMAINING] == 1
+    assert meter.surcharge("key", 4, receipt)[REMAINING] == 0
+    assert meter.decide("key", 1)[RETRY_AFTER_US] == 4 * HOUR // 3
+
+
 def a_cancelled_place_is_free_again(engine: Engine, clock: TurnedClock) -> None:
     meter = engine.meter(parse("1/s"), "cancels")
     meter.decide("key", 1)
@@ -162,8 +170,8 @@ def _model_decide(
     model: Any, limit: Limit, state: Any, now_us: int, cost: int, patience_us: int | None
 ) -> tuple[Any, Any]:
     outcome, after = model.decide(resolve(limit, now_us), state, now_us, cost, patience_us)
-    if after is not state and model.settle is not None:
-        after = model.settle(limit, after)
+    if after is not state and model.write_pending is not None:
+        after = model.write_pending(limit, after)
     return outcome, after
 
 
@@ -215,6 +223,7 @@ engine_stories: tuple[Story, ...] = (
     meters_of_one_name_share_a_count,
     reservations_are_served_in_order_and_within_patience,
     what_is_given_back_can_be_taken_again,
+    what_was_used_beyond_a_charge_is_charged,
     a_cancelled_place_is_free_again,
     charges_pass_together_or_not_at_all,
     a_key_that_was_reset_was_never_seen,

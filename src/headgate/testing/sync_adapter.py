@@ -88,6 +88,9 @@ class SyncMeter:
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         return self._run(self.meter.refund(key, units, receipt, cancel))
 
+    def surcharge(self, key: str, units: int, receipt: Receipt) -> Outcome:
+        return self._run(self.meter.surcharge(key, units, receipt))
+
     def retune(self, key: str) -> None:
         self._run(self.meter.retune(key))
 
