@@ -12,8 +12,9 @@ from headgate.algorithms import algorithm
 from headgate.algorithms.decision import Decision, JointDecision, Verdict
 from headgate.algorithms.limit import SECOND, UNLIMITED, Limit
 from headgate.calendar import resolve
-from headgate.http.headers import Fields, headers, per_second, quota, retry_after
+from headgate.http.headers import Fields, headers, is_uncounted, per_second, quota, retry_after
 from headgate.limit_syntax import parse
+from headgate.rules.rule import Headers
 
 FORMS = ("draft-11", "legacy", "envoy", "spring", "off")
 START_US = 1_700_000_000 * SECOND
@@ -178,6 +179,14 @@ def test_a_rate_that_is_not_whole_is_not_told_in_springs_form() -> None:
     ]
 
 
+@pytest.mark.parametrize("form", ["draft-11", "legacy", "envoy", "spring", "off"])
+def test_nothing_is_written_of_a_call_that_was_not_counted(form: Headers) -> None:
+    uncounted = passed("9/s", 0, 0, "a")
+    assert headers(StubDecision(uncounted), form) == []
+    counted = passed("9/s", 3, 1, "b")
+    assert headers(StubDecision(uncounted, counted), form) == headers(StubDecision(counted), form)
+
+
 def test_off_leaves_retry_after_only() -> None:
     assert headers(ALLOWED, "off") == []
     assert headers(REFUSED, "off") == [("Retry-After", "6")]
@@ -253,7 +262,7 @@ def verdicts(draw: st.DrawFn) -> Verdict:
     return Verdict(allowed, left, wait_us, draw(times_us), 0, START_US, 0, limit, "raw-key-of-ann", cost, rule)
 
 
-@given(st.lists(verdicts(), min_size=1, max_size=4))
+@given(st.lists(verdicts().filter(lambda verdict: not is_uncounted(verdict)), min_size=1, max_size=4))
 def test_structured_fields_can_be_parsed(told: list[Verdict]) -> None:
     fields = dict(headers(StubDecision(*told)))
     policies, counts = _list(fields["RateLimit-Policy"]), _list(fields["RateLimit"])

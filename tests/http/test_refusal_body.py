@@ -41,7 +41,7 @@ def lua() -> Iterator[LuajitProcess]:
     running.close()
 
 
-@pytest.mark.parametrize("accept", [None, "", CURL, "text/plain", "text/html;q=0"])
+@pytest.mark.parametrize("accept", ["text/plain", "text/plain, */*;q=0.5", "text/*", "text/html;q=0", "image/png"])
 @pytest.mark.parametrize(
     ("wait", "sentence"),
     [
@@ -66,9 +66,10 @@ def test_a_browser_gets_a_page(accept: str) -> None:
     assert b"<title>Service Unavailable</title>" in body
 
 
+@pytest.mark.parametrize("accept", [JSON, None, "", " ", CURL, "application/*", "*/*;q=0.1, text/html;q=0"])
 @pytest.mark.parametrize("status", [429, 503])
-def test_who_wants_json_gets_a_problem(status: int) -> None:
-    found = configured_response(Refusal(status), ["login", 'say "hé"\\\n'], JSON, 12)
+def test_a_program_gets_a_problem(status: int, accept: str | None) -> None:
+    found = configured_response(Refusal(status), ["login", 'say "hé"\\\n'], accept, 12)
     assert found[:2] == (status, [("Content-Type", PROBLEM)])
     assert json.loads(found.body) == {
         "type": f"{TYPES}#quota-exceeded",
@@ -78,6 +79,19 @@ def test_who_wants_json_gets_a_problem(status: int) -> None:
         "Retry-After says how many seconds to wait, if waiting helps.",
         "violated-policies": ["login", 'say "hé"\\\n'],
     }
+
+
+def test_a_refusal_without_a_limit_says_why() -> None:
+    rule = {"name": "keyed", "key": "header.x-key", "missing": "deny", "limit": "1/s"}
+    decision = RuleLimiter(from_mapping({"rules": [rule]}), clock=ManualClock()).check({})
+    detail = "The request was refused, because header.x-key is missing."
+    assert json.loads(refusal_response(decision, CURL).body)["detail"] == detail
+    assert refusal_response(decision, "text/plain").body.decode() == f"{detail}\n"
+    assert f"<p>{detail}</p>" in refusal_response(decision, BROWSER).body.decode()
+    assert (
+        json.loads(configured_response(Refusal(), [], JSON, None, 'a "b" is missing').body)["detail"].count('"')
+        == 2
+    )
 
 
 def test_a_service_that_cannot_decide() -> None:
@@ -93,8 +107,9 @@ def test_a_service_that_cannot_decide() -> None:
     plain = RefusalResponse(
         503, [("Content-Type", PLAIN)], b"This service cannot decide about requests at the moment.\n"
     )
-    assert undecided_response(CURL) == undecided_response(None) == plain
-    assert undecided_response(None, wait=1).body == plain.body.strip() + b" Try again in 1 second.\n"
+    assert undecided_response("text/plain") == plain
+    assert undecided_response(CURL, ["login"]) == undecided_response(None, ["login"]) == found
+    assert undecided_response("text/plain", wait=1).body == plain.body.strip() + b" Try again in 1 second.\n"
 
 
 @pytest.mark.parametrize("accept", [None, JSON, BROWSER])
@@ -159,7 +174,7 @@ def test_a_decision_names_the_rules_that_refused_and_is_answered_by_the_one_that
     found = refusal_response(decision, JSON)
     assert found.status == 403
     assert json.loads(found.body)["violated-policies"] == ["minute", "hour"]
-    assert refusal_response(decision, CURL).body == b"Too many requests. Try again in 3600 seconds.\n"
+    assert refusal_response(decision, "text/plain").body == b"Too many requests. Try again in 3600 seconds.\n"
 
 
 ACCEPTS = st.lists(
@@ -218,7 +233,7 @@ def test_nginx_answers_the_same(
         assert ours.body == theirs["body"].encode("latin-1")
         assert fields["Content-Type"] == theirs["type"]
     else:  # nginx has a page there
-        assert ours.body in (b"", b"Too many requests.\n") or fields["Content-Type"] == HTML
+        assert ours.body in (b"", b"Too many requests.\n") or fields["Content-Type"] in (HTML, PROBLEM)
 
 
 @settings(max_examples=300, deadline=None)

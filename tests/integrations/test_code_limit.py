@@ -21,6 +21,10 @@ def test_a_limit_has_every_field_of_a_rule() -> None:
     assert CodeLimit("1/s", when={"path": "/items/{sku}"}, key="sku").uses == {"path"}
 
 
+def test_a_cost_up_to_the_burst_may_pass() -> None:
+    assert CodeLimit("5/s burst 9", cost=9).text == "5/s burst 9"
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -28,6 +32,16 @@ def test_a_limit_has_every_field_of_a_rule() -> None:
         (lambda: CodeLimit("5/s", key="usr name"), '"usr name" is no attribute'),
         (lambda: CodeLimit("5/s", key="user"), "user can be missing, and the rule does not say what happens then"),
         (lambda: CodeLimit("5/s", key="adress", missing="one"), r"did you mean address"),
+        (
+            lambda: CodeLimit("5/s", key="adress"),
+            r'no request has the attribute "adress": did you mean address\?$',
+        ),
+        (lambda: CodeLimit("5/s", key=5), "A key is the name of an attribute, .* not 5"),  # type: ignore[arg-type]
+        (lambda: CodeLimit("5/s", exempt="/health"), "exempt is a function"),  # type: ignore[arg-type]
+        (lambda: CodeLimit(len), r'write @limit\("5/s"\), with brackets'),  # type: ignore[arg-type]
+        (lambda: CodeLimit("\uff15/s"), "\uff15 is not written in the digits 0 to 9"),
+        (lambda: CodeLimit("5/s", cost=6), "cost 6 never passes 5/s, whose greatest cost is 5"),
+        (lambda: CodeLimit("5/s; 3/hour", cost=4), "cost 4 never passes 3/hour"),
         (lambda: CodeLimit("5/s", refund="9xx"), 'refund: "9xx" is no status'),
         (lambda: CodeLimit("5/s", refund=[]), "refund: no status is given"),
         (lambda: CodeLimit("5/s", name="two words"), '"two words" cannot be the name of a rule'),

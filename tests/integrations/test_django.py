@@ -121,7 +121,8 @@ def test_a_refusal_is_a_problem_a_page_a_sentence_or_the_rules_own(client: httpx
     kinds = {
         "application/json": "application/problem+json",
         "text/html": "text/html; charset=utf-8",
-        "*/*": "text/plain; charset=utf-8",
+        "*/*": "application/problem+json",
+        "text/plain": "text/plain; charset=utf-8",
     }
     statuses(client, *["/address"] * 2)
     for accept, kind in kinds.items():

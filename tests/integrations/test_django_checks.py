@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integrations.django_project import project
+from tests.repo_rules.repository import ROOT
 
 # isort: split
 from django.core import checks
@@ -87,6 +89,27 @@ def test_a_rule_that_matches_no_route_is_a_warning_or_an_error() -> None:
         pytest.raises(ImproperlyConfigured, match="logn"),
     ):
         WSGIHandler()
+
+
+def test_the_first_example_of_the_page_has_no_mistakes() -> None:
+    page = (ROOT / "docs/how-to/django.md").read_text()
+    names: dict[str, Any] = {}
+    for source in re.findall(r"```python\n(.*?)```", page, re.DOTALL)[:2]:
+        exec(source, names)
+
+    class ExampleUrls:
+        urlpatterns = (path("export", names["export"]), path("search", names["search"]))
+
+    settings = {name: names[name] for name in ("MIDDLEWARE", "HEADGATE")}
+    assert "django.contrib.auth" in names["INSTALLED_APPS"]
+    assert found(ROOT_URLCONF=ExampleUrls, **settings) == []
+    settings["MIDDLEWARE"] = [each for each in names["MIDDLEWARE"] if "Authentication" not in each]
+    ((identifier, message),) = found(ROOT_URLCONF=ExampleUrls, **settings)
+    assert identifier == "headgate.E003"
+    assert message.endswith(
+        "nobody supplies the attribute user; write django.contrib.auth.middleware.AuthenticationMiddleware into "
+        'MIDDLEWARE, or set HEADGATE["user"], a function of the request.'
+    )
 
 
 def test_a_limit_that_can_never_match_is_an_error_with_route_and_line() -> None:

@@ -1,56 +1,26 @@
 """examples/django_app.py under Django's own server, uvicorn and granian, on memory and on Redis."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import httpx
 import pytest
 
+from tests.integrations.example_server import PORT, engine_url, environment, serve_example
 from tests.repo_rules.repository import ROOT
-from tests.servers import RedisServer
-from tests.servers.redis_server import free_port
-from tests.servers.wait_until import until
 
 SERVERS = {
-    "runserver": ["examples/django_app.py", "runserver", "--noreload", "--skip-checks", "PORT"],
-    "uvicorn": ["-m", "uvicorn", "examples.django_app:asgi", "--log-level", "critical", "--port", "PORT"],
-    "granian": ["-m", "granian", "examples.django_app:wsgi", "--interface", "wsgi", "--no-log", "--port", "PORT"],
+    "runserver": ["examples/django_app.py", "runserver", "--noreload", "--skip-checks", PORT],
+    "uvicorn": ["-m", "uvicorn", "examples.django_app:asgi", "--log-level", "critical", "--port", PORT],
+    "granian": ["-m", "granian", "examples.django_app:wsgi", "--interface", "wsgi", "--no-log", "--port", PORT],
 }
 
 
-def _environment(engine: str) -> dict[str, str]:
-    return {**os.environ, "ENGINE": engine, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-
-
-@contextmanager
-def _running(server: str, engine: str) -> Iterator[httpx.Client]:
-    port = str(free_port())
-    command = [sys.executable, *(port if word == "PORT" else word for word in SERVERS[server])]
-    quiet = subprocess.DEVNULL
-    process = subprocess.Popen(command, env=_environment(engine), cwd=ROOT, stdout=quiet, stderr=quiet)
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
-            until(lambda: _missing(client), 60)
-            yield client
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _missing(client: httpx.Client) -> str | None:
-    try:
-        return None if client.get("/health").status_code == 200 else "the application is not healthy"
-    except httpx.TransportError:
-        return "the server does not listen"
-
-
 @pytest.fixture(params=[(server, engine) for server in SERVERS for engine in ("memory", "redis")], ids=" ".join)
-def client(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[httpx.Client]:
+def client(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
     server, engine = request.param
-    with _running(server, "memory://" if engine == "memory" else redis_server.url) as running:
+    with serve_example(SERVERS[server], engine_url(engine, request)) as running:
         yield running
 
 
@@ -84,6 +54,7 @@ def test_the_api_of_the_example_is_throttled(client: httpx.Client) -> None:
 
 def test_the_checks_of_the_example_find_nothing() -> None:
     command = [sys.executable, "examples/django_app.py", "check"]
-    environment = _environment("memory://")
-    ran = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        command, env=environment("memory://"), cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert (ran.returncode, ran.stdout) == (0, "System check identified no issues (0 silenced).\n"), ran.stderr

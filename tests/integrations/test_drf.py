@@ -16,10 +16,14 @@ from tests.servers import RedisServer
 
 # isort: split
 from django.contrib.auth.models import AnonymousUser
+from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
+from django.core.handlers.wsgi import WSGIHandler
 from django.test import RequestFactory, override_settings
+from django.urls import path
 from rest_framework import throttling
 from rest_framework.settings import api_settings
+from rest_framework.views import APIView
 
 from headgate.integrations import drf
 from tests.integrations.django_project import api
@@ -52,6 +56,7 @@ def test_default_rates_are_read_as_they_are(client: httpx.Client) -> None:
     assert statuses(client, *["unscoped"] * 4) == [200] * 4
     assert statuses(client, *["tenant?tenant=a"] * 3, "tenant?tenant=b") == [200, 200, 429, 200]
     assert statuses(client, *["tenant"] * 4) == [200] * 4, "no key, no limit"
+    assert statuses(client, *["tenant?tenant="] * 3) == [200, 200, 429], "an empty key is one"
 
 
 def test_the_wait_is_exact(client: httpx.Client, clock: ManualClock) -> None:
@@ -108,6 +113,7 @@ def test_an_engine_that_does_not_answer_is_a_503() -> None:
     with serve_project("wsgi", {"engine": "redis://127.0.0.1:1"}) as client:
         answer = client.get("/api/anon")
     assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "1"
     assert answer.json() == {"detail": "This service cannot decide about requests at the moment."}
 
 
@@ -124,6 +130,50 @@ def test_a_rate_that_cannot_be_read_is_an_error_at_start() -> None:
     with override_settings(REST_FRAMEWORK=bad), pytest.raises(ImproperlyConfigured, match=sentence):
         drf.check_rates()
     drf.check_rates()
+
+
+@pytest.mark.parametrize("rate", ["3/month", "3/mo", "3/ms", "3/sprint", "3/hourly", "3/decade"])
+def test_a_unit_that_rest_framework_would_misread_is_refused(rate: str) -> None:
+    bad = {"DEFAULT_THROTTLE_RATES": {"anon": rate}}
+    with override_settings(REST_FRAMEWORK=bad), pytest.raises(ImproperlyConfigured) as caught:
+        drf.check_rates()
+    unit = {"m": "minute", "s": "s", "h": "hour", "d": "day"}[rate[2]]
+    assert f'["anon"]: "{rate}" could be misread' in str(caught.value)
+    assert f"which is 3/{unit}. Write that" in str(caught.value)
+    assert drf.limit_text("3/week") == "3/week"
+
+
+def test_manage_py_check_names_mistakes_of_throttles() -> None:
+    class MonthlyThrottle(drf.SimpleRateThrottle):
+        rate = "3/month"
+
+    class CheckedView(APIView):
+        throttle_classes = (MonthlyThrottle, drf.ScopedRateThrottle)
+        throttle_scope = "upload"
+
+    class ThrottledUrls:
+        urlpatterns = (path("items/<int:pk>", CheckedView.as_view()),)
+
+    bad = {"DEFAULT_THROTTLE_RATES": {"anon": "10/fortnight", "uploads": "5/s"}}
+    with override_settings(REST_FRAMEWORK=bad, ROOT_URLCONF=ThrottledUrls):
+        messages = [each.msg for each in checks.run_checks() if each.id == "headgate.E004"]
+        with pytest.raises(ImproperlyConfigured, match="10/fortnight"):
+            WSGIHandler()
+    assert len(messages) == 3
+    assert messages[0].startswith('REST_FRAMEWORK["DEFAULT_THROTTLE_RATES"]["anon"]: limit: "10/fortnight"')
+    assert messages[1].startswith('/items/{pk}: The throttle rate "3/month": "3/month" could be misread')
+    assert messages[2].endswith('No default throttle rate set for the scope "upload". Did you mean "uploads"?')
+
+
+def test_rates_of_other_throttles_are_not_ours_to_check() -> None:
+    class OtherView(APIView):
+        throttle_classes = (throttling.AnonRateThrottle,)
+
+    class OtherUrls:
+        urlpatterns = (path("items", OtherView.as_view()),)
+
+    with override_settings(REST_FRAMEWORK={"DEFAULT_THROTTLE_RATES": {"anon": "3/month"}}, ROOT_URLCONF=OtherUrls):
+        assert [each.msg for each in checks.run_checks() if each.id == "headgate.E004"] == []
 
 
 def test_num_proxies_is_obeyed_and_an_untrusted_field_is_not() -> None:

@@ -1,20 +1,13 @@
 """examples/fastapi_app.py under two real servers, on memory and on Redis."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from tests.repo_rules.repository import ROOT
-from tests.servers import RedisServer
-from tests.servers.redis_server import free_port
-from tests.servers.wait_until import until
+from tests.integrations.example_server import PORT, engine_url, serve_example
 
 SERVERS = {
     "uvicorn": ["-m", "uvicorn", "examples.fastapi_app:app", "--log-level", "error", "--ws", "websockets-sansio"],
@@ -22,36 +15,10 @@ SERVERS = {
 }
 
 
-@contextmanager
-def _running(server: str, engine: str) -> Iterator[httpx.Client]:
-    port = str(free_port())
-    environment = {**os.environ, "ENGINE": engine, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    process = subprocess.Popen([sys.executable, *SERVERS[server], "--port", port], env=environment, cwd=ROOT)
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
-            until(lambda: _missing(client), 30)
-            yield client
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _missing(client: httpx.Client) -> str | None:
-    try:
-        return None if client.get("/health").status_code == 200 else "the application is not healthy"
-    except httpx.TransportError:
-        return "the server does not listen"
-
-
 @pytest.fixture(params=["uvicorn memory", "granian memory", "uvicorn redis", "granian redis"])
 def client(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
     server, engine = request.param.split()
-    url = "memory://"
-    if engine == "redis":
-        redis: RedisServer = request.getfixturevalue("redis_server")
-        redis.flush()
-        url = redis.url
-    with _running(server, url) as running:
+    with serve_example([*SERVERS[server], "--port", PORT], engine_url(engine, request)) as running:
         yield running
 
 

@@ -327,7 +327,9 @@ def test_refusals_without_a_handler_follow_accept() -> None:
     client = app.test_client()
     assert client.get("/", headers={"Accept": "application/json"}).mimetype == "application/problem+json"
     assert client.get("/", headers={"Accept": "text/html"}).mimetype == "text/html"
-    assert client.get("/").get_data(as_text=True) == "Too many requests. Try again in 60 seconds.\n"
+    assert client.get("/").mimetype == "application/problem+json"
+    sentence = client.get("/", headers={"Accept": "text/plain"}).get_data(as_text=True)
+    assert sentence == "Too many requests. Try again in 60 seconds.\n"
 
 
 @pytest.mark.parametrize("kind", THREADED)
@@ -523,6 +525,14 @@ def test_limits_are_switched_off_for_tests() -> None:
     assert get(app, "/", 2) == [200, 429]
 
 
+@pytest.mark.parametrize("enabled", ["false", "0", 0, None])
+def test_enabled_is_true_or_false(enabled: Any) -> None:
+    app = Flask(__name__)
+    app.config["HEADGATE_ENABLED"] = enabled
+    with pytest.raises(InvalidSetting, match="HEADGATE_ENABLED is True or False, not"):
+        RateLimiter(app)
+
+
 def test_proxies_by_headgate_or_by_werkzeug() -> None:
     def statuses(app: Flask) -> list[int]:
         app.add_url_rule("/", "view", lambda: "")
@@ -546,8 +556,13 @@ def test_the_command_lists_every_route() -> None:
         ]
     }
     app = make_app(
-        rules=book, limits=[limit("1000/hour", key=None)], default_limits=[limit("60/minute")], exempt=["/up"]
+        rules=book,
+        limits=[limit("1000/hour", key=None)],
+        default_limits=[limit("60/minute")],
+        exempt=["/up", "/files/**", "/deep/*"],
     )
+    for template in ("/up", "/files/<path:name>", "/deep/<path:name>"):
+        app.add_url_rule(template, template, lambda name="": name)
 
     class Parcels(MethodView):
         @limit("2/s")
@@ -573,7 +588,12 @@ def test_the_command_lists_every_route() -> None:
         "all requests together",
         "    1000/hour",
         "exempt paths",
-        "    /up",
+        "    /up, /files/**, /deep/*",
+        "GET /deep/{name...}",
+        "    60/minute by address",
+        "    rules: everything",
+        "GET /files/{name...}",
+        "    exempt",
         "GET /health",
         "    exempt",
         "POST /items",
@@ -591,6 +611,8 @@ def test_the_command_lists_every_route() -> None:
         "GET /static/{filename...}",
         "    60/minute by address",
         "    rules: everything",
+        "GET /up",
+        "    exempt",
     ]
     assert "tests/integrations/test_flask.py:" in result.output
 

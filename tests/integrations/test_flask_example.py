@@ -1,67 +1,29 @@
 """examples/flask_app.py under gunicorn and waitress, on memory and on Redis."""
 
-import os
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import httpx
 import pytest
 
+from tests.integrations.example_server import PORT, engine_url, environment, serve_example
 from tests.repo_rules.repository import ROOT
-from tests.servers import RedisServer
-from tests.servers.redis_server import free_port
-from tests.servers.wait_until import until
 
 SERVERS = {
-    "gunicorn": ["-m", "gunicorn", "--threads=4", "--log-level=critical", "--bind"],
-    "waitress": ["-m", "waitress", "--listen"],
+    "gunicorn": ["-m", "gunicorn", "--threads=4", "--log-level=critical", f"--bind=127.0.0.1:{PORT}"],
+    "waitress": ["-m", "waitress", f"--listen=127.0.0.1:{PORT}"],
 }
 FIELDS = ("RateLimit", "RateLimit-Policy")
-
-
-def environment(engine: str) -> dict[str, str]:
-    return {**os.environ, "ENGINE": engine, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-
-
-@contextmanager
-def running(server: str, engine: str) -> Iterator[httpx.Client]:
-    address = f"127.0.0.1:{free_port()}"
-    *options, bind = SERVERS[server]
-    process = subprocess.Popen(
-        [sys.executable, *options, f"{bind}={address}", "examples.flask_app:app"],
-        env=environment(engine),
-        cwd=ROOT,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        with httpx.Client(base_url=f"http://{address}", trust_env=False, timeout=30) as client:
-            until(lambda: missing(client), 30)
-            yield client
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def missing(client: httpx.Client) -> str | None:
-    try:
-        return None if client.get("/health").status_code == 200 else "the application is not healthy"
-    except httpx.TransportError:
-        return "the server does not listen"
 
 
 @pytest.fixture(params=["gunicorn memory", "waitress memory", "gunicorn redis", "waitress redis"])
 def client(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
     server, engine = request.param.split()
-    url = "memory://"
-    if engine == "redis":
-        redis: RedisServer = request.getfixturevalue("redis_server")
-        redis.flush()
-        url = redis.url
-    with running(server, url) as client:
-        yield client
+    words = [*SERVERS[server], "examples.flask_app:app"]
+    with serve_example(words, engine_url(engine, request)) as running:
+        yield running
 
 
 def test_the_flask_example_limits_as_it_says(client: httpx.Client) -> None:

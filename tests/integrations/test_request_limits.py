@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from headgate import ManualClock
-from headgate.errors import InvalidCharge, InvalidRule
+from headgate.errors import EngineUnavailable, InvalidCharge, InvalidRule
+from headgate.integrations import outage_log
 from headgate.integrations.code_limit import CodeLimit
 from headgate.integrations.request_limits import AsyncRequestLimits, RequestLimits
 from headgate.integrations.request_parts import RequestParts
@@ -60,7 +61,7 @@ def test_the_record_of_a_refusal_is_true_and_has_the_fields() -> None:
     status, fields, body = record.response()
     assert status == 429
     assert [name for name, _ in fields] == ["Content-Type", "RateLimit-Policy", "RateLimit", "Retry-After"]
-    assert body == b"Too many requests. Try again in 60 seconds.\n"
+    assert b'"violated-policies":["app"]' in body
 
 
 def test_keys_are_names_or_functions_and_none_is_one_counter() -> None:
@@ -194,6 +195,7 @@ def test_an_engine_that_does_not_answer_is_a_503(accept: str, caplog: pytest.Log
             limits.decide(limits.begin(get()))
     assert answer is not None
     assert answer.status == 503
+    assert ("Retry-After", "1") in answer.headers
     assert record.fields() == []
     [report] = caplog.records
     assert "could not be decided" in report.getMessage()
@@ -202,8 +204,44 @@ def test_an_engine_that_does_not_answer_is_a_503(accept: str, caplog: pytest.Log
 
 def test_the_fallback_decides_where_there_is_one() -> None:
     limits = RequestLimits(limits=[CodeLimit("5/s", fallback="allow")], engine="redis://127.0.0.1:1")
-    assert limits.decide(limits.begin(get()), limits.app_limits) is None
+    record = limits.begin(get())
+    assert limits.decide(record, limits.app_limits) is None
+    assert record.decision is not None
+    assert record.fields() == []  # nothing was counted, so nothing is known
     limits.close()
+
+
+def test_the_end_of_an_outage_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds, failure = [100.0], [True]
+    monkeypatch.setattr(outage_log, "monotonic", lambda: seconds[0])
+    limits = RequestLimits(BOOK, clock=ManualClock())
+    decide_plan = limits.limiter.decide_plan
+
+    def decide_or_fail(plan: Any) -> Any:
+        if failure[0]:
+            raise EngineUnavailable("The engine is down.")
+        return decide_plan(plan)
+
+    monkeypatch.setattr(limits.limiter, "decide_plan", decide_or_fail)
+
+    def statuses(*story: tuple[float, bool]) -> list[int | None]:
+        found = []
+        for seconds[0], failure[0] in story:
+            answer = limits.decide(limits.begin(get()))
+            found.append(None if answer is None else answer.status)
+        return found
+
+    with caplog.at_level(logging.WARNING):
+        assert statuses((100, True), (101, True), (101.5, False)) == [503, 503, None]
+        assert len(caplog.records) == 1  # one node of a cluster may be down while others answer
+        assert statuses((102.5, False), (103, False)) == [None, None]
+        assert statuses((104, True)) == [503]
+    assert [record.getMessage().partition(",")[0].partition(" (")[0] for record in caplog.records] == [
+        "headgate: requests could not be decided and were answered 503",
+        "headgate: requests are decided again",
+        "headgate: requests could not be decided and were answered 503",
+    ]
+    assert "after 2.5 s and 2 that were answered 503" in caplog.records[1].getMessage()
 
 
 def test_exempt_paths_are_not_limited() -> None:

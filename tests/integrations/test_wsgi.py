@@ -128,14 +128,16 @@ def test_a_refusal_is_a_problem_a_page_or_a_sentence() -> None:
         client.get("/list")
         problem = client.get("/list", headers={"Accept": "application/json"})
         page = client.get("/list", headers={"Accept": "text/html"})
-        sentence = client.get("/list")
+        sentence = client.get("/list", headers={"Accept": "text/plain"})
+        program = client.get("/list")
         head = client.head("/list")
     assert {reply.status_code for reply in (problem, page, sentence, head)} == {429}
     assert {reply.headers["Retry-After"] for reply in (problem, page, sentence, head)} == {"60"}
     assert problem.json()["violated-policies"] == ["app"]
     assert "<html" in page.text
     assert sentence.text == "Too many requests. Try again in 60 seconds.\n"
-    assert head.headers["Content-Length"] == str(len(sentence.content))
+    assert program.json() == problem.json()
+    assert head.headers["Content-Length"] == str(len(problem.content))
 
 
 def test_fields_of_the_application_stay() -> None:

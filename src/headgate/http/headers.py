@@ -8,8 +8,9 @@
     off        none of these
 
 A policy is named after its rule; where a rule has several limits the second is login#1. Without a rule it is named
-after its limit. Unlimited rules and shadow verdicts are left out, and no field ever contains a key. The most
-restrictive limit is the one that refuses longest, or if none does the one with the smallest share left.
+after its limit. Unlimited rules, shadow verdicts and calls that passed uncounted in an outage (fallback: allow)
+are left out, and no field ever contains a key. The most restrictive limit is the one that refuses longest, or if
+none does the one with the smallest share left.
 
 q and w are those of the limit. A bucket's quota is what it holds, and its window the time in which it fills; a
 window's are its amount and its period, and of months the longest counts. Seconds are rounded up. Slots have no
@@ -82,13 +83,27 @@ def merged_headers(
         verdict
         for decision in decisions
         for verdict in decision.verdicts
-        if verdict.limit is not UNLIMITED and not verdict.shadow_kind
+        if verdict.limit is not UNLIMITED and not verdict.shadow_kind and not is_uncounted(verdict)
     ]
     if called is not None:
         verdicts = [verdict._replace(rule=called(verdict.rule)) for verdict in verdicts]
-    wait = max((wait for decision in decisions if (wait := retry_after(decision)) is not None), default=None)
+    wait = None
+    for decision in decisions:
+        if not decision.allowed:
+            wait = max(wait or 0, retry_after(decision) or 0) or None
     fields = write(verdicts, wait) if verdicts else []
     return fields if wait is None else [*fields, ("Retry-After", str(wait))]
+
+
+def is_uncounted(outcome: Outcome | Verdict) -> bool:
+    """Returns whether a call passed without being counted, in an outage: nothing is known of what is left.
+
+    Whatever was counted either leaves something, or something that is to come back.
+
+    >>> is_uncounted(Limiter("1/minute", clock=ManualClock()).take("ann").verdicts[0])
+    False
+    """
+    return outcome[ALLOWED] and not outcome[REMAINING] and not outcome[RESET_AFTER_US]
 
 
 def retry_after(decision: Decision) -> int | None:
@@ -141,9 +156,13 @@ class LimitFields:
 
     def state(self, outcome: Outcome | Verdict, wait: int | None = None) -> str:
         """Returns the item of RateLimit; `wait` is the response's Retry-After."""
-        remaining, reset = max(0, min(outcome[REMAINING], self._quota)), _seconds_to_reset(outcome)
-        omit_t = not self._has_window or (wait is not None and reset > wait)
-        return f"{self._name};r={remaining}{_parameter('t', None if omit_t else reset)}"
+        remaining = outcome[REMAINING]
+        if not 0 <= remaining <= self._quota:
+            remaining = max(0, min(remaining, self._quota))
+        reset = _seconds_to_reset(outcome)
+        if not self._has_window or (wait is not None and reset > wait):
+            return f"{self._name};r={remaining}"
+        return f"{self._name};r={remaining};t={reset}"
 
 
 def _draft_11(verdicts: Sequence[Verdict], wait: int | None) -> Fields:

@@ -4,20 +4,20 @@
     refuse: {redirect: /slow-down}                           302 and a Location, or another status from 300 to 399
     nothing                                                  429, and a problem (RFC 9457) or a sentence
 
-A client that prefers JSON gets a problem, which names the rules that refused; a browser gets a page, and any
-other client a line of plain text. It prefers JSON if it names application/json or application/problem+json in
-Accept, and does not prefer text/html: by q, or if q is the same, by naming text/html first. Of the others, one
-that names text/html is a browser. A wildcard names nothing: curl's */* gets the sentence. A service that cannot
-decide answers 503 in the same three ways.
+A browser gets a page, a program a problem, which names the rules that refused, and a client that accepts only text
+a line of it. A client prefers JSON if it names application/json or application/problem+json in Accept, and does
+not prefer text/html: by q, or if q is the same, by naming text/html first. Of the others, one that names text/html
+is a browser, and one that names text/plain or text/* gets text. A wildcard, as curl's */*, or no Accept at all is
+that of a program. A service that cannot decide answers 503 in the same three ways.
 
-nginx answers the same (refusal_body.lua), but for the sentence and the page: it has error pages of its own.
+nginx answers the same (refusal_body.lua) to clients that name JSON; to all others it sends its error page.
 headers.py writes the fields that describe the decision, with Retry-After.
 
 Laws (tests/http/test_refusal_body.py):
   - a rule's own body, and a redirect, are answered whatever the client accepts;
   - a status that is no error has no body, nor has 444, at which nginx closes the connection;
   - no value in a rule can end a header field, however the rule was made;
-  - for every rule and every Accept the problem is, byte for byte, what nginx answers.
+  - where nginx answers with a problem, it is the same byte for byte, unless a rule refused without its limit.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
@@ -63,6 +64,8 @@ _QUOTA_EXCEEDED_DETAIL = (
     "A quota of this service is used up. Retry-After says how many seconds to wait, if waiting helps."
 )
 _UNDECIDED_DETAIL = "This service cannot decide about requests at the moment."
+_TEXTS = frozenset({"text/html", "text/plain", "text/*"})
+_ANY_JSON = frozenset({"*/*", "application/*", "application/json", PROBLEM})
 _NGINX_CLOSE = 444
 _MAX_CACHED_CHARS = 256  # longer Accept fields are not cached
 
@@ -94,7 +97,9 @@ def refusal_response(decision: RuleDecision, accept: str | None) -> RefusalRespo
     refusal = decision.refusal
     if refusal is None:
         raise ValueError("The call was not refused by a rule: there is nothing to answer.")
-    return configured_response(refusal, violated_rules(decision), accept, retry_after(decision))
+    wait = retry_after(decision)
+    reason = decision.why if wait is None else None
+    return configured_response(refusal, violated_rules(decision), accept, wait, reason)
 
 
 def violated_rules(decision: RuleDecision) -> list[str]:
@@ -112,14 +117,19 @@ def violated_rules(decision: RuleDecision) -> list[str]:
 
 
 def configured_response(
-    refusal: Refusal, names: Sequence[str], accept: str | None, wait: int | None = None
+    refusal: Refusal,
+    names: Sequence[str],
+    accept: str | None,
+    wait: int | None = None,
+    reason: str | None = None,
 ) -> RefusalResponse:
     """Returns the response that a rule's refusal configures.
 
-    ``names``: of all rules that refused; ``wait``: whole seconds, if a wait helps.
+    ``names``: of all rules that refused; ``wait``: whole seconds, if a wait helps; ``reason``: why a rule refused
+    without its limit, such as "user is missing".
 
     >>> from headgate.rules.rule import Refusal
-    >>> configured_response(Refusal(), ["login"], None, wait=30).body
+    >>> configured_response(Refusal(), ["login"], "text/plain", wait=30).body
     b'Too many requests. Try again in 30 seconds.\\n'
     """
     status = refusal.status
@@ -132,20 +142,26 @@ def configured_response(
         return RefusalResponse(status, [("Content-Type", kind)], refusal.body.encode("utf-8", "replace"))
     if status < 400 or status == _NGINX_CLOSE:
         return RefusalResponse(status, [], b"")
-    if wants_json(accept):
-        return _problem(QUOTA_EXCEEDED, REASONS[429], _QUOTA_EXCEEDED_DETAIL, status, names)
-    return _sentence(status, f"Too many requests.{_retry_hint(wait)}", accept)
+    refused = None if reason is None else f"The request was refused, because {reason}."
+    if _gets_problem(accept):
+        return _problem(QUOTA_EXCEEDED, REASONS[429], refused or _QUOTA_EXCEEDED_DETAIL, status, names)
+    return _sentence(status, refused or f"Too many requests.{_retry_hint(wait)}", accept)
 
 
 def undecided_response(accept: str | None, names: Sequence[str] = (), wait: int | None = None) -> RefusalResponse:
     """Returns the response to a call that could not be decided; ``names``: the rules that refuse it then.
 
-    >>> undecided_response("*/*").body
+    ``wait``: whole seconds, for Retry-After.
+
+    >>> undecided_response("text/plain").body
     b'This service cannot decide about requests at the moment.\\n'
     """
-    if wants_json(accept):
-        return _problem(REDUCED_CAPACITY, REASONS[503], f"{_UNDECIDED_DETAIL} Try again later.", 503, names)
-    return _sentence(503, f"{_UNDECIDED_DETAIL}{_retry_hint(wait)}", accept)
+    if _gets_problem(accept):
+        response = _problem(REDUCED_CAPACITY, REASONS[503], f"{_UNDECIDED_DETAIL} Try again later.", 503, names)
+    else:
+        response = _sentence(503, f"{_UNDECIDED_DETAIL}{_retry_hint(wait)}", accept)
+    fields = [] if wait is None else [("Retry-After", str(wait))]
+    return response._replace(headers=[*response.headers, *fields])
 
 
 def wants_json(accept: str | None) -> bool:
@@ -183,12 +199,21 @@ def wants_html(accept: str | None) -> bool:
     >>> wants_html("text/html,application/xhtml+xml,*/*;q=0.8"), wants_html("*/*")
     (True, False)
     """
-    if not accept:
-        return False
-    return any(
-        kind == "text/html" and _quality_of(parameters) > 0
-        for kind, parameters in _media_range.findall(ascii_lower(accept))
-    )
+    return bool(accept) and "text/html" in _accepted(accept or "")
+
+
+def _gets_problem(accept: str | None) -> bool:
+    """Returns whether a client gets a problem: it prefers JSON, or it is a program that names no text."""
+    if not accept or not accept.strip() or wants_json(accept):
+        return True
+    accepted = _accepted(accept)
+    return accepted.isdisjoint(_TEXTS) and not accepted.isdisjoint(_ANY_JSON)
+
+
+def _accepted(accept: str) -> set[str]:
+    """Returns the media ranges that an Accept field names, without those it refuses."""
+    ranges = _media_range.findall(ascii_lower(accept))
+    return {kind for kind, parameters in ranges if _quality_of(parameters) > 0}
 
 
 def _quality_of(parameters: str) -> float:
@@ -202,6 +227,7 @@ def _quality_of(parameters: str) -> float:
 def _problem(kind: str, title: str, detail: str, status: int, names: Sequence[str]) -> RefusalResponse:
     """Returns a problem. Its title belongs to its type (RFC 9457, 3.1.4), whatever the rule's status is."""
     listed = ",".join(f'"{_special.sub(_escaped, name)}"' for name in names)
+    detail = _special.sub(_escaped, detail)
     body = (
         f'{{"type":"{kind}","title":"{title}","status":{status},"detail":"{detail}",'
         f'"violated-policies":[{listed}]}}'
@@ -218,7 +244,7 @@ def _sentence(status: int, sentence: str, accept: str | None) -> RefusalResponse
     if not wants_html(accept):
         return RefusalResponse(status, [("Content-Type", PLAIN)], f"{sentence}\n".encode())
     title = REASONS.get(status, REASONS[429])
-    page = _PAGE.format(title=title, sentence=sentence)
+    page = _PAGE.format(title=title, sentence=escape(sentence, quote=False))
     return RefusalResponse(status, [("Content-Type", HTML)], page.encode())
 
 

@@ -2,9 +2,11 @@
 
 The ground, which knows no framework:
     code_limit       CodeLimit: a limit in code, limit("5/s", key=...), checked when it is made
+    application_settings  LimitSettings: the settings of an application's limits, checked when they are given
     request_parts    RequestParts: a request as a framework's file describes it; PartsReader: its attributes
     request_limits   RequestLimits, AsyncRequestLimits: all limits of one application, on one engine
     request_flows    what both share: settings, names of limits, the steps of a decision
+    outage_log       logs when requests cannot be decided, and when they are again
     request_record   RequestRecord: what was decided about one request, and the header fields of its response
     unreachable_limits    RouteInfo; limits that can never match, and rules that match no route
     shared_address   warns if all clients have the proxy's address
@@ -32,7 +34,8 @@ What a framework's file does:
        cached.
     5. On every response, also on errors and refusals: add record.fields(). Never test the truth of
        record.decision: a refused Decision is false.
-    6. After every response: limits.finish(record, status, response): refunds by status, releases slots.
+    6. Add what was sent of the body to record.bytes_sent. After every response, also of one that failed or was
+       aborted: limits.finish(record, status, response): refunds by status, settles real costs, releases slots.
 
     limits = RequestLimits("rules.yaml", "redis://localhost:6379/0", trusted_proxies=["10.0.0.0/8"])
 

@@ -11,7 +11,7 @@ the response to its handshake, where the server can send one, or is closed with 
 the limits `messages`: a queue ("10/s queue 100") slows the sender down, any other limit closes with 1008.
 
 It is made of two, which a framework's file may put into different places:
-    RecordMiddleware     outermost: starts the record, adds the fields, refunds and releases; closes the engine
+    RecordMiddleware     outermost: starts the record, adds the fields, finishes requests; closes the engine
     DecisionMiddleware   decides the rulebook and the limits of the whole application, and answers refusals
 """
 
@@ -26,9 +26,10 @@ from headgate.enforcement.open_rulebook import Rules
 from headgate.engines.port import AsyncEngine
 from headgate.errors import InvalidRule
 from headgate.http.headers import Fields, retry_after
+from headgate.integrations.application_settings import read_limits, reject_unknown
 from headgate.integrations.code_limit import BoundLimit, CodeLimit
 from headgate.integrations.request_limits import AsyncRequestLimits, LimitSettings
-from headgate.integrations.request_parts import RequestParts
+from headgate.integrations.request_parts import EMPTY, RequestParts
 from headgate.integrations.request_record import RequestRecord
 from headgate.integrations.unreachable_limits import RouteInfo
 
@@ -62,11 +63,13 @@ class RateLimitMiddleware:
         rules: Rules | None = None,
         engine: str | AsyncEngine = "memory://",
         *,
-        messages: Sequence[CodeLimit] = (),
+        messages: Sequence[CodeLimit | str] = (),
         **settings: Unpack[LimitSettings],
     ) -> None:
+        reject_unknown(settings, ("rules", "engine", "messages", *LimitSettings.__optional_keys__))
         self.limits: AsyncRequestLimits = AsyncRequestLimits(rules, engine, **settings)
-        decided = DecisionMiddleware(app, self.limits, messages=self.limits.bind("messages", messages))
+        bound_messages = self.limits.bind("messages", read_limits("messages", messages))
+        decided = DecisionMiddleware(app, self.limits, messages=bound_messages)
         self._app = RecordMiddleware(decided, self.limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,6 +102,7 @@ class RecordMiddleware:
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
         limits = self.limits
         if self.routes is not None:
+            limits.mount_params = frozenset(scope.get("path_params", ()))
             self._check_routes()
         record = limits.begin(_parts(scope, scope if self.native is None else self.native(scope)))
         scope[_SCOPE_KEY] = limits, record
@@ -114,11 +118,13 @@ class RecordMiddleware:
                 if fields:
                     message = {**message, "headers": [*headers, *_encode(fields, headers)]}
             await send(message)
+            if message["type"] == "http.response.body":
+                record.bytes_sent += len(message.get("body", b""))
 
         try:
             await self.app(scope, receive, send_with_fields)
         finally:
-            if record.refunds or record.holdings:
+            if record.unfinished:
                 await limits.finish(record, start.status, start)
             record.parts.native = None  # it has the scope, which has the record: without it, no garbage is left
 
@@ -234,6 +240,9 @@ def _parts(scope: Scope, native: Any) -> RequestParts:
         scope["headers"],
         client[0] if client else None,
         native,
+        None,
+        scope.get("path_params", EMPTY),  # of the mounts that lead to the application
+        scope.get("root_path", ""),
     )
 
 

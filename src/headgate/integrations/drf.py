@@ -8,8 +8,9 @@
     AnonRateThrottle, UserRateThrottle, ScopedRateThrottle, SimpleRateThrottle    in place of REST framework's own
     throttle("5/s burst 20")                                                      a class for throttle_classes
 
-A rate of REST framework (100/day, 10/min) means what it means there: so many requests within any such period.
-Every other text is a limit of headgate. HEADGATE names the engine, as for headgate.integrations.django.
+A rate of REST framework (100/day, 10/min) means what it means there: so many requests within any such period. A
+unit that is read by its first letter there and is another word (3/month) is refused. Every other text is a limit
+of headgate. HEADGATE names the engine, as for headgate.integrations.django.
 
 All throttles of a view that are headgate's are one decision: if one refuses, none has counted the request; and two
 requests at the same instant never take the same place. wait() is exact. The header fields are on every response:
@@ -22,8 +23,9 @@ whatever X-Forwarded-For says, and headgate does not.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from threading import Lock
 from typing import Any, ClassVar, Unpack
 
@@ -42,13 +44,15 @@ from headgate.integrations.code_limit import (
 require("headgate.integrations.drf", "drf", "django", "rest_framework")
 
 from django.core.exceptions import ImproperlyConfigured  # noqa: E402
+from django.urls import get_resolver  # noqa: E402
 from rest_framework.exceptions import APIException  # noqa: E402
 from rest_framework.settings import api_settings  # noqa: E402
 from rest_framework.throttling import BaseThrottle  # noqa: E402
 
 from headgate.integrations.django import ViewLimit, client_address, user_or_address  # noqa: E402
-from headgate.integrations.django.http_requests import http_request  # noqa: E402
+from headgate.integrations.django.http_requests import http_request, walk_routes  # noqa: E402
 from headgate.integrations.django.request_state import RequestState  # noqa: E402
+from headgate.integrations.request_flows import UNDECIDED_RETRY_S  # noqa: E402
 from headgate.rules.ip_networks import network_of  # noqa: E402
 
 __all__ = [
@@ -59,8 +63,14 @@ __all__ = [
 MAX_LOG = 1_000_000  # above, a sliding window counts
 _KEYS, _OUTCOMES = "_headgate_throttle_keys", "_headgate_throttle_outcomes"
 
-_rate = re.compile(r"\s*([0-9]+)\s*/\s*([smhd])[a-z]*\s*")
-_UNITS = {"s": "s", "m": "minute", "h": "hour", "d": "day"}
+_rate = re.compile(r"\s*([0-9]+)\s*/\s*([a-z]+)\s*")
+_UNITS = {"s": "s", "m": "minute", "h": "hour", "d": "day"}  # REST framework reads the first letter
+_WORDS = {
+    "s": ("s", "sec", "secs", "second", "seconds"),
+    "minute": ("m", "min", "mins", "minute", "minutes"),
+    "hour": ("h", "hr", "hrs", "hour", "hours"),
+    "day": ("d", "day", "days"),
+}
 _not_in_names = re.compile(r"[^A-Za-z0-9_.-]")
 
 _lock = Lock()
@@ -71,6 +81,7 @@ class EngineDown(APIException):
     """Raised if the engine does not answer, and no fallback decides: the response is a 503."""
 
     status_code = 503
+    wait = UNDECIDED_RETRY_S  # REST framework sends it as Retry-After
     default_detail: str = "This service cannot decide about requests at the moment."
     default_code = "service_unavailable"
 
@@ -192,13 +203,16 @@ def throttle(
     name: str | None = None,
     exempt: RequestFunction | Mapping[str, Any] | None = None,
     refund: Refund | None = None,
+    cost_after: RequestFunction | None = None,
     **fields: Unpack[RuleFields],
 ) -> type[LimitThrottle]:
     """Makes a throttle class of any limit; CodeLimit describes the arguments. Functions receive the Request.
 
     Without a name each view is counted by itself; with a name, all views that use it are counted together.
     """
-    made = ViewLimit(limit, key, cost=cost, name=name, exempt=exempt, refund=refund, **fields)
+    made = ViewLimit(
+        limit, key, cost=cost, name=name, exempt=exempt, refund=refund, cost_after=cost_after, **fields
+    )
     return type("LimitThrottle", (LimitThrottle,), {"limits": (made,), "__doc__": f"Limits to {made.text}."})
 
 
@@ -217,11 +231,13 @@ def _decide(
     record = state.record
     if record.answer is not None and record.decision is None:
         raise EngineDown
-    if alone and (record.refunds or record.holdings):
+    if alone and record.unfinished:
         raise ImproperlyConfigured(
-            "A throttle with refund= or slots needs HeadgateMiddleware in MIDDLEWARE: it sees the response end."
+            "A throttle with refund=, cost_after= or slots needs HeadgateMiddleware in MIDDLEWARE: it sees the "
+            "response end."
         )
     if alone:
+        record.sees_end = False
         view.headers.update(record.fields())
     verdicts = {} if allowed or record.decision is None else _refusals(record.decision)
     for kind, limits in bound.items():
@@ -244,13 +260,23 @@ def _rate_limit(name: str, rate: str) -> CodeLimit:
     """Returns the limit of a rate, made once."""
     made = _made.get((name, rate))
     if made is None:
-        try:
-            made = CodeLimit(limit_text(rate), lambda request: vars(http_request(request))[_KEYS][name], name=name)
-        except InvalidRule as error:
-            raise ImproperlyConfigured(f'The throttle rate "{rate}": {str(error).partition(": ")[2]}') from error
+        key = lambda request: vars(http_request(request))[_KEYS][name]  # noqa: E731
+        made = _read_rate(rate, f'The throttle rate "{rate}"', key, name)
         with _lock:
             made = _made.setdefault((name, rate), made)
     return made
+
+
+def _read_rate(rate: str, subject: str, key: Key = "address", name: str | None = None) -> CodeLimit:
+    """Returns the limit of a rate; raises ImproperlyConfigured if it cannot be read."""
+    try:
+        text = limit_text(rate)
+    except InvalidRule as error:
+        raise ImproperlyConfigured(f"{subject}: {error}") from error
+    try:
+        return CodeLimit(text, key, name=name, missing="one")  # as there, "" is a key like any other
+    except InvalidRule as error:  # which begins with the place in the code
+        raise ImproperlyConfigured(f"{subject}: {str(error).partition(': ')[2]}") from error
 
 
 def limit_text(rate: str) -> str:
@@ -260,22 +286,56 @@ def limit_text(rate: str) -> str:
     ('100/day log', '10/minute log', '5/s burst 20')
     """
     match = _rate.fullmatch(rate)
-    if match is None:
+    if match is None or match[2][0] not in _UNITS:
         return rate
-    amount = int(match[1])
-    return f"{amount}/{_UNITS[match[2]]} {'log' if amount <= MAX_LOG else 'sliding'}"
+    amount, word, unit = int(match[1]), match[2], _UNITS[match[2][0]]
+    if word not in _WORDS[unit]:
+        raise InvalidRule(
+            f'"{rate}" could be misread: REST framework looks only at the first letter of "{word}", which is '
+            f"{amount}/{unit}. Write that, or a length of time such as {amount}/30d."
+        )
+    return f"{amount}/{unit} {'log' if amount <= MAX_LOG else 'sliding'}"
 
 
 def check_rates() -> None:
-    """Raises ImproperlyConfigured for a default rate that cannot be read: when the project starts."""
+    """Raises ImproperlyConfigured for a default rate that cannot be read."""
     for scope, rate in api_settings.DEFAULT_THROTTLE_RATES.items():
         if rate is not None:
-            try:
-                CodeLimit(limit_text(str(rate)))
-            except InvalidRule as error:
-                raise ImproperlyConfigured(
-                    f'REST_FRAMEWORK["DEFAULT_THROTTLE_RATES"]["{scope}"]: {str(error).partition(": ")[2]}'
-                ) from error
+            _read_rate(str(rate), f'REST_FRAMEWORK["DEFAULT_THROTTLE_RATES"]["{scope}"]')
 
 
-check_rates()
+def find_mistakes() -> list[str]:
+    """Returns the mistakes in headgate's throttles of all views, and in default rates if there are any."""
+    mistakes: list[str] = []
+    uses_rates = False
+    for template, view in walk_routes(get_resolver().url_patterns):
+        view_class, options = getattr(view, "cls", None), getattr(view, "initkwargs", {})
+        for each in options.get("throttle_classes", getattr(view_class, "throttle_classes", ())):
+            if isinstance(each, type) and issubclass(each, SimpleRateThrottle):
+                uses_rates = True
+                scope = options.get("throttle_scope", getattr(view_class, "throttle_scope", None))
+                mistakes += [
+                    f"{template}: {mistake}" for mistake in _mistakes_of(partial(_check_class, each, scope))
+                ]
+    return list(dict.fromkeys([*(_mistakes_of(check_rates) if uses_rates else ()), *mistakes]))
+
+
+def _check_class(throttle_class: type[SimpleRateThrottle], view_scope: str | None) -> None:
+    if throttle_class.get_rate is not SimpleRateThrottle.get_rate:
+        return  # it may need a request
+    made = throttle_class()
+    if isinstance(made, ScopedRateThrottle):
+        made.scope = view_scope
+        if not view_scope:
+            return
+    rate = made.rate or made.get_rate()
+    if rate is not None:
+        _read_rate(rate, f'The throttle rate "{rate}"')
+
+
+def _mistakes_of(check: Callable[[], None]) -> list[str]:
+    try:
+        check()
+    except ImproperlyConfigured as error:
+        return [str(error)]
+    return []

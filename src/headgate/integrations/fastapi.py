@@ -32,6 +32,7 @@ from headgate.enforcement.open_rulebook import Rules
 from headgate.engines.port import AsyncEngine
 from headgate.errors import InvalidRule, InvalidSetting
 from headgate.extras import require
+from headgate.integrations.application_settings import read_limits, reject_unknown
 from headgate.integrations.asgi import App, DecisionMiddleware, RecordMiddleware, Scope, send_refusal
 from headgate.integrations.code_limit import BoundLimit, CodeLimit
 from headgate.integrations.request_limits import AsyncRequestLimits, LimitSettings
@@ -111,11 +112,11 @@ class limit(CodeLimit):  # noqa: N801 (it is written like a function)
         installed = scope.get(_INSTALLED)
         if installed is None:
             raise InvalidSetting(f"{self.location}: The limit has no engine: write rate_limits(app) for this app.")
-        limits: AsyncRequestLimits = installed[0]
+        limits: _RoutedLimits = installed[0]
         record: RequestRecord = installed[1]
         if self in record.decided or hasattr(scope.get("endpoint"), _EXEMPT):
             return
-        template, code_limits, bound = _bound_limits(limits, scope)
+        template, code_limits, bound = _bound_limits(limits, scope, record.parts.root_path)
         if self not in code_limits:  # solved without FastAPI
             code_limits, bound = (self,), limits.bind(template, (self,))
         record.decided = (*record.decided, *code_limits)
@@ -146,6 +147,12 @@ class limit(CodeLimit):  # noqa: N801 (it is written like a function)
 limit._enforce.__annotations__ = {"connection": HTTPConnection, "return": None}
 
 
+class _RoutedLimits(AsyncRequestLimits):
+    """The limits of one application, and its routes."""
+
+    routes: Sequence[BaseRoute] = ()
+
+
 def exempt(endpoint: F) -> F:
     """Exempts a route from all limits, also those of its router and of the rulebook. Write it below the route."""
     vars(endpoint)[_EXEMPT] = True
@@ -157,7 +164,7 @@ def rate_limits(
     rules: Rules | None = None,
     engine: str | AsyncEngine = "memory://",
     *,
-    messages: Sequence[CodeLimit] = (),
+    messages: Sequence[CodeLimit | str] = (),
     **settings: Unpack[LimitSettings],
 ) -> AsyncRequestLimits:
     """Limits an application. Call it once, before the first request; LimitSettings lists the settings.
@@ -170,8 +177,11 @@ def rate_limits(
         raise InvalidSetting("rate_limits(app) comes too late: call it before the application starts.")
     if hasattr(app.state, _INSTALLED):
         raise InvalidSetting("rate_limits(app) was called before: an application has one engine and one rulebook.")
-    limits = app.state.headgate = AsyncRequestLimits(rules, engine, **settings)
-    bound_messages = limits.bind("messages", messages)
+    reject_unknown(settings, ("rules", "engine", "messages", *LimitSettings.__optional_keys__))
+    message_limits = read_limits("messages", messages)
+    limits = app.state.headgate = _RoutedLimits(rules, engine, **settings)
+    limits.routes = app.routes
+    bound_messages = limits.bind("messages", message_limits)
     if rules is not None or limits.app_limits or messages:
         find_route = partial(_find_route, app.routes)
         # The last is the innermost: those that the application adds later come before it.
@@ -263,7 +273,10 @@ def _walk(routes: Sequence[BaseRoute], prefix: str = "") -> Iterator[_RouteLimit
     for route in _contexts(routes):
         effective = getattr(route, "_effective_route", route)
         if isinstance(effective, Mount | Host):
-            yield from _walk(effective.routes or (), prefix + _template(getattr(effective, "path", "")))
+            mounted = prefix + _template(getattr(effective, "path", ""))
+            yield from _walk(effective.routes or (), mounted)
+            if not effective.routes:  # an application of another kind, or files
+                yield _RouteLimits(f"{mounted}/{{path...}}", (), None, None, None)
         elif getattr(effective, "path", None) is not None:
             yield _RouteLimits(
                 prefix + _template(effective.path),
@@ -280,18 +293,28 @@ def _contexts(routes: Sequence[BaseRoute]) -> Iterator[Any]:
     return cast(Iterator[Any], iterate(routes))
 
 
-def _route_of(scope: Scope) -> _RouteLimits:
-    """Returns the route of a request that was routed."""
+def _route_of(routes: Sequence[BaseRoute], scope: Scope, root_path: str) -> _RouteLimits:
+    """Returns the route of a request that was routed, from the application that has this root path."""
     context = (scope.get("fastapi") or {}).get("effective_route_context")
     route = scope["route"] if context is None else context
-    mounted = scope.get("root_path", "")[len(scope["app_root_path"]) :] if "app_root_path" in scope else ""
-    template = mounted + _template(getattr(route, "path", ""))
+    mounted = scope.get("root_path", "")[len(root_path) :] if "app_root_path" in scope else ""
+    template = _mount_template(routes, mounted) + _template(getattr(route, "path", ""))
     methods = getattr(route, "methods", None) or ()
     return _RouteLimits(template, methods, getattr(route, "dependant", None), scope.get("endpoint"), None)
 
 
+def _mount_template(routes: Sequence[BaseRoute], mounted: str) -> str:
+    """Returns a path that led through mounts as their template: /tenants/acme is /tenants/{tenant}."""
+    for route in _contexts(routes) if mounted else ():
+        mount = getattr(route, "_effective_route", route)
+        match = mount.path_regex.match(f"{mounted}/") if isinstance(mount, Mount) else None
+        if match is not None:
+            return _template(mount.path) + _mount_template(mount.routes or (), f"/{match['path']}".rstrip("/"))
+    return mounted
+
+
 def _bound_limits(
-    limits: AsyncRequestLimits, scope: Scope
+    limits: _RoutedLimits, scope: Scope, root_path: str
 ) -> tuple[str, tuple[limit, ...], tuple[BoundLimit, ...]]:
     """Returns the template and the limits of the route of a request; cached, unless limits are overridden."""
     overridden = _overrides(scope)
@@ -300,7 +323,7 @@ def _bound_limits(
     cached = limits.bound_routes.get(cache_key)
     if cached is not None and not overridden:
         return cast("tuple[str, tuple[limit, ...], tuple[BoundLimit, ...]]", cached[0])
-    route = _route_of(scope)
+    route = _route_of(limits.routes, scope, root_path)
     code_limits = _limits_of(route.dependant, overridden)
     found = route.template, code_limits, limits.bind(route_name(route.methods, route.template), code_limits)
     if not overridden and len(limits.bound_routes) < MAX_CACHED_ROUTES:
@@ -320,7 +343,7 @@ def _find_route(
             if isinstance(effective, Mount | Host):
                 return _find_route(effective.routes or (), {**scope, **child_scope}, template)
             return template, child_scope.get("path_params", EMPTY)
-    return None, EMPTY
+    return None, scope.get("path_params", EMPTY)
 
 
 def _template(path: str) -> str:

@@ -37,6 +37,7 @@ from headgate.enforcement.rule_decision import RuleDecision
 from headgate.engines.port import Engine
 from headgate.errors import InvalidRule, InvalidSetting
 from headgate.extras import require
+from headgate.integrations.application_settings import check_settings, read_limits, reject_unknown
 from headgate.integrations.code_limit import BoundLimit, CodeLimit
 from headgate.integrations.flask_routes import (
     find_routes,
@@ -77,7 +78,7 @@ _RESPONSE = "headgate.response"  # its name in the environ
 class FlaskSettings(LimitSettings, total=False):
     """The settings of an application's limits, and default_limits: those of every route that has none."""
 
-    default_limits: Sequence[CodeLimit]
+    default_limits: Sequence[CodeLimit | str]
 
 
 class RateLimitExceeded(TooManyRequests):
@@ -140,8 +141,10 @@ class RateLimiter:
         if _EXTENSION in app.extensions:
             raise InvalidSetting("The application has limits already: an application has one RateLimiter.")
         settings = {**self._settings, **_read_config(app.config)}
-        default_limits = _as_limits(settings.pop("default_limits", ()))
-        settings["limits"] = _as_limits(settings.get("limits", ()))
+        _is_enabled(app.config)  # a wrong value is found now
+        reject_unknown(settings, ("rules", "engine", *FlaskSettings.__optional_keys__))
+        check_settings(settings)
+        default_limits = read_limits("default_limits", settings.pop("default_limits", ()), FlaskLimit)
         exempt_paths = settings["exempt"] = tuple(settings.get("exempt", ()))
         limits = RequestLimits(**settings)
         app_limits = FlaskAppLimits(app, limits, default_limits, exempt_paths)
@@ -241,7 +244,7 @@ class FlaskAppLimits:
     @property
     def enabled(self) -> bool:
         """Whether the limits are switched on."""
-        return bool(self.app.config.get(_ENABLED, True))
+        return _is_enabled(self.app.config)
 
     def _route(self, rule: Rule, method: str) -> _LimitedRoute:
         app = self.app
@@ -330,6 +333,13 @@ def _is_complete(environ: WSGIEnvironment) -> bool:
     return response is not None and not response.is_streamed
 
 
+def _is_enabled(config: Mapping[str, Any]) -> bool:
+    enabled = config.get(_ENABLED, True)
+    if not isinstance(enabled, bool):
+        raise InvalidSetting(f"{_ENABLED} is True or False, not {enabled!r}.")
+    return enabled
+
+
 def _read_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings in the configuration of an application."""
     known = ("rules", "engine", *FlaskSettings.__optional_keys__)
@@ -343,9 +353,3 @@ def _read_config(config: Mapping[str, Any]) -> dict[str, Any]:
                 raise InvalidSetting(f"{key} is not a setting of headgate. Did you mean {nearest[0]}?")
             found[name] = value
     return found
-
-
-def _as_limits(limits: str | Iterable[str | CodeLimit]) -> list[CodeLimit]:
-    """Returns limits that may be written as texts, as a configuration has them."""
-    listed = [limits] if isinstance(limits, str) else limits
-    return [FlaskLimit(each) if isinstance(each, str) else each for each in listed]

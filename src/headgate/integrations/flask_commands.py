@@ -50,7 +50,7 @@ def _route_lines(app_limits: FlaskAppLimits, route: Route) -> Iterator[str]:
     app = app_limits.app
     shared, *own = limits_of(app, route, app_limits.default_limits)
     yield shared.name
-    if is_exempt(app, route):
+    if is_exempt(app, route) or app_limits.limits.exempts_template(shared.template):
         yield "    exempt"
         return
     rules = [rule.name for rule in app_limits.limits.limiter.rulebook.rules if may_match(rule, shared)]

@@ -7,19 +7,18 @@ functions of the application may be coroutines where the framework is async.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Lock
-from time import monotonic
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import Any, Generic, TypeVar
 
 from headgate import limiter_flows
 from headgate.algorithms.decision import DELAY_US
 from headgate.algorithms.slots import Slots
 from headgate.clock import Clock
 from headgate.enforcement import held_slots
-from headgate.enforcement.open_rulebook import Rules
+from headgate.enforcement.open_rulebook import Rules, check_rules
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge, InvalidRule, LeaseLost
@@ -27,7 +26,9 @@ from headgate.flow import Flow
 from headgate.http import refusal_body
 from headgate.http.client_ip import X_FORWARDED_FOR, ForwardingField, Proxies
 from headgate.http.refusal_body import RefusalResponse
+from headgate.integrations.application_settings import LimitSettings, check_settings, read_limits, reject_unknown
 from headgate.integrations.code_limit import BoundLimit, CodeLimit, RequestFunction
+from headgate.integrations.outage_log import OutageLog
 from headgate.integrations.request_parts import KEY_ATTRIBUTE, PartsReader, RequestParts
 from headgate.integrations.request_record import RequestRecord
 from headgate.integrations.shared_address import SharedAddressAlarm
@@ -40,36 +41,15 @@ from headgate.rules.rule import Headers, Rule, Rulebook
 
 L = TypeVar("L", RuleLimiter, AsyncRuleLimiter)
 
-REPORT_EVERY_S = 10.0  # an outage is not one line of the log for each request
+UNDECIDED_RETRY_S = 1  # Retry-After of a 503
 APP = "app"  # names the limits of the whole application
 
+SUPPLY_HINTS = {
+    "user": "write user=, a function of the request, where the limits are set up",
+    "attributes": "write attributes=, a function that returns it, where the limits are set up",
+}
+
 _log = logging.getLogger("headgate")
-
-
-class LimitSettings(TypedDict, total=False):
-    """The settings of an application's limits beside its rulebook and engine.
-
-    limits            limits in code for all requests of the application, counted together
-    user              a function of the request that returns the user's name, or None
-    attributes        a function of the request that returns other attributes: {"plan": "pro"}
-    exempt            path patterns that are not limited: "/health", "/static/**"
-    trusted_proxies   networks whose X-Forwarded-For names the client; "unix" for a socket file
-    forwarded_field   the field that they write: "x-forwarded-for" or "forwarded"
-    headers           the format of the header fields, if not that of the rulebook
-    strict            whether a rule that matches no route is an error
-    clock, prefix     as of a limiter
-    """
-
-    limits: Sequence[CodeLimit]
-    user: RequestFunction | None
-    attributes: RequestFunction | None
-    exempt: Iterable[str]
-    trusted_proxies: Iterable[str]
-    forwarded_field: ForwardingField
-    headers: Headers | None
-    strict: bool
-    clock: Clock | None
-    prefix: str
 
 
 class RequestFlows(Generic[L]):
@@ -80,7 +60,7 @@ class RequestFlows(Generic[L]):
         rules: Rules | None = None,
         engine: Any = "memory://",
         *,
-        limits: Sequence[CodeLimit] = (),
+        limits: Sequence[CodeLimit | str] = (),
         user: RequestFunction | None = None,
         attributes: RequestFunction | None = None,
         exempt: Iterable[str] = (),
@@ -90,8 +70,12 @@ class RequestFlows(Generic[L]):
         strict: bool = False,
         clock: Clock | None = None,
         prefix: str = "hg",
+        **unknown: object,
     ) -> None:
+        reject_unknown(unknown, ("rules", "engine", *LimitSettings.__optional_keys__))
+        check_settings({"headers": headers, "user": user, "attributes": attributes, "exempt": exempt})
         self.rules: Rules = Rulebook() if rules is None else rules
+        check_rules(self.rules)
         self.engine_or_url: Any = engine
         self.user: RequestFunction | None = user
         self.attributes: RequestFunction | None = attributes
@@ -99,6 +83,7 @@ class RequestFlows(Generic[L]):
         self.strict: bool = strict
         self.clock: Clock | None = clock
         self.prefix: str = prefix
+        self.supply_hints: Mapping[str, str] = SUPPLY_HINTS  # a framework may have others
         self._form = headers
         self._exempt = [PathPattern(text) for text in exempt]
         self._alarm = SharedAddressAlarm()
@@ -106,12 +91,13 @@ class RequestFlows(Generic[L]):
         self._limiter: L | None = None
         self._code_rules: dict[str, tuple[Rule, str]] = {}
         self._routes: dict[tuple[str, tuple[int, ...]], tuple[BoundLimit, ...]] = {}
+        self.mount_params: Iterable[str] = ()  # path parameters of the mounts that lead to the application
         self.bound_routes: dict[Any, Any] = {}  # a framework's own cache of what it has bound
         self._readers: dict[frozenset[str], PartsReader] = {}
-        self._undecided, self._reported_at = 0, -REPORT_EVERY_S
+        self._outages = OutageLog()
         self._book: Rulebook | None = None
         self._book_reader = self._reader(())
-        self.app_limits: tuple[BoundLimit, ...] = self.bind(APP, tuple(limits))
+        self.app_limits: tuple[BoundLimit, ...] = self.bind(APP, read_limits("limits", limits))
 
     def _open(self) -> L:
         raise NotImplementedError
@@ -183,11 +169,13 @@ class RequestFlows(Generic[L]):
 
     def check_code_limits(self, routes: Sequence[RouteInfo]) -> None:
         """Raises InvalidRule for limits in code of these routes that can never match. Opens no engine."""
-        check_code_limits(routes, self._supplies)
+        check_code_limits(routes, self._how_to_supply, self.mount_params)
 
-    def _supplies(self, attribute: str) -> bool:
-        """Whether the application may have a value for this attribute."""
-        return self.attributes is not None or (attribute == "user" and self.user is not None)
+    def _how_to_supply(self, attribute: str) -> str | None:
+        """Returns how to supply an attribute; None if the application may have a value for it."""
+        if self.attributes is not None or (attribute == "user" and self.user is not None):
+            return None
+        return self.supply_hints["user" if attribute == "user" else "attributes"]
 
     @property
     def decides_by_route(self) -> bool:
@@ -198,6 +186,14 @@ class RequestFlows(Generic[L]):
     def exempt_path(self, pattern: str) -> None:
         """Exempts the requests of a path pattern, such as /health or /static/**, from all limits."""
         self._exempt.append(PathPattern(pattern))
+
+    def exempts_template(self, template: str) -> bool:
+        """Returns whether all requests of a route are exempt by their path."""
+        path = segments(template)
+        return any(
+            pattern.matches_segments(path) and (pattern.tail is not None or "..." not in template)
+            for pattern in self._exempt
+        )
 
     def begin(self, parts: RequestParts) -> RequestRecord:
         """Starts the record of a request. Nothing is decided yet."""
@@ -216,6 +212,9 @@ class RequestFlows(Generic[L]):
         try:
             limiter = self.limiter
             compiled = limiter.compiled_rulebook
+            record.rule_names = compiled.refusals
+            if (with_rules and compiled.rules_with_cost) or any(bound.limit.states_cost for bound in limits):
+                record.states_cost = True
             matches: list[Match] = []
             if with_rules and compiled.book.rules:
                 values = yield from self._values(record, self._reader_of_book(compiled.book))
@@ -231,10 +230,12 @@ class RequestFlows(Generic[L]):
             plan = compiled.plan_matches(matches)
             decision: RuleDecision = yield partial(limiter.decide_plan, plan)
         except (EngineUnavailable, CorruptState) as error:
-            self._report_outage(error)
+            self._outages.note_failure(error)
             yield from self._give_back(record)
-            record.answer = refusal_body.undecided_response(record.parts.header("accept"))
+            record.answer = refusal_body.undecided_response(record.parts.header("accept"), wait=UNDECIDED_RETRY_S)
             return record.answer
+        if self._outages.active:
+            self._outages.note_success()
         if not decision.allowed:
             yield from self._give_back(record)
             record.decisions = [decision]
@@ -248,20 +249,17 @@ class RequestFlows(Generic[L]):
         if not plan.is_single_request and _holds_slots(decision):
             yield from self._hold(record, decision)
         for bound in limits:
-            if bound.limit.refunds is not None and any(rule == bound.rule.name for rule, _ in decision.labels):
-                record.refunds.append((bound.limit.refunds, decision, bound.rule.name))
+            limit, name = bound.limit, bound.rule.name
+            if (limit.refunds or limit.states_cost) and any(rule == name for rule, _ in decision.labels):
+                if limit.refunds is not None:
+                    record.refunds.append((limit.refunds, decision, name))
+                if limit.states_cost:
+                    record.estimates.append(name)
+                if limit.cost_after is not None:
+                    record.costs_after.append((limit, decision, name))
+        if compiled.rules_with_cost:
+            record.estimates += [rule for rule, _ in decision.labels if rule in compiled.rules_with_cost]
         return None
-
-    def _report_outage(self, error: Exception) -> None:
-        """Logs that a request could not be decided: at once, and then every REPORT_EVERY_S at most."""
-        self._undecided += 1
-        if monotonic() - self._reported_at >= REPORT_EVERY_S:
-            _log.error(
-                "headgate: requests could not be decided and were answered 503 (%d since the last report): %s",
-                self._undecided,
-                error,
-            )
-            self._undecided, self._reported_at = 0, monotonic()
 
     def _hold(self, record: RequestRecord, decision: RuleDecision) -> Flow[None]:
         """Holds the slots of a decision until the request ends."""
@@ -273,16 +271,21 @@ class RequestFlows(Generic[L]):
 
     def _match(self, record: RequestRecord, bound: BoundLimit) -> Flow[Any]:
         limit, native = bound.limit, record.parts.native
-        if limit.exempt_function is not None and (yield partial(limit.exempt_function, native)):
+        if limit.exempt_function is not None and (yield partial(self._call, limit.exempt_function, native)):
             return None
         values = yield from self._values(record, self._reader(limit.uses))
         if limit.key_function is not None:
-            values[KEY_ATTRIBUTE] = yield partial(limit.key_function, native)
+            key = yield partial(self._call, limit.key_function, native)
+            if key == "" and limit.rule.missing == "skip":
+                raise InvalidCharge(
+                    f'{limit.location}: The key of a request is "", which would exempt it from the limit. Return '
+                    'None where you mean that, or say how such requests count: missing="one" or "deny".'
+                )
+            values[KEY_ATTRIBUTE] = key
         cost = 1
         if limit.cost_function is not None:
-            cost = yield partial(limit.cost_function, native)
-            if isinstance(cost, bool) or not isinstance(cost, int) or cost < 0:
-                raise InvalidCharge(f"{limit.location}: A cost is a whole number of at least 0, not {cost!r}.")
+            cost = yield partial(self._call, limit.cost_function, native)
+            limit.check_returned_cost(cost)
         return bound.match(values, cost)
 
     def _values(self, record: RequestRecord, reader: PartsReader) -> Flow[Attributes]:
@@ -293,12 +296,12 @@ class RequestFlows(Generic[L]):
             return values
         if "user" in unknown and self.user is not None:
             if record.user is None:
-                user = yield partial(self.user, record.parts.native)
+                user = yield partial(self._call, self.user, record.parts.native)
                 record.user = (user,)
             values["user"] = record.user[0]
         if self.attributes is not None:
             if record.attributes is None:
-                record.attributes = (yield partial(self.attributes, record.parts.native)) or {}
+                record.attributes = (yield partial(self._call, self.attributes, record.parts.native)) or {}
             if not isinstance(record.attributes, Mapping):
                 raise InvalidCharge(
                     f'attributes= returns a mapping such as {{"plan": "pro"}}, not {record.attributes!r}.'
@@ -323,6 +326,7 @@ class RequestFlows(Generic[L]):
     def _give_back(self, record: RequestRecord) -> Flow[None]:
         """Gives back what earlier stages charged."""
         earlier, record.decisions, record.refunds = record.decisions, [], []
+        record.costs_after, record.estimates, record.real_costs = [], [], {}
         yield from self._release(record)
         for decision in earlier:
             if not (_holds_slots(decision) and len(decision.counter_decisions) == 1):
@@ -338,17 +342,40 @@ class RequestFlows(Generic[L]):
                 _log.warning("headgate: %s", error)
 
     def _finish(self, record: RequestRecord, status: int, response: Any) -> Flow[None]:
-        """Refunds by the response, and releases slots. (A cost that is known only now would be settled here.)"""
+        """Refunds by the response, settles what the request really cost, and releases slots."""
         refunds, record.refunds = record.refunds, []
+        costs_after, record.costs_after = record.costs_after, []
+        real_costs, record.real_costs = record.real_costs, {}
+        record.status = status
         yield from self._release(record)
         for applies, decision, rule in refunds:
-            if (yield partial(applies, status, response)):
-                try:
-                    yield partial(self.limiter.refund, decision.only({rule}))
-                except (EngineUnavailable, CorruptState) as error:
-                    _log.warning('headgate: a charge of "%s" could not be refunded: %s', rule, error)
+            if (yield partial(self._call, applies, status, response)):
+                yield from self._after_response(rule, partial(self.limiter.refund, decision.only({rule})))
+                real_costs.pop(rule, None)
+                costs_after = [each for each in costs_after if each[2] != rule]
+        for limit, decision, rule in costs_after:
+            if rule not in real_costs and limit.cost_after is not None:
+                cost = yield partial(self._call, limit.cost_after, record)
+                if cost is not None:
+                    limit.check_returned_cost(cost)
+                    yield from self._after_response(rule, partial(self.limiter.settle, decision, cost, rule))
+        for rule, cost in real_costs.items():
+            for decision in record.decisions:
+                if any(rule == name for name, _ in decision.labels):
+                    yield from self._after_response(rule, partial(self.limiter.settle, decision, cost, rule))
+
+    def _after_response(self, rule: str, change: Callable[[], Any]) -> Flow[None]:
+        """Refunds or settles a charge. The response is gone, so an engine that does not answer is only logged."""
+        try:
+            yield change
+        except (EngineUnavailable, CorruptState) as error:
+            _log.warning('headgate: a charge of "%s" could not be refunded or settled: %s', rule, error)
 
     # What differs between sync and async:
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Calls a function of the application."""
+        raise NotImplementedError
+
     def _sleep_us(self, duration_us: int) -> Any:
         raise NotImplementedError
 

@@ -9,24 +9,25 @@ one stage are one atomic decision. If a later stage refuses, the charges of the 
 Laws (tests/integrations/test_request_limits.py):
   - a refused request has charged nothing, in any stage;
   - an engine that does not answer is a 503, never an exception, unless the rule's fallback decides;
-  - whatever happens to the request, `finish` refunds and releases at most once.
+  - whatever happens to the request, `finish` refunds, settles and releases at most once; what the application
+    has settled is charged also if it failed afterwards, or if the client went away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
-from types import CoroutineType
 from typing import Any, cast
 
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
 from headgate.engines.port import AsyncEngine, Engine
 from headgate.errors import InvalidCharge
-from headgate.flow import Flow, T
+from headgate.flow import arun, run
 from headgate.http.refusal_body import RefusalResponse
+from headgate.integrations.application_settings import LimitSettings
 from headgate.integrations.code_limit import BoundLimit
-from headgate.integrations.request_flows import LimitSettings, RequestFlows
+from headgate.integrations.request_flows import RequestFlows
 from headgate.integrations.request_record import RequestRecord
 from headgate.slot_renewal import AsyncHolding, Holding
 
@@ -45,18 +46,27 @@ class RequestLimits(RequestFlows[RuleLimiter]):
         self, record: RequestRecord, limits: Sequence[BoundLimit] = (), *, with_rules: bool = True
     ) -> RefusalResponse | None:
         """Decides the rulebook (`with_rules`) and these limits together; returns the response of a refusal."""
-        return _run(self._decide(record, limits, with_rules))
+        return run(self._decide(record, limits, with_rules))
 
     def finish(self, record: RequestRecord, status: int, response: Any = None) -> None:
-        """Refunds and releases after the response. Call it once for every request, also for one that failed."""
-        if record.refunds or record.holdings:
-            _run(self._finish(record, status, response))
+        """Refunds, settles and releases after the response. Call it once for every request, also for one that
+        failed."""
+        if record.unfinished:
+            run(self._finish(record, status, response))
 
     def close(self) -> None:
         """Closes the engine, if it was opened."""
         limiter, self._limiter = self._limiter, None
         if limiter is not None:
             limiter.close()
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        result = function(*args)
+        if isawaitable(result):
+            if hasattr(result, "close"):
+                result.close()
+            raise InvalidCharge("A function of the request is a coroutine, but this application is sync.")
+        return result
 
     def _sleep_us(self, duration_us: int) -> None:
         self.limiter.clock.sleep_us(duration_us)
@@ -86,18 +96,23 @@ class AsyncRequestLimits(RequestFlows[AsyncRuleLimiter]):
         self, record: RequestRecord, limits: Sequence[BoundLimit] = (), *, with_rules: bool = True
     ) -> RefusalResponse | None:
         """Decides the rulebook (`with_rules`) and these limits together; returns the response of a refusal."""
-        return await _arun(self._decide(record, limits, with_rules))
+        return await arun(self._decide(record, limits, with_rules))
 
     async def finish(self, record: RequestRecord, status: int, response: Any = None) -> None:
-        """Refunds and releases after the response. Call it once for every request, also for one that failed."""
-        if record.refunds or record.holdings:
-            await _arun(self._finish(record, status, response))
+        """Refunds, settles and releases after the response. Call it once for every request, also for one that
+        failed."""
+        if record.unfinished:
+            await arun(self._finish(record, status, response))
 
     async def close(self) -> None:
         """Closes the engine, if it was opened."""
         limiter, self._limiter = self._limiter, None
         if limiter is not None:
             await limiter.close()
+
+    async def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        result = function(*args)
+        return await result if isawaitable(result) else result
 
     def _sleep_us(self, duration_us: int) -> Awaitable[None]:
         return self.limiter.clock.asleep_us(duration_us)
@@ -115,39 +130,3 @@ class AsyncRequestLimits(RequestFlows[AsyncRuleLimiter]):
 
     def _leave(self, holding: AsyncHolding) -> Awaitable[None]:
         return holding.__aexit__(None, None, None)
-
-
-def _run(flow: Flow[T]) -> T:
-    """Runs a flow whose steps return at once; a coroutine is a mistake of the application."""
-    try:
-        step = next(flow)
-        while True:
-            try:
-                result = step()
-                if isawaitable(result):
-                    if hasattr(result, "close"):
-                        result.close()
-                    raise InvalidCharge("A function of the request is a coroutine, but this application is sync.")
-            except BaseException as error:
-                step = flow.throw(error)
-            else:
-                step = flow.send(result)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-
-
-async def _arun(flow: Flow[T]) -> T:
-    """Runs a flow whose steps are awaited where they can be."""
-    try:
-        step = next(flow)
-        while True:
-            try:
-                result = step()
-                if result.__class__ is CoroutineType or isawaitable(result):
-                    result = await result
-            except BaseException as error:
-                step = flow.throw(error)
-            else:
-                step = flow.send(result)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]

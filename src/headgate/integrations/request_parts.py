@@ -41,9 +41,10 @@ class RequestParts:
     peer                  the address of the other end of the connection; None if it has none
     native                the framework's own request, which functions of the application receive
     route, params         the route's template and path parameters; None and {} where they are not known yet
+    root_path             the part of the path that led to the application, if it is mounted in another one
     """
 
-    __slots__ = ("headers", "method", "native", "params", "path", "peer", "query", "route")
+    __slots__ = ("headers", "method", "native", "params", "path", "peer", "query", "root_path", "route")
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class RequestParts:
         native: Any,
         route: str | None = None,
         params: Mapping[str, Any] = EMPTY,
+        root_path: str = "",
     ) -> None:
         self.method: str = method
         self.path: Raw = path
@@ -64,6 +66,7 @@ class RequestParts:
         self.native: Any = native
         self.route: str | None = route
         self.params: Mapping[str, Any] = params
+        self.root_path: str = root_path
 
     def header(self, name: str) -> str | None:
         """Returns a header field, several lines joined by commas; None if there is none."""

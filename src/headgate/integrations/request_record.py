@@ -2,19 +2,28 @@
 
 An application reads it from its request (request.state.headgate, flask.g.headgate, request.headgate). It is always
 true, unlike a refused Decision: `record.fields()` has the header fields of allowed and refused requests alike.
+
+What a request really cost may be known only when it is answered: `record.settle(cost)` says so, any number of
+times until the response has ended, and the last one counts. It is charged then, also if the client went away or
+the application failed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from headgate.enforcement.rule_decision import RuleDecision
+from headgate.errors import InvalidCharge
 from headgate.http.headers import Fields, merged_headers
 from headgate.http.refusal_body import RefusalResponse
 from headgate.integrations.code_limit import CodeLimit
 from headgate.integrations.request_parts import RequestParts
 from headgate.rules.rule import Headers
+from headgate.validation import check_cost
+
+# A function of the record that returns the real cost, the decision that charged the estimate, and its rule.
+CostAfter = tuple[CodeLimit, RuleDecision, str]
 
 
 class RequestRecord:
@@ -23,11 +32,14 @@ class RequestRecord:
     decisions   one for each stage; of a refused request only the one that refused
     answer      the response of a refused request, without the header fields; else None
     exempt      whether the path is exempt from all limits
+    status      the status of the response; None until it has ended
+    bytes_sent  how many bytes of its body were sent
     """
 
     __slots__ = (
-        "answer", "attributes",
-        "decided", "decisions", "exempt", "form", "holdings", "parts", "refunds", "user",
+        "answer", "attributes", "bytes_sent", "costs_after",
+        "decided", "decisions", "estimates", "exempt", "form", "holdings", "parts", "real_costs", "refunds",
+        "rule_names", "sees_end", "states_cost", "status", "user",
     )  # fmt: skip
 
     def __init__(self, parts: RequestParts, exempt: bool) -> None:
@@ -41,6 +53,44 @@ class RequestRecord:
         self.decided: Collection[CodeLimit] = ()  # limits in code that need not be decided again
         self.holdings: list[Any] = []
         self.refunds: list[tuple[Callable[[int, Any], object], RuleDecision, str]] = []
+        self.status: int | None = None
+        self.bytes_sent: int = 0
+        self.sees_end: bool = True  # whether somebody finishes it when the response has ended
+        self.rule_names: Collection[str] = ()  # all rules and limits of the application, once it was decided
+        self.states_cost: bool = False  # whether one of those that were decided states a cost
+        self.estimates: list[str] = []  # those that stated a cost and charged the request
+        self.costs_after: list[CostAfter] = []
+        self.real_costs: dict[str, int] = {}  # by rule, as the application said
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether something is to be refunded, settled or released when the response has ended."""
+        return bool(self.refunds or self.holdings or self.costs_after or self.real_costs)
+
+    def settle(self, cost: int, rule: str | None = None) -> None:
+        """Says what the request really cost: it is charged when the response has ended. The last word counts.
+
+        Without `rule` it is the cost of the limit that states one, by `cost` or `cost_after`. If that does not
+        apply to this request, nothing is charged.
+        """
+        check_cost(cost)
+        if not self.sees_end:
+            raise InvalidCharge(
+                "To settle a cost, HeadgateMiddleware must be in MIDDLEWARE: it sees the response end."
+            )
+        estimates = list(dict.fromkeys(self.estimates)) if rule is None else [rule]
+        if len(estimates) > 1:
+            raise InvalidCharge(f"{_names(estimates)} state a cost: name one of them, settle({cost}, rule=...).")
+        if rule is None and not self.states_cost and self.rule_names:
+            raise InvalidCharge(
+                "No limit of this request states a cost: write limit(..., cost=...), or name the limit, "
+                f"settle({cost}, rule=...)."
+            )
+        if rule is not None and self.rule_names and rule not in self.rule_names:
+            raise InvalidCharge(f"There is no limit {rule!r}; there are {_names(self.rule_names)}.")
+        charged = {name for decision in self.decisions for name, _ in decision.labels}
+        if self.answer is None and charged.intersection(estimates):
+            self.real_costs[estimates[0]] = cost
 
     @property
     def decision(self) -> RuleDecision | None:
@@ -66,3 +116,7 @@ class RequestRecord:
         """Returns status, all header fields and body of the response to a refused request."""
         assert self.answer is not None
         return self.answer.status, [*self.answer.headers, *self.fields()], self.answer.body
+
+
+def _names(names: Iterable[str]) -> str:
+    return " and ".join(f'"{name}"' for name in names)

@@ -52,13 +52,19 @@ def route_name(methods: Collection[str], template: str) -> str:
     return f"{'|'.join(listed)} {template}" if listed else template
 
 
-def check_code_limits(routes: Iterable[RouteInfo], supplied: Callable[[str], bool]) -> None:
-    """Raises InvalidRule for all limits that can never match; `supplied`: whether the application has a value."""
+def check_code_limits(
+    routes: Iterable[RouteInfo], how_to_supply: Callable[[str], str | None], mount_params: Iterable[str] = ()
+) -> None:
+    """Raises InvalidRule for all limits that can never match.
+
+    `how_to_supply` returns None for an attribute that the application has a value for, or else how to supply one.
+    `mount_params` are the path parameters of the mounts that lead to the application.
+    """
     problems = [
         f"{limit.location}: The limit {limit.text} of {route.name} can never match: {problem}."
         for route in routes
         for limit in route.limits
-        if (problem := _problem(limit, route, supplied)) is not None
+        if (problem := _problem(limit, route, how_to_supply, mount_params)) is not None
     ]
     if problems:
         raise InvalidRule("\n".join(dict.fromkeys(problems)))
@@ -84,17 +90,17 @@ def may_match(rule: Rule, route: RouteInfo) -> bool:
     return rule.when is None or _may_hold(rule.when, route)
 
 
-def _problem(limit: CodeLimit, route: RouteInfo, supplied: Callable[[str], bool]) -> str | None:
-    parameters = set(_parameter.findall(route.template))
+def _problem(
+    limit: CodeLimit, route: RouteInfo, how_to_supply: Callable[[str], str | None], mount_params: Iterable[str]
+) -> str | None:
+    parameters = {*_parameter.findall(route.template), *mount_params}
     for name in sorted(limit.uses):
         if name.startswith(ROUTE_PREFIX) and name.removeprefix(ROUTE_PREFIX) not in parameters:
             listed = ", ".join(sorted(ROUTE_PREFIX + each for each in parameters)) or "none"
             return f"the route has no path parameter for {name}, but {listed}"
-        if is_unknown(name) and not supplied(name):
-            how = (
-                "user=, a function of the request" if name == "user" else "attributes=, a function that returns it"
-            )
-            return f"nobody supplies the attribute {name}; write {how}, where the limits are set up"
+        how = how_to_supply(name) if is_unknown(name) else None
+        if how is not None:
+            return f"nobody supplies the attribute {name}; {how}"
     if limit.rule.when is not None and not _may_hold(limit.rule.when, route):
         return f"no request of the route meets its condition, {limit.rule.when}"
     return None

@@ -9,11 +9,12 @@ that wants the exception (environ["x-wsgiorg.throw_errors"], Werkzeug's with its
 Functions (user, attributes, key, cost, exempt) receive the environ. An application reads the RequestRecord at
 environ["headgate"]. A function that decides about refunds receives a WSGIResponseStart.
 
-Refunds are made and slots released once the response is complete: when the last byte of its Content-Length is
-produced, when the iterable is exhausted, or when the server closes it because the client went away.
+Costs are refunded or settled and slots released once the response is complete: when the last byte of its
+Content-Length is produced, when the iterable is exhausted, or when the server closes it because the client went
+away.
 
 It is made of two, of which a framework's file may replace the second:
-    WSGIRecordMiddleware     starts the record, adds the fields, refunds and releases
+    WSGIRecordMiddleware     starts the record, adds the fields; refunds, settles and releases
     decide_first             decides the rulebook and the limits of the whole application, and answers refusals
 """
 
@@ -121,9 +122,13 @@ class WSGIRecordMiddleware:
             body = self.app(environ, exchange.start)
         except BaseException as error:
             return [exchange.answer_exception(error)]
-        if isinstance(body, list | tuple) or (self.is_complete is not None and self.is_complete(environ)):
+        if isinstance(body, list | tuple):
+            record.bytes_sent += sum(map(len, body))
             exchange.finish()
             return body  # as it is: servers look at the length of a list
+        if self.is_complete is not None and self.is_complete(environ) and not record.costs_after:
+            exchange.finish()
+            return body
         wrapper = environ.get("wsgi.file_wrapper")
         if not exchange.unfinished and isinstance(wrapper, type) and isinstance(body, wrapper):
             return body  # which the server may send without reading it here
@@ -157,6 +162,7 @@ class _Exchange:
 
         def write_and_note(data: bytes) -> object:
             self.sent = True
+            self.record.bytes_sent += len(data)
             return write(data)
 
         return write_and_note
@@ -177,11 +183,11 @@ class _Exchange:
 
     @property
     def unfinished(self) -> bool:
-        """Whether something is to be refunded or released."""
-        return bool(self.record.refunds or self.record.holdings)
+        """Whether something is to be refunded, settled or released."""
+        return self.record.unfinished
 
     def finish(self) -> None:
-        """Refunds and releases; does nothing when it is called again."""
+        """Refunds, settles and releases; does nothing when it is called again."""
         if self.unfinished:
             find, response = self.layer.find_response, self.response
             native = response if find is None else find(self.environ, response)
@@ -214,6 +220,7 @@ class _Body:
             return exchange.answer_exception(error)
         if chunk:
             exchange.sent = True
+            exchange.record.bytes_sent += len(chunk)
         if exchange.missing is not None:
             exchange.missing -= len(chunk)
             if exchange.missing <= 0:

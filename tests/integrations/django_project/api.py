@@ -89,7 +89,6 @@ urlpatterns = [
     path("user", UserView.as_view()),
     path("uploads", UploadsView.as_view()),
     path("unscoped", UnscopedView.as_view()),
-    path("misspelt", MisspeltView.as_view()),
     path("tenant", TenantView.as_view()),
     path("two", TwoThrottlesView.as_view()),
     path("failures", FailuresView.as_view()),

@@ -24,6 +24,8 @@ projects, too; in async views one that is no coroutine runs in a thread, since i
     http_requests   requests and routes, as headgate describes them
     middleware      HeadgateMiddleware
     request_state   what one request carries through middleware and view
+    streams         counts the bytes of a response that is a stream
+    throttle_mistakes    finds mistakes in throttles of REST framework
     view_limit      limit
     view_marks      exempt; what decorators have marked views with
 """

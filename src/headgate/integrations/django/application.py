@@ -51,6 +51,11 @@ KNOWN = (
 )
 _FUNCTIONS = ("user", "attributes", "refusal")
 _MEMORY = "memory:"
+_SUPPLY_HINTS = {
+    "user": "write django.contrib.auth.middleware.AuthenticationMiddleware into MIDDLEWARE, "
+    f'or set {SETTING}["user"], a function of the request',
+    "attributes": f'set {SETTING}["attributes"], a function of the request that returns it',
+}
 
 
 class ApplicationLimits:
@@ -72,6 +77,7 @@ class ApplicationLimits:
             async_engine = AsyncMemoryEngine(engine)
         self.sync: RequestLimits = RequestLimits(rules, engine, **values)
         self.asynchronous: AsyncRequestLimits = AsyncRequestLimits(rules, async_engine, **values)
+        self.sync.supply_hints = self.asynchronous.supply_hints = _SUPPLY_HINTS
         self.templates: dict[int, str] = {}
 
     def routes(self) -> list[RouteInfo]:
@@ -132,7 +138,7 @@ def _project_limit(index: int, value: Any) -> CodeLimit:
         return value
     location = f'{SETTING}["limits"][{index}]'
     fields = dict(value) if isinstance(value, Mapping) else {"limit": value}
-    for name in ("key", "cost", "exempt", "refund"):
+    for name in ("key", "cost", "exempt", "refund", "cost_after"):
         if callable(fields.get(name)):
             fields[name] = call_anywhere(fields[name])
     try:

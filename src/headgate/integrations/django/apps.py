@@ -3,7 +3,7 @@
 from django.apps import AppConfig
 from django.core import checks
 
-from headgate.integrations.django.checks import check_deployment, check_limits, check_middleware
+from headgate.integrations.django.checks import check_deployment, check_limits, check_middleware, check_throttles
 
 
 class HeadgateConfig(AppConfig):
@@ -17,4 +17,5 @@ class HeadgateConfig(AppConfig):
         """Registers the checks."""
         checks.register(check_middleware)
         checks.register(check_limits)
+        checks.register(check_throttles)
         checks.register(check_deployment, deploy=True)

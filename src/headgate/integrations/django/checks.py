@@ -3,6 +3,7 @@
 headgate.E001   HEADGATE has a mistake: an unknown setting, a limit that cannot be read
 headgate.E002   the middleware is missing, but HEADGATE has a rulebook or limits
 headgate.E003   a limit of a view can never match
+headgate.E004   a throttle of REST framework has no rate, or one that cannot be read
 headgate.W001   the middleware is missing, so errors have no header fields
 headgate.W002   middleware that stands before HeadgateMiddleware
 headgate.W003   a rule of the rulebook matches no route (an error with strict)
@@ -21,6 +22,7 @@ from django.utils.module_loading import import_string
 from headgate.errors import HeadgateError, InvalidRulebook
 from headgate.integrations.django.application import MIDDLEWARE, SETTING, ApplicationLimits
 from headgate.integrations.django.middleware import HeadgateMiddleware
+from headgate.integrations.django.throttle_mistakes import throttle_mistakes
 
 # These answer hardly ever, and what they add belongs on every response.
 _MAY_STAND_BEFORE = ("SecurityMiddleware", "CorsMiddleware", "PrometheusBeforeMiddleware")
@@ -85,6 +87,11 @@ def check_limits(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     finally:
         application.close()
     return []
+
+
+def check_throttles(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Checks the rates of headgate's throttles."""
+    return [checks.Error(mistake, id="headgate.E004") for mistake in throttle_mistakes()]
 
 
 def check_deployment(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:

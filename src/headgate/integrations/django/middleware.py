@@ -13,6 +13,7 @@ from django.http.response import HttpResponseBase
 from headgate.errors import HeadgateError, RateLimited
 from headgate.integrations.django.application import application_limits
 from headgate.integrations.django.request_state import RequestState
+from headgate.integrations.django.throttle_mistakes import throttle_mistakes
 
 CLIENT_CLOSED_REQUEST = 499
 
@@ -35,6 +36,8 @@ class HeadgateMiddleware:
             application.sync.check_routes(application.routes())
         except HeadgateError as error:
             raise ImproperlyConfigured(str(error)) from error
+        if mistakes := throttle_mistakes():
+            raise ImproperlyConfigured("\n".join(mistakes))
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         if self.awaited:

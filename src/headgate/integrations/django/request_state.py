@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.core.handlers.asgi import ASGIRequest
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from headgate.enforcement.rule_decision import RuleDecision
@@ -22,6 +22,7 @@ from headgate.http.headers import retry_after
 from headgate.integrations.code_limit import BoundLimit, CodeLimit
 from headgate.integrations.django.application import ApplicationLimits, application_limits
 from headgate.integrations.django.http_requests import http_request, in_event_loop, request_parts, route_template
+from headgate.integrations.django.streams import count_bytes
 from headgate.integrations.django.view_marks import handler_method, is_exempt, limits_of_view
 from headgate.integrations.request_limits import AsyncRequestLimits, RequestLimits
 from headgate.integrations.request_record import RequestRecord
@@ -161,7 +162,7 @@ class RequestState:
         return self.refusal()
 
     def complete(self, response: HttpResponseBase) -> HttpResponseBase:
-        """Adds the fields to a response; refunds and releases, after its last byte if it is a stream."""
+        """Adds the fields to a response; refunds, settles and releases, after its last byte if it is a stream."""
         if self._finishes_later(response):
             return response
         self.finish(response.status_code, response)
@@ -175,8 +176,8 @@ class RequestState:
         return response
 
     def finish(self, status: int, response: HttpResponseBase | None = None) -> None:
-        """Refunds and releases, if there is anything to."""
-        if not (self.record.refunds or self.record.holdings):
+        """Refunds, settles and releases, if there is anything to."""
+        if not self.record.unfinished:
             return
         if not self._awaited:
             self.app.sync.finish(self.record, status, response)
@@ -189,7 +190,7 @@ class RequestState:
 
     async def afinish(self, status: int, response: HttpResponseBase | None = None) -> None:
         """Does the same in async code."""
-        if not (self.record.refunds or self.record.holdings):
+        if not self.record.unfinished:
             return
         if self._awaited:
             await self.app.asynchronous.finish(self.record, status, response)
@@ -198,8 +199,14 @@ class RequestState:
 
     def _finishes_later(self, response: HttpResponseBase) -> bool:
         self._add_fields(response)
-        if not (response.streaming and (self.record.refunds or self.record.holdings)):
+        record = self.record
+        if not response.streaming:
+            record.bytes_sent += len(getattr(response, "content", b""))
             return False
+        if not (record.unfinished or record.decisions):
+            return False
+        if record.costs_after:
+            count_bytes(cast(StreamingHttpResponse, response), record)
         close = response.close
 
         def close_and_finish() -> None:
@@ -284,6 +291,10 @@ class RequestState:
         self.record.form = self.record.form or record.form
         self.record.decisions += record.decisions
         self.record.refunds += record.refunds
+        self.record.rule_names = record.rule_names
+        self.record.states_cost |= record.states_cost
+        self.record.estimates += record.estimates
+        self.record.costs_after += record.costs_after
         self.record.holdings += record.holdings
         if not allowed:
             self.record.answer = record.answer

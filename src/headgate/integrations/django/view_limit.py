@@ -44,6 +44,7 @@ class ViewLimit(CodeLimit):
         cost: int | str | RequestFunction | None = None,
         exempt: RequestFunction | Mapping[str, Any] | None = None,
         refund: Refund | None = None,
+        cost_after: RequestFunction | None = None,
         name: str | None = None,
         **fields: Unpack[RuleFields],
     ) -> None:
@@ -53,6 +54,7 @@ class ViewLimit(CodeLimit):
             cost=call_anywhere(cost) if callable(cost) else cost,
             exempt=call_anywhere(exempt) if callable(exempt) else exempt,
             refund=call_anywhere(refund) if callable(refund) else refund,
+            cost_after=call_anywhere(cost_after) if callable(cost_after) else cost_after,
             name=name,
             **fields,
         )

@@ -1,0 +1,85 @@
+"""Wrong settings are found when an application is set up, not at its first request."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from flask import Flask
+
+from headgate import ManualClock
+from headgate.errors import HeadgateError, InvalidCharge
+from headgate.integrations import fastapi, flask
+from headgate.integrations.asgi import RateLimitMiddleware
+from headgate.integrations.code_limit import CodeLimit
+from headgate.integrations.request_limits import RequestLimits
+from headgate.integrations.request_parts import RequestParts
+from headgate.integrations.wsgi import WSGIRateLimitMiddleware
+
+
+def _wsgi_app(environ: Any, start_response: Any) -> Iterable[bytes]:
+    return []
+
+
+async def _asgi_app(scope: Any, receive: Any, send: Any) -> None:
+    return None
+
+
+SET_UP: dict[str, Callable[..., Any]] = {
+    "fastapi": lambda **settings: fastapi.rate_limits(FastAPI(), **settings),
+    "flask": lambda **settings: flask.RateLimiter(Flask("app"), **settings),
+    "asgi": lambda **settings: RateLimitMiddleware(_asgi_app, **settings),
+    "wsgi": lambda **settings: WSGIRateLimitMiddleware(_wsgi_app, **settings),
+}
+
+
+@pytest.mark.parametrize("framework", SET_UP)
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"headers": "legcy"}, "headers= cannot be 'legcy': did you mean 'legacy'?"),
+        ({"headers": True}, "headers= cannot be True: write one of 'draft-11', 'legacy'"),
+        ({"exempt": "/health"}, 'exempt= is a list of path patterns, such as ["/health"], not a text.'),
+        ({"user": "ann"}, "user= is a function of the request, not 'ann'."),
+        ({"attributes": {"plan": "pro"}}, "attributes= is a function of the request, not {'plan': 'pro'}."),
+        ({"limits": [5]}, 'limits= has limits such as limit("5/s") or "5/s", not 5.'),
+        ({"limits": 5}, 'limits= is a list of limits, such as [limit("5/s")], not 5.'),
+        ({"limits": ["5/sec0nd"]}, '"5/sec0nd" is not a limit.'),
+        ({"rules": "nowhere.yaml"}, "nowhere.yaml cannot be read: No such file or directory."),
+        ({"rules": {"rules": [{"name": "a"}]}}, 'rule "a": '),
+        ({"rules": 5}, "Rules are a Rulebook, a mapping, the name of a file"),
+        ({"limts": []}, "limts= is not a setting of an application's limits. Did you mean limits=?"),
+    ],
+)
+def test_a_wrong_setting_is_a_sentence_at_start(framework: str, settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(HeadgateError) as caught:
+        SET_UP[framework](**settings)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("framework", SET_UP)
+@pytest.mark.parametrize("limits", [["5/s"], "5/s", [CodeLimit("5/s")], CodeLimit("5/s")])
+def test_limits_may_be_texts(framework: str, limits: Any) -> None:
+    SET_UP[framework](limits=limits)
+
+
+@pytest.mark.parametrize(
+    ("framework", "name", "intended"),
+    [("fastapi", "message", "messages"), ("asgi", "message", "messages"), ("flask", "default", "default_limits")],
+)
+def test_settings_of_one_framework_are_known_there(framework: str, name: str, intended: str) -> None:
+    with pytest.raises(HeadgateError, match=f"Did you mean {intended}=?"):
+        SET_UP[framework](**{name: []})
+    SET_UP[framework](**{intended: ["5/s"]})
+
+
+@pytest.mark.parametrize(("missing", "statuses"), [("one", [None, 429]), ("deny", [429, 429])])
+def test_an_empty_key_exempts_nobody(missing: Any, statuses: list[int | None]) -> None:
+    parts = RequestParts("GET", "/", "", [], "192.0.2.7", None)
+    limits = RequestLimits(limits=[CodeLimit("1/minute", key=lambda request: "")], clock=ManualClock())
+    with pytest.raises(InvalidCharge, match='The key of a request is "", which would exempt it'):
+        limits.decide(limits.begin(parts), limits.app_limits)
+    explicit = CodeLimit("1/minute", key=lambda request: "", missing=missing)
+    limits = RequestLimits(limits=[explicit], clock=ManualClock())
+    answers = [limits.decide(limits.begin(parts), limits.app_limits) for _ in range(2)]
+    assert [answer and answer.status for answer in answers] == statuses
