@@ -9,6 +9,7 @@ import pytest
 
 from headgate import AdaptiveConcurrency, AdaptiveLimiter, RateLimited
 from headgate.adaptive.aimd import Aimd
+from headgate.adaptive.signals import CpuUsage
 from headgate.adaptive.target_rate import TargetRate
 from headgate.errors import InvalidCharge, InvalidRule
 
@@ -250,6 +251,8 @@ def test_a_rate_can_be_limited_instead() -> None:
         ({"priorities": ("a", "a")}, "Priorities are names that differ"),
         ({"fair": True}, "Fairness is among the calls of a class: give priorities"),
         ({"drops": [TimeoutError]}, "drops is a tuple of exceptions, such as (TimeoutError,); not"),
+        ({"signals": CpuUsage()}, "signals is a list such as [CpuUsage(threshold=0.9)]; not"),
+        ({"signals": [5]}, "signals is a list such as [CpuUsage(threshold=0.9)]; not [5]."),
         ({"algorithm": TargetRate(target=1), "queue": 1}, "A rate has no priorities and no queue"),
     ],
 )
@@ -265,3 +268,5 @@ def test_an_unknown_priority_is_refused_with_those_that_there_are() -> None:
         limiter.guard("hihg")
     with pytest.raises(InvalidCharge, match="Known: none, give the limiter priorities"):
         AdaptiveLimiter().acquire("high")
+    with pytest.raises(InvalidCharge, match=r"with brackets: write @limiter.guard\(\) above it."):
+        AdaptiveLimiter().guard(len)  # type: ignore[arg-type]

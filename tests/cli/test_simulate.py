@@ -101,7 +101,9 @@ def test_a_client_can_send_as_fast_as_it_may(tmp_path: Path, closed: str) -> Non
         ("{target: 200ms}", "{quantile: 0.9}", "10: A target_rate needs a target."),
         ("{target_rate: {target: 200ms}}", "target_rate", "10: A target_rate needs a target."),
         ("for: 2s", "for: 300d", "1: The case has more than 50,000,000 calls."),
-        ("load:", "closed: {requests: 5}\nload:", "2: A case has either a load or a closed one."),
+        ("load:", "closed: {requests: 5}\nload:", "2: A case has either a load or a closed one, not both."),
+        ("seeds: [1, 2]", "seeds: []", "3: seeds is a list of 1 to 100 whole numbers, not an empty list."),
+        ("{high: 0.5, low: 0.5}", "{}", "7: priorities is a mapping, not an empty mapping."),
         ("server: {threads: 4, slices: 100}", "server: {delay: 1s}", "8: A server with a delay has no threads"),
     ],
 )
@@ -121,8 +123,34 @@ def test_every_problem_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture
     assert [problem["line"] for problem in problems] == [4, 7, 9]
 
 
+def test_a_lacking_load_is_reported_with_the_rest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--case", str(_file(tmp_path, "server: {threads: 0}\nlimiters: []")), "--json"]) == 2
+    problems = json.loads(capsys.readouterr().err)["problems"]
+    assert [problem["problem"].partition("\n")[0] for problem in problems] == [
+        "A case lacks the field load.",
+        'threads is a whole number from 1 to 10,000, not "0".',
+        "limiters is a list of at least one, not an empty list.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--html", "report.html"), ("--limit", "5/s"), ("--rules", "rules.yaml"), ("--rate", "7"), ("--for", "7s"),
+        ("--clients", "7"), ("--per-client",), ("--retries", "none"), ("--duration", "7s"), ("--seed", "7"),
+    ],
+)  # fmt: skip
+def test_options_of_shapes_do_not_go_with_a_case(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    assert main(["simulate", "--case", str(_file(tmp_path, CASE)), *words]) == 2
+    assert f"{words[0]} goes with a shape of traffic, not with --case" in capsys.readouterr().err
+    assert main(["simulate", "ramp", "--limit", "5/s", "--workers", "2"]) == 2
+    assert "--workers shares a long case" in capsys.readouterr().err
+
+
 def test_a_case_that_is_not_there_or_empty_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--case", str(tmp_path / "none.yaml")]) == 2
-    assert "The case cannot be read: No such file or directory." in capsys.readouterr().err
+    assert f"{tmp_path}/none.yaml: The case cannot be read: No such file or directory." in capsys.readouterr().err
     assert main(["simulate", "--case", str(_file(tmp_path, "  \n"))]) == 2
     assert "The case is empty." in capsys.readouterr().err

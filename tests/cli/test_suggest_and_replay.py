@@ -50,6 +50,18 @@ def test_suggest_as_a_document(prompt: Prompt, log: str) -> None:
     assert "key: [address, path]" in document["rulebook"]
 
 
+def test_the_written_headroom_is_the_arithmetic(prompt: Prompt, log: str, tmp_path: Path) -> None:
+    document = prompt.json("suggest", log)
+    needed, burst = document["needed_burst"], document["burst"]
+    assert (needed, burst) == (15, 23)
+    assert f"a burst of {needed} refuses no key" in document["rulebook"]
+    assert f"times 1.5 for headroom, rounded up: {burst}." in document["rulebook"]
+    single = combined_log(tmp_path / "single.log", [(n * 60.0, f"192.0.2.{n % 200}", "/") for n in range(400)])
+    document = prompt.json("suggest", str(single))
+    assert (document["needed_burst"], document["burst"]) == (1, 5)
+    assert "and 4 more for headroom: 5." in document["rulebook"]
+
+
 def test_one_count_for_all_calls_and_a_cost(prompt: Prompt, tmp_path: Path) -> None:
     log = tmp_path / "tokens.csv"
     log.write_text("TIMESTAMP,Tokens\n" + "".join(f"2025-10-10 13:00:{n:02},{n * 10}\n" for n in range(60)))
@@ -87,6 +99,24 @@ def test_an_unconfirmed_bound_writes_nothing(prompt: Prompt, tmp_path: Path) -> 
     assert not rules.exists()
 
 
+def test_a_file_that_exists_is_replaced_only_by_force(prompt: Prompt, log: str, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("rules: [{name: mine, limit: 1/s}]")
+    sentence = prompt.told("suggest", log, "--write", str(rules))
+    assert sentence == f"{rules} exists: write to another file, or say --force to replace it."
+    assert load.read(rules).rules[0].name == "mine"
+    assert prompt("suggest", log, "--write", str(rules), "--force") == 0
+    assert load.read(rules).rules[0].name == "per-address"
+    assert "say which, by --write FILE" in prompt.told("suggest", log, "--force")
+
+
+@pytest.mark.parametrize("name", ["rules.toml", "rules.json", "rules.txt", "rules"])
+def test_only_yaml_is_written(prompt: Prompt, log: str, tmp_path: Path, name: str) -> None:
+    sentence = prompt.told("suggest", log, "--write", str(tmp_path / name))
+    assert sentence.endswith(f"{name}: --write writes YAML, with the reasons as comments: name it rules.yaml.")
+    assert not (tmp_path / name).exists()
+
+
 def test_mistakes_are_sentences(prompt: Prompt, log: str, tmp_path: Path) -> None:
     rules = str(tmp_path / "rules.yaml")
     empty, binary = tmp_path / "empty", tmp_path / "binary"
@@ -105,6 +135,8 @@ def test_mistakes_are_sentences(prompt: Prompt, log: str, tmp_path: Path) -> Non
         ((log, "--by", "user"), "has a value for user"),
         ((log, "--where", "path: /nothing"), "(path is /nothing) matches none of"),
         ((log, "--where", "pth"), "is no condition"),
+        ((log, "--where", "pth: /login"), "the condition tests pth, and this combined log has no such field"),
+        ((log, "--where", "pth: /login"), "Did you mean path?"),
         ((log, "--refuse-keys", "200"), "a percentage from 0 to below 100"),
         ((log, "--field", "user=nobody"), 'has no field "nobody"'),
         ((log, "--format", "x"), "is not a format"),
@@ -113,6 +145,32 @@ def test_mistakes_are_sentences(prompt: Prompt, log: str, tmp_path: Path) -> Non
         assert not Path(rules).exists()
     assert "cannot be read" in prompt.told("replay", log, "--rules", "/nowhere/rules.yaml")
     assert "/nowhere" in prompt.told("suggest", log, "--write", "/nowhere/rules.yaml")
+
+
+def test_changes_need_another_rulebook(prompt: Prompt, log: str, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("rules: [{name: each, key: address, limit: 60/minute}]")
+    assert "say which, by --against FILE" in prompt.told("replay", log, "--rules", str(rules), "--changes", "5")
+
+
+def test_a_replay_names_rules_that_apply_to_no_call(prompt: Prompt, log: str, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(
+        "rules:\n"
+        "  - {name: each, key: address, limit: 60/minute}\n"
+        "  - {name: nothing, when: {path: /nothing}, limit: 60/minute}\n"
+        "  - {name: tenant, key: tenant, missing: skip, limit: 60/minute}\n"
+        "  - {name: device, key: device, missing: one, limit: 60000/minute}\n"
+        "  - {name: sleeping, when: {path: /nothing}, limit: 60/minute, mode: 'off'}\n"
+    )
+    assert prompt("replay", log, "--rules", str(rules)) == 0
+    assert prompt.err == (
+        'headgate: rules.yaml: the rules "nothing", "tenant" (calls have no tenant) apply to no call; '
+        'no call has a whole key of "device" (calls have no device).\n'
+    )
+    rules.write_text("rules: [{name: each, key: address, limit: 60/minute}]")
+    assert prompt("replay", log, "--rules", str(rules)) == 0
+    assert prompt.err == ""
 
 
 def test_a_full_disk_leaves_nothing_half_written(prompt: Prompt, log: str) -> None:

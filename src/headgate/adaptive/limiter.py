@@ -110,7 +110,7 @@ class AdaptiveLimiter:
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         algorithm = AdaptiveConcurrency() if algorithm is None else algorithm
-        _check_settings(algorithm, priorities, drops)
+        _check_settings(algorithm, priorities, drops, signals)
         if fair and not priorities:
             raise InvalidRule('Fairness is among the calls of a class: give priorities, such as ("all",).')
         self.name: str = name
@@ -235,6 +235,8 @@ class AdaptiveLimiter:
     def _class_of(self, priority: str | None) -> int:
         if priority is None:
             return 0
+        if callable(priority):
+            raise InvalidCharge("A guard decorates a function with brackets: write @limiter.guard() above it.")
         try:
             return self._classes[priority]
         except (KeyError, TypeError):
@@ -254,7 +256,7 @@ class AdaptiveLimiter:
         return Decision(outcome, DetachedLimit(Slots(self._gate.limit)), self.name, 1)
 
 
-def _check_settings(algorithm: object, priorities: object, drops: object) -> None:
+def _check_settings(algorithm: object, priorities: object, drops: object, signals: object) -> None:
     """Raises InvalidRule unless these are what a limiter takes."""
     verbs = ("start", "update", "is_complete" if isinstance(algorithm, TargetRate) else "window_of")
     if isinstance(algorithm, type) or not all(hasattr(algorithm, verb) for verb in verbs):
@@ -263,3 +265,7 @@ def _check_settings(algorithm: object, priorities: object, drops: object) -> Non
         raise InvalidRule(f'Priorities are names that differ, such as ("high", "low"); not {priorities!r}.')
     if not isinstance(drops, tuple) or not all(isinstance(each, type) for each in drops):
         raise InvalidRule(f"drops is a tuple of exceptions, such as (TimeoutError,); not {drops!r}.")
+    if not isinstance(signals, list | tuple) or not all(
+        callable(getattr(each, "strained", None)) for each in signals
+    ):
+        raise InvalidRule(f"signals is a list such as [CpuUsage(threshold=0.9)]; not {signals!r}.")

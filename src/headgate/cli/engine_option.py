@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from headgate.engines import url_options
-from headgate.engines.url import open_engine
+from headgate.engines.url import parse_server_url
 from headgate.errors import InvalidRule
 
 if TYPE_CHECKING:
@@ -34,8 +33,8 @@ def url_of(args: argparse.Namespace) -> str:
     return args.engine or os.environ.get(VARIABLE, "")
 
 
-def server_of(args: argparse.Namespace, memory_error: str) -> tuple[str, url_options.EngineOptions]:
-    """Splits the engine's URL into the server's and our options. `memory_error` says why memory:// is refused."""
+def server_of(args: argparse.Namespace, memory_error: str) -> tuple[str, float]:
+    """Returns the URL of the server, and the deadline. `memory_error` says why memory:// is refused."""
     url = url_of(args)
     if not url:
         raise InvalidRule(
@@ -43,9 +42,7 @@ def server_of(args: argparse.Namespace, memory_error: str) -> tuple[str, url_opt
         )
     if url.startswith("memory://"):
         raise InvalidRule(f"memory:// is this process alone: {memory_error}.")
-    server_url, options = url_options.split_url_options(url)
-    open_engine(server_url).close()  # checks the URL: an engine connects only on the first request
-    return server_url, options
+    return parse_server_url(url, TIMEOUT_S)
 
 
 @contextmanager
@@ -53,11 +50,11 @@ def server(
     args: argparse.Namespace, memory_error: str = "nothing is remembered between two commands"
 ) -> Iterator[RedisEngine]:
     """Opens the server as an engine without layers, and closes it after the block."""
-    server_url, options = server_of(args, memory_error)
+    server_url, deadline = server_of(args, memory_error)
     # Imported here because the other commands run without the redis package.
     from headgate.engines.redis.sync_engine import RedisEngine
 
-    engine = RedisEngine(server_url, prefix=args.prefix, deadline=options.deadline or TIMEOUT_S)
+    engine = RedisEngine(server_url, prefix=args.prefix, deadline=deadline)
     try:
         yield engine
     finally:

@@ -15,9 +15,9 @@ from headgate.cli.log_options import (
     write_report,
 )
 from headgate.cli.output import Output, warn
-from headgate.cli.parser import Commands, command, whole_number
+from headgate.cli.parser import Commands, Misuse, command, whole_number
 from headgate.cli.progress import Progress
-from headgate.cli.rulebook_option import print_warnings
+from headgate.cli.rulebook_option import print_warnings, warn_unmatched
 from headgate.cli.style import Style
 from headgate.cli.table import Cell, TextTable, Value
 from headgate.rules import load
@@ -28,6 +28,8 @@ from headgate.traffic.replay_counts import DELAYED, PASSED, REFUSED, Timeline
 from headgate.traffic.report.documents import replay_document
 from headgate.traffic.report.replay_page import format_instant, replay_page
 from headgate.traffic.report.svg_charts import merge_values
+from headgate.traffic.suggest_and_replay import known_attributes
+from headgate.traffic.unmatched_rules import describe_unmatched_rules
 
 _COLUMNS = 80  # of the picture
 _MAX_SHOWN_KEYS = 5
@@ -57,6 +59,9 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
+    if args.changes and args.against is None:
+        raise Misuse("--changes lists what another rulebook answers differently: say which, by --against FILE.")
+    check_target(args.html, args.logs)
     new = _rulebook(args.rules, args)
     old = None if args.against is None else _rulebook(args.against, args)
     needed = needed_attributes(new, *(() if old is None else (old,)))
@@ -72,9 +77,12 @@ def run(args: argparse.Namespace) -> Output:
             f"{replay.new.without_duration:,} calls have no recorded duration, so slots were released at once.",
             as_json=args.json,
         )
+    for name, book, player in ((args.rules, new, replay.new), (args.against, old, replay.old)):
+        if book is not None and player is not None:
+            decided = {rule for rule, _ in player.counts}
+            warn_unmatched(name, describe_unmatched_rules(book, decided, known_attributes(reader)), args)
     document = {"logs": [log_document(summary) for summary in reader.summaries]} | replay_document(replay)
     names = Path(args.rules).name, None if args.against is None else Path(args.against).name
-    check_target(args.html, args.logs)
     written = write_report(args.html, replay_page(replay, *names, read_lines))
     return Output(document, [*read_lines, "", *_lines(replay, args), *written])
 

@@ -37,6 +37,12 @@ def print_warnings(book: Rulebook, *, as_json: bool) -> Rulebook:
     return replace(book, warnings=())
 
 
+def warn_unmatched(name: str, sentence: str | None, args: argparse.Namespace) -> None:
+    """Prints a sentence about rules of the rulebook `name` that applied to no call, if there is one."""
+    if sentence is not None:
+        warn(f"{Path(name).name}: {sentence}", as_json=args.json)
+
+
 def versions_of(engine: RedisEngine) -> RulebookVersions:
     """Returns the rulebook versions on the engine's server."""
     from headgate.engines.redis.rulebook_versions import RedisVersionStore

@@ -60,9 +60,13 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> Output:
     if args.case is None:
+        if args.workers is not None:
+            raise Misuse("--workers shares a long case among processes: it goes with --case FILE.")
         return simulate_shape.run(args)
     if args.shape is not None:
         raise Misuse("Say a shape of traffic, or --case FILE, not both.")
+    if given := simulate_shape.given_options(args):
+        raise Misuse(f"{given[0]} goes with a shape of traffic, not with --case: the case says what is compared.")
     return _compare_limiters(args)
 
 

@@ -11,7 +11,7 @@ from headgate.cli.output import Output
 from headgate.cli.parser import Misuse, duration_option, whole_number
 from headgate.cli.progress import Progress
 from headgate.cli.replay import ceil_level
-from headgate.cli.rulebook_option import print_warnings
+from headgate.cli.rulebook_option import print_warnings, warn_unmatched
 from headgate.cli.style import Style
 from headgate.cli.table import TextTable
 from headgate.rules import load
@@ -20,7 +20,8 @@ from headgate.traffic.report.documents import simulation_document
 from headgate.traffic.report.simulation_page import TITLES, describe_shape, simulation_page, simulation_row
 from headgate.traffic.report.svg_charts import merge_values
 from headgate.traffic.shapes import RETRIES, SHAPES, TrafficShape
-from headgate.traffic.simulation import SimulatedLimit, limit_rulebook, simulate
+from headgate.traffic.simulation import CALL_ATTRIBUTES, SimulatedLimit, limit_rulebook, simulate
+from headgate.traffic.unmatched_rules import describe_unmatched_rules
 
 _COLUMNS = 60  # of the picture
 
@@ -44,6 +45,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=whole_number(0), default=1, metavar="N", help="another gives other calls")
     parser.add_argument("--html", metavar="FILE", help="write a report as a web page that needs no network")
+
+
+def given_options(args: argparse.Namespace) -> list[str]:
+    """Returns the options of simulated traffic that differ from their defaults."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_options(parser)
+    return [
+        action.option_strings[0]
+        for action in parser._actions
+        if action.option_strings and getattr(args, action.dest) != action.default
+    ]
 
 
 def _positive(text: str) -> float:
@@ -72,6 +84,8 @@ def run(args: argparse.Namespace) -> Output:
             results.append(simulate(shape, name, book, args.duration, progress))
     finally:
         progress.clear()
+    for (name, book), result in zip(books, results, strict=True):
+        warn_unmatched(name, describe_unmatched_rules(book, result.decided_rules, CALL_ATTRIBUTES), args)
     written = write_report(args.html, simulation_page(shape, results))
     lines: list[str | tuple[str, str] | TextTable] = [describe_shape(shape), ""]
     for result in results:

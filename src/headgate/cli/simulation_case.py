@@ -33,7 +33,7 @@ from headgate.adaptive.simulation.case import (
 from headgate.adaptive.simulation.limiters import ALGORITHMS
 from headgate.algorithms.limit import SECOND
 from headgate.algorithms.token_bucket import TokenBucket
-from headgate.errors import InvalidRule
+from headgate.errors import InvalidRule, InvalidRulebook
 from headgate.limit_syntax import parse
 from headgate.rules.parsing import fields, read_yaml
 from headgate.rules.parsing.document_tree import (
@@ -77,7 +77,9 @@ def _file_bytes(path: Path) -> bytes:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise Fault(Position(1), f"The case cannot be read: {error.strerror or error}.") from error
+        raise InvalidRulebook(
+            [(None, f"The case cannot be read: {error.strerror or error}.")], str(path)
+        ) from error
     if not data.strip():
         raise Fault(Position(1), "The case is empty.", "It needs a server, a load and limiters.")
     return data
@@ -96,11 +98,11 @@ def _case(root: Node, name: str) -> SimulationCase:
         "closed": _closed,
         "limiters": _limiters,
     }
-    values = read_entries(table, readers)
-    if ("load" in values) == ("closed" in values):
-        raise Fault(
-            table.position, "A case has either a load or a closed one.", "Write load: and a list of stages."
-        )
+    parts: list[Callable[[MappingNode], dict[str, Any]]] = [
+        _check_load,
+        lambda mapping: read_entries(mapping, readers),
+    ]
+    values = read_all(lambda read: read(table), parts)[1]
     server = values["server"]
     load = values["closed"] if "closed" in values else values["load"]
     if not isinstance(load, ClosedLoad):
@@ -115,6 +117,21 @@ def _case(root: Node, name: str) -> SimulationCase:
         timeout=values.get("timeout"),
         settle=values.get("settle", 0.0),
     )
+
+
+def _check_load(table: MappingNode) -> dict[str, Any]:
+    """Raises a Fault unless the case has one load; returns no values."""
+    if "load" in table.entries and "closed" in table.entries:
+        raise Fault(
+            table.position, "A case has either a load or a closed one, not both.", "Leave one of them out."
+        )
+    if "load" not in table.entries and "closed" not in table.entries:
+        raise Fault(
+            table.position,
+            "A case lacks the field load.",
+            "Write load: and a list of stages, or closed: {requests: 500, interval: 25ms}",
+        )
+    return {}
 
 
 def _load(node: Node, field: str) -> ClosedLoad | list[tuple[Node, dict[str, Any]]]:
@@ -203,7 +220,11 @@ def _server(node: Node, field: str) -> ThreadsSettings | dict[str, float]:
 
 def _limiters(node: Node, field: str) -> tuple[LimiterSettings, ...]:
     if not isinstance(node, ListNode) or not node.nodes:
-        raise Fault(node.position, f"{field} is a list, not {describe_node(node)}.", "Write [none, adaptive].")
+        raise Fault(
+            node.position,
+            f"{field} is a list of at least one, not {describe_node(node)}.",
+            "Write [none, adaptive].",
+        )
     return tuple(read_all(_limiter, node.nodes))
 
 
@@ -259,8 +280,11 @@ def _algorithm(kind: str, node: Node) -> LimiterSettings:
 
 
 def _seeds(node: Node, field: str) -> tuple[int, ...]:
+    length = f"of {len(node.nodes)}" if isinstance(node, ListNode) and node.nodes else ""
     if not isinstance(node, ListNode) or not 1 <= len(node.nodes) <= 100:
-        raise Fault(node.position, f"{field} is a list of 1 to 100 whole numbers, not {describe_node(node)}.")
+        raise Fault(
+            node.position, f"{field} is a list of 1 to 100 whole numbers, not {length or describe_node(node)}."
+        )
     return tuple(read_all(lambda inner: fields.whole_number(inner, "A seed", 0), node.nodes))
 
 

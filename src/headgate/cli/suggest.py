@@ -15,7 +15,7 @@ from headgate.cli.log_options import (
     write_report,
 )
 from headgate.cli.output import DONE, NEGATIVE, Output
-from headgate.cli.parser import Commands, command
+from headgate.cli.parser import Commands, Misuse, command
 from headgate.cli.progress import Progress
 from headgate.cli.style import Style
 from headgate.cli.table import Cell, TextTable, Value
@@ -28,6 +28,7 @@ from headgate.traffic.suggested_rulebook import rulebook_text, suggested_ruleboo
 from headgate.traffic.suggestion import Suggestion, suggest_limit
 from headgate.traffic.where_condition import parse_where
 
+_SUFFIXES = (".yaml", ".yml")
 _MAX_SHOWN_KEYS = 10
 _BAR_WIDTH = 30
 
@@ -58,7 +59,10 @@ def add(commands: Commands) -> None:
         help="that may be refused (none)",
     )
     parser.add_argument("--cost", metavar="FIELD", help="the field that holds the cost of a call (1 unless given)")
-    parser.add_argument("--write", metavar="FILE", help="write a rulebook in shadow mode, with the reasons")
+    parser.add_argument(
+        "--write", metavar="FILE", help="write a rulebook in shadow mode, with the reasons, as YAML"
+    )
+    parser.add_argument("--force", action="store_true", help="let --write replace a file that exists")
 
 
 def _percentage(text: str) -> float:
@@ -72,6 +76,7 @@ def _percentage(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> Output:
+    _check_targets(args)
     by = parse_dimensions(args.by)
     where = None if args.where is None else parse_where(args.where)
     if args.cost is not None:
@@ -90,11 +95,25 @@ def run(args: argparse.Namespace) -> Output:
     logs = [log_document(summary) for summary in reader.summaries]
     document = {"logs": logs} | suggestion_document(suggestion) | {"rulebook": text, "written": bool(written)}
     read_lines = summary_lines(reader, as_json=args.json)
-    check_target(args.html, args.logs)
     written += write_report(args.html, suggestion_page(suggestion, args.by, read_lines, text))
     unconfirmed = bool(suggestion.refuse_keys) and not suggestion.confirmed
     lines = [*read_lines, "", *_lines(suggestion, table), *written]
     return Output(document, lines, NEGATIVE if unconfirmed else DONE)
+
+
+def _check_targets(args: argparse.Namespace) -> None:
+    """Raises Misuse for files that must not be written: before a long log is read."""
+    check_target(args.html, args.logs)
+    check_target(args.write, args.logs)
+    if args.write is None:
+        if args.force:
+            raise Misuse("--force lets --write replace a file: say which, by --write FILE.")
+        return
+    path = Path(args.write)
+    if path.suffix.lower() not in _SUFFIXES:
+        raise Misuse(f"{path}: --write writes YAML, with the reasons as comments: name it {path.stem}.yaml.")
+    if path.exists() and not args.force:
+        raise Misuse(f"{path} exists: write to another file, or say --force to replace it.")
 
 
 def _write(args: argparse.Namespace, suggestion: Suggestion, text: str) -> list[str]:
@@ -102,7 +121,6 @@ def _write(args: argparse.Namespace, suggestion: Suggestion, text: str) -> list[
         return []
     if suggestion.refuse_keys and not suggestion.confirmed:
         return [f"{args.write} was not written: the bound of {suggestion.refuse_keys:.2%} is not confirmed."]
-    check_target(args.write, args.logs)
     atomic_file.write(Path(args.write), text.encode())
     return [f"wrote {args.write}: in shadow mode, it refuses nobody"]
 

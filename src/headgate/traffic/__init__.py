@@ -12,6 +12,7 @@
     where_condition      the condition of --where
     suggest_and_replay   suggests from log files, and replays them, in one call each
     replay               plays calls through rulebooks; replay_counts, key_counts, recorded_answers count
+    unmatched_rules      finds rules that applied to no call
     shapes, simulation   shapes of traffic, played through limits
     run_in_parallel      runs two computations at once
     report               JSON documents and web pages

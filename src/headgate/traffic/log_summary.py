@@ -30,6 +30,17 @@ class LogSummary:
     attributes: tuple[str, ...] = ()  # that the log has
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def call_attributes(self) -> frozenset[str] | None:
+        """The attributes that its calls may have; None: any, as in a decision log.
+
+        >>> LogSummary("access.log", "combined log", attributes=("time", "request")).call_attributes >= {"path"}
+        True
+        """
+        if not self.attributes:
+            return None
+        return frozenset(self.attributes) | ({"method", "path"} if "request" in self.attributes else frozenset())
+
     def line(self) -> str:
         """Returns the summary as one line.
 

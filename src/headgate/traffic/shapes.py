@@ -17,6 +17,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from math import cos, exp, pi
 
 from headgate.errors import InvalidRule
@@ -53,7 +54,9 @@ class TrafficShape:
 
     def __post_init__(self) -> None:
         if self.name not in SHAPES:
-            raise InvalidRule(f'"{self.name}" is no shape of traffic. Known: {", ".join(SHAPES)}.')
+            similar = get_close_matches(self.name, SHAPES, 1, 0.5)
+            hint = f"Did you mean {similar[0]}?" if similar else f"Known: {', '.join(SHAPES)}."
+            raise InvalidRule(f'"{self.name}" is no shape of traffic. {hint}')
         if self.rate <= 0 or self.seconds <= 0 or self.clients < 1:
             raise InvalidRule("A shape has a rate, a length and a number of clients, each above 0.")
         if self.rate * self.seconds > MAX_CALLS:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from headgate.clock import ManualClock
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.rule_limiter import RuleLimiter
+from headgate.limit_syntax import parse
 from headgate.rules import load
 from headgate.rules.rule import Rulebook
 from headgate.traffic.frontier import quantile
@@ -24,6 +25,7 @@ from headgate.traffic.replay_counts import DELAYED, PASSED, REFUSED
 from headgate.traffic.shapes import HONOUR, NO_RETRIES, SECOND_US, TrafficShape
 
 MAX_TRIES = 10
+CALL_ATTRIBUTES = ("client", "user")  # of a simulated call
 BEGIN_US = 1_800_000_000_000_000  # a whole minute, so that windows begin with the simulation
 
 
@@ -55,6 +57,7 @@ class SimulatedLimit:
     refused: int = 0
     given_up: int = 0
     seconds: list[list[int]] = field(default_factory=list)  # [passed, delayed, refused] of each second
+    decided_rules: set[str] = field(default_factory=set)  # that applied to some call
     waits_us: list[int] = field(default_factory=list)  # from the first try until a call passes
 
     @property
@@ -82,7 +85,8 @@ def limit_rulebook(limit: str, per_client: bool = False) -> Rulebook:
     >>> limit_rulebook("10/s", per_client=True).rules[0].key[0].name
     'client'
     """
-    rule: Mapping[str, Any] = {"name": "limit", "limit": limit.split("; ") if "; " in limit else limit}
+    limits = [parse(text) for text in limit.split("; ")]  # its errors name no field of a rulebook
+    rule: Mapping[str, Any] = {"name": "limit", "limit": limits}
     key = {"key": "client", "missing": "deny"} if per_client else {}
     return load.from_mapping({"attributes": ["client"], "rules": [{**rule, **key}]})
 
@@ -141,8 +145,10 @@ class _Simulation:
 
     def _attempt(self, attempt: Attempt) -> None:
         self._clock.set_us(BEGIN_US + attempt.time_us)
-        decision = self._limiter.check({"client": f"client-{attempt.client}", "user": f"client-{attempt.client}"})
+        decision = self._limiter.check(dict.fromkeys(CALL_ATTRIBUTES, f"client-{attempt.client}"))
         result = self.result
+        result.decided_rules.update(rule for rule, _ in decision.labels)
+        result.decided_rules.update(match.rule.name for _, match in decision.denied_matches)
         result.offered += 1
         answer = REFUSED if not decision.allowed else DELAYED if decision.delay else PASSED
         second = attempt.time_us // SECOND_US

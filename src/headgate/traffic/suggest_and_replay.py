@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from os import PathLike, fspath
 
 from headgate.errors import InvalidLog
@@ -12,6 +13,7 @@ from headgate.rules.keys import Dimension, key_builder
 from headgate.rules.matching.used_attributes import tested_attributes
 from headgate.rules.rule import Rulebook
 from headgate.traffic.call_table import CallTable
+from headgate.traffic.log_summary import LogSummary
 from headgate.traffic.reader import LogReader, ReadOptions
 from headgate.traffic.replay import Replay, enforced, needed_attributes, replay_calls
 from headgate.traffic.suggestion import Suggestion, suggest_limit
@@ -40,7 +42,7 @@ def read_table(reader: LogReader, by: Sequence[Dimension], where: Condition | No
     checked = False
     for batch in reader.batches():
         if not checked:
-            _check_attributes(reader, names)
+            _check_attributes(reader, names, () if where is None else tested_attributes(where))
             checked = True
         table.add(batch)
     if not len(table):
@@ -113,16 +115,35 @@ def _open(
     return LogReader([fspath(log) for log in logs], replace(options or ReadOptions(), needed=needed), on_progress)
 
 
-def _check_attributes(reader: LogReader, needed: Sequence[str]) -> None:
-    """Raises InvalidLog if a log lacks a field that calls are counted by; decision logs may have any."""
+def known_attributes(reader: LogReader) -> frozenset[str] | None:
+    """Returns the attributes that calls of the logs may have; None: any."""
+    known: frozenset[str] = frozenset()
     for summary in reader.summaries:
-        fields = {*summary.attributes}
-        if "request" in fields:
-            fields = fields - {"request"} | {"method", "path"}
-        missing = [name for name in needed if name not in fields and not name.startswith("argument.")]
-        if fields and missing:
-            raise InvalidLog(
-                f"{summary.name}: calls are to be counted by {missing[0]}, and this {summary.title} has no such "
-                f"field. It has: {', '.join(sorted(fields))}. "
-                f"Give --field {missing[0]}=FIELD if it has another name."
+        if summary.call_attributes is None:
+            return None
+        known |= summary.call_attributes
+    return known
+
+
+def _check_attributes(reader: LogReader, counted: Sequence[str], tested: Iterable[str]) -> None:
+    """Raises InvalidLog if a log lacks a field that calls are counted by, or all lack one that is tested."""
+    for summary in reader.summaries:
+        _check_names(counted, "calls are to be counted by {}", summary, summary.call_attributes)
+        _check_names(tested, "the condition tests {}", summary, known_attributes(reader))
+
+
+def _check_names(names: Iterable[str], use: str, summary: LogSummary, known: frozenset[str] | None) -> None:
+    missing = next(
+        (name for name in names if known and name not in known and not name.startswith("argument.")), None
+    )
+    if known and missing:
+        similar = get_close_matches(missing, known, 1)
+        raise InvalidLog(
+            f"{summary.name}: {use.format(missing)}, and this {summary.title} has no such field. "
+            f"It has: {', '.join(sorted(known - {'request'}))}. "
+            + (
+                f"Did you mean {similar[0]}?"
+                if similar
+                else f"Give --field {missing}=FIELD if it has another name."
             )
+        )

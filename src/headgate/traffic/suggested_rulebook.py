@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 
 from headgate.limit_syntax import parse
 from headgate.rules.condition import Condition
 from headgate.rules.keys import Dimension
 from headgate.rules.rule import Choice, Modes, Rule, Rulebook
 from headgate.rules.serialization import document, yaml_text
-from headgate.traffic.suggestion import HEADROOM, Suggestion
+from headgate.traffic.suggestion import HEADROOM, MIN_HEADROOM_UNITS, Suggestion
 
 _SHADOW = Modes(enforce=0, shadow=10_000)
 _MAX_NAMED_KEYS = 10
@@ -46,13 +47,19 @@ def _heading(sources: Sequence[str]) -> list[str]:
     ]
 
 
+def _headroom_reason(suggestion: Suggestion) -> str:
+    if suggestion.burst == ceil(suggestion.needed_burst * HEADROOM):
+        return f"times {HEADROOM:g} for headroom, rounded up"
+    return f"and {MIN_HEADROOM_UNITS} more for headroom"
+
+
 def _reasons(suggestion: Suggestion) -> list[str]:
     expected, ordinary = suggestion.expected, suggestion.confirmation.ordinary
     refuses = "no key" if not suggestion.refuse_keys else f"at most {suggestion.refuse_keys:.2%} of the keys"
     lines = [
         f"{suggestion.calls:,} calls of {suggestion.keys:,} keys.",
         f"At {suggestion.rate} a burst of {suggestion.needed_burst} refuses {refuses}, heavy keys set apart; "
-        f"times {HEADROOM:g} for headroom: {suggestion.burst}.",
+        f"{_headroom_reason(suggestion)}: {suggestion.burst}.",
         f"On the last third of the calls, not used to choose: {ordinary.refused_keys:,} of {ordinary.keys:,} keys "
         f"refused ({ordinary.key_share:.2%})"
         + ("." if suggestion.confirmation.enough else ", too few keys to confirm it."),
