@@ -3,6 +3,7 @@
     python -m benchmarks            all questions
     python -m benchmarks memory     one of them
     python -m benchmarks --quick    fewer rounds: to see that everything runs, not to quote
+    python -m benchmarks comparison --write     puts its table into docs/explanation/comparison.md
 
 A peer is another rate limiter. A floor is the least that the job can cost: written here by hand, with nothing
 around it that a program would want. Machines drift, so subjects take turns in short rounds, a ratio is formed

@@ -1,4 +1,4 @@
-"""Runs the questions: python -m benchmarks [--quick] [NAME...]"""
+"""Runs the questions: python -m benchmarks [--quick] [--write] [NAME...]"""
 
 import importlib
 import sys
@@ -24,13 +24,15 @@ QUESTIONS = (
     "nginx",
     "service",
     "integrations",
+    "comparison",
     "adaptive",
 )
 
 
 def main(words: list[str]) -> int:
     quick = "--quick" in words
-    names = [word for word in words if word != "--quick"]
+    write = "--write" in words
+    names = [word for word in words if word not in ("--quick", "--write")]
     unknown = [name for name in names if name not in QUESTIONS]
     if unknown:
         print(f"benchmarks: there is no {unknown[0]}; there are {', '.join(QUESTIONS)}", file=sys.stderr)
@@ -39,7 +41,7 @@ def main(words: list[str]) -> int:
     for name in names or QUESTIONS:
         module = importlib.import_module(f"benchmarks.{name}")
         started = time.monotonic()
-        with BenchmarkReport(name, (module.__doc__ or "").splitlines()[0], quick=quick) as report:
+        with BenchmarkReport(name, (module.__doc__ or "").splitlines()[0], quick=quick, write=write) as report:
             module.answer(report)
             report.say(f"{time.monotonic() - started:.0f} s; samples in {report.path}")
         outcomes += report.outcomes

@@ -1,7 +1,7 @@
 """How much of an application's speed does a limit cost, and how does it compare with slowapi and fastapi-limiter?
 
-wrk with 32 connections calls one uvicorn on loopback, subject after subject, in rounds. uvicorn has a core of its
-own; wrk and Redis share the other. Every response is "hello"; nothing is refused.
+wrk with 64 connections calls one server on loopback, subject after subject, in rounds: uvicorn, then granian. The
+server has a core of its own; wrk and Redis share the other. Every response is "hello"; nothing is refused.
 """
 
 import os
@@ -22,22 +22,26 @@ from tests.servers.redis_server import free_port
 
 SECONDS = 2
 TURNS = 2
+SERVERS = {
+    "uvicorn": ["-m", "uvicorn", "--factory", "--no-access-log", "--log-level", "warning"],
+    "granian": ["-m", "granian", "--factory", "--interface", "asgi", "--log-level", "warning"],
+}
 STARLETTE = ("starlette_alone", "starlette_in_memory", "starlette_on_redis")
 FASTAPI = ("fastapi_alone", "fastapi_on_redis", "slowapi_on_redis", "fastapi_limiter_on_redis")
 START_TIMEOUT_S = 30
 
 
 class _BenchmarkServer:
-    """One application in a uvicorn of its own, on the last core."""
+    """One application in a server of its own, on the last core."""
 
-    def __init__(self, name: str, redis_url: str) -> None:
-        self.url = f"http://127.0.0.1:{free_port()}"
-        words = ["-m", "uvicorn", f"benchmarks.integration_apps:{name}", "--factory", "--no-access-log"]
+    def __init__(self, server: str, name: str, redis_url: str) -> None:
+        port = str(free_port())
+        self.url = f"http://127.0.0.1:{port}"
+        core = str(max(os.sched_getaffinity(0)))
+        words = [*SERVERS[server], "--port", port, f"benchmarks.integration_apps:{name}"]
         self._process = subprocess.Popen(
-            [sys.executable, *words, "--port", self.url.rpartition(":")[2], "--log-level", "warning"],
-            env={**os.environ, "REDIS_URL": redis_url},
+            ["taskset", "-c", core, sys.executable, *words], env={**os.environ, "REDIS_URL": redis_url}
         )
-        os.sched_setaffinity(self._process.pid, {max(os.sched_getaffinity(0))})
 
     def __enter__(self) -> "_BenchmarkServer":
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -57,8 +61,16 @@ class _BenchmarkServer:
         return {**sample, "cpu_us": (self._cpu_us() - before) / (sample[SPEED] * SECONDS)}
 
     def _cpu_us(self) -> float:
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) * 1e6 / os.sysconf("SC_CLK_TCK")
+        """Returns the CPU time of the server and of its workers."""
+        ticks, pids = 0, [self._process.pid]
+        while pids:
+            folder = Path(f"/proc/{pids.pop()}")
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+            pids += [
+                int(pid) for task in (folder / "task").iterdir() for pid in (task / "children").read_text().split()
+            ]
+        return ticks * 1e6 / os.sysconf("SC_CLK_TCK")
 
     def __exit__(self, *error: object) -> None:
         self._process.terminate()
@@ -66,12 +78,17 @@ class _BenchmarkServer:
 
 
 def answer(report: BenchmarkReport) -> None:
+    for server in SERVERS:
+        _answer_for(report, server)
+
+
+def _answer_for(report: BenchmarkReport, server: str) -> None:
     samples: Samples = {name: [] for name in (*STARLETTE, *FASTAPI)}
     core = min(os.sched_getaffinity(0))
     for number in range(report.rounds(5)):
         for names in (STARLETTE, FASTAPI):
             with pinned_server(core) as redis, ExitStack() as stack:
-                servers = {name: stack.enter_context(_BenchmarkServer(name, redis.url)) for name in names}
+                servers = {name: stack.enter_context(_BenchmarkServer(server, name, redis.url)) for name in names}
                 turns: Samples = {name: [] for name in names}
                 for turn in range(1 + TURNS):  # the first one warms up
                     for name in (*names[number % len(names) :], *names[: number % len(names)]):
@@ -81,15 +98,17 @@ def answer(report: BenchmarkReport) -> None:
             for name in names:
                 whole = {what: fmean(turn[what] for turn in turns[name]) for what in turns[name][0]}
                 samples[name].append(whole)
-                report.keep(subject=name, round=number, **whole)
+                report.keep(server=server, subject=name, round=number, **whole)
     rows = []
     for names in (STARLETTE, FASTAPI):
         for name in names:
             cells = [figure(median(samples, name, what)) for what in (SPEED, "p99_us", "cpu_us", "refused")]
             rows.append([name, cells[0], figure(ratio(samples, name, names[0], SPEED)), *cells[1:]])
-    report.table(["", "requests/s", "of none", "p99 us", "server CPU us", "refused"], rows)
-    report.target("Starlette in memory of none", ratio(samples, STARLETTE[1], STARLETTE[0], SPEED), at_least=0.8)
-    report.target("Starlette on Redis of none", ratio(samples, STARLETTE[2], STARLETTE[0], SPEED), at_least=0.6)
+    report.table([server, "requests/s", "of none", "p99 us", "server CPU us", "refused"], rows)
+    in_memory, on_redis = (ratio(samples, name, STARLETTE[0], SPEED) for name in STARLETTE[1:])
+    report.target(f"{server}: Starlette in memory of none", in_memory, at_least=0.8)
+    report.target(f"{server}: Starlette on Redis of none", on_redis, at_least=0.6)
     for peer in FASTAPI[2:]:
-        report.target(f"FastAPI on Redis of {peer}", ratio(samples, FASTAPI[1], peer, SPEED), at_least=1.6)
-        report.target(f"its p99 of {peer}'s", ratio(samples, FASTAPI[1], peer, "p99_us"), at_most=1)
+        speed, p99 = (ratio(samples, FASTAPI[1], peer, what) for what in (SPEED, "p99_us"))
+        report.target(f"{server}: FastAPI on Redis of {peer}", speed, at_least=1.6)
+        report.target(f"{server}: its p99 of {peer}'s", p99, at_most=1)

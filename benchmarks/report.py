@@ -15,9 +15,10 @@ FOLDER = Path(".cache/bench")
 class BenchmarkReport:
     """One question's answer."""
 
-    def __init__(self, name: str, question: str, *, quick: bool = False) -> None:
+    def __init__(self, name: str, question: str, *, quick: bool = False, write: bool = False) -> None:
         self.name = name
         self.quick = quick
+        self.write = write  # whether a table goes into its page
         self.outcomes: list[str] = []
         FOLDER.mkdir(parents=True, exist_ok=True)
         self.path = FOLDER / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
