@@ -78,7 +78,7 @@ async def test_a_server_that_fell_silent_is_called_anew(redis_server: RedisServe
 
 async def test_replies_byte_by_byte(redis_server: RedisServer) -> None:
     with Proxy(redis_server) as link:
-        async with AsyncLimiter("10000/day", f"{link.url}?deadline=5s") as limiter:
+        async with AsyncLimiter("10000/day", f"{link.url}?deadline=60s") as limiter:
             await charge_keys(limiter, 20)
             link.trickle(0.1, "replies")
             answers = await asyncio.gather(*(limiter.peek(f"key {n}") for n in range(20)))

@@ -57,7 +57,7 @@ async def test_an_idle_connection_that_ended_is_replaced(tls_server: TlsServer) 
 
 
 def test_a_deadline_holds(tls_server: TlsServer) -> None:
-    with Limiter("50/day", f"{tls_server.url}&deadline=200ms") as limiter:
+    with Limiter("50/day", f"{tls_server.url}&deadline=2s") as limiter:
         limiter.take("key")
         tls_server.pause()
         try:
@@ -65,7 +65,7 @@ def test_a_deadline_holds(tls_server: TlsServer) -> None:
             with ThreadPoolExecutor(8) as pool:
                 asked = [pool.submit(limiter.take, "key") for _ in range(8)]
                 assert all(isinstance(each.exception(), EngineUnavailable) for each in asked)
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 60
         finally:
             tls_server.resume()
     with Limiter("50/day", tls_server.url) as patient:
