@@ -45,7 +45,7 @@ BOOK: dict[str, Any] = {
         },
         {"name": "plans", "when": {"plan": True}, "limit": {"by": "plan", "cases": {"free": "9/s"},
         "otherwise": "unlimited"}},
-        # Counts each user apart: a fuzzed settlement may put a user into debt for a year, but never a valid question.
+        # Counts each user apart: a fuzzed settlement may put a user into debt for a year, no valid question.
         {"name": "all", "key": "user", "missing": "one", "limit": "1000000/s burst 9000000"},
     ]
 }  # fmt: skip
