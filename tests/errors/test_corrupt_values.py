@@ -21,9 +21,9 @@ from headgate.limit_syntax import parse
 from tests.servers import KINDS, RedisServer
 
 LIMITS = [
-    *("10/s", "7/s burst 9", "10/s queue 9", "10/s fixed", "9/month fixed in Asia/Shanghai"),
-    *("10/s sliding", "10/s log", "10/s smooth", "10/s smooth warmup 5s"),
-]
+    *("10/minute", "7/minute burst 9", "10/minute queue 9", "10/minute fixed", "9/month fixed in Asia/Shanghai"),
+    *("10/minute sliding", "10/minute log", "10/minute smooth", "10/minute smooth warmup 5m"),
+]  # of minutes: on a busy machine a count of a second may expire before a test looks at it
 TYPES: dict[str, tuple[str | int, ...]] = {
     "list": ("RPUSH", "KEY", "not ours"),
     "hash": ("HSET", "KEY", "field", "not ours"),
