@@ -112,7 +112,7 @@ class _RuleLimiterBase:
             _log.warning(RULEBOOK_WARNING, warning)
 
     def add_code_rules(self, rules: Sequence[Rule]) -> None:
-        """Adds rules that the rulebook does not have, and that the caller matches itself (see plan_matches).
+        """Adds rules that the rulebook does not have, and that the caller matches itself.
 
         >>> limiter = Limiter.from_rules(Rulebook())
         >>> limiter.add_code_rules(Limiter.from_rules(RULES).rulebook.rules)
@@ -137,7 +137,9 @@ class _RuleLimiterBase:
         """Plans the charges of a call under the rules that apply; sends no request."""
         if not isinstance(attributes, Mapping):
             raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {attributes!r}.')
-        return self._compiled.plan(attributes, None if cost is None else check_cost(cost))
+        compiled = self._compiled
+        matches = compiled.match(attributes, None if cost is None else check_cost(cost))
+        return CallPlan(compiled, matches, attributes)
 
     def _plan_call_and_watch(self, attributes: object, cost: object = None) -> CallPlan:
         """Does the same while the thread that watches the rulebook could not be started, and tries to start it."""
