@@ -20,7 +20,7 @@ from zlib import crc32
 from headgate.algorithms.limit import EXACT
 from headgate.rules.keys import key_builder
 from headgate.rules.matching.compile_condition import compile_condition
-from headgate.rules.rule import Choice, Limits, Modes, Rule, T
+from headgate.rules.rule import Choice, Limits, Rule, T
 
 BUCKET_COUNT = 10_000  # of keys, for modes in percent
 
@@ -51,26 +51,6 @@ _new_tuple = tuple.__new__  # NamedTuple's __new__ costs more than the rest of a
 
 def compile_rule(rule: Rule) -> RuleMatcher:
     """Returns the rule as a function of the attributes, with captures, and the caller's cost."""
-    simple = rule.unless is None and rule.mode == Modes() and rule.cost is None and rule.candidate is None
-    return _compile_simple(rule) if simple and not rule.limit.cases else _compile_full(rule)
-
-
-def _compile_simple(rule: Rule) -> RuleMatcher:
-    """Compiles a rule that has a key and one limit only, as most have."""
-    build_key = key_builder(rule.key, blank=rule.missing == "one")
-    limits = rule.limit.otherwise
-    match_fully = _compile_full(rule)
-
-    def match_rule(values: AttributeMap, cost: int) -> Match | None:
-        key = build_key(values)
-        if key is None or not cost:
-            return match_fully(values, cost)
-        return _new_tuple(Match, (rule, key, limits, cost, False, None, None))
-
-    return match_rule
-
-
-def _compile_full(rule: Rule) -> RuleMatcher:
     exempts = None if rule.unless is None else compile_condition(rule.unless)
     build_key = key_builder(rule.key, blank=rule.missing == "one")
     build_blank_key = key_builder(rule.key, blank=True)
@@ -103,7 +83,7 @@ def _compile_full(rule: Rule) -> RuleMatcher:
         if not cost:
             return None
         candidate = None if candidate_of is None else candidate_of(values)
-        return Match(rule, key, limits_of(values), cost, shadow, candidate, denied)
+        return _new_tuple(Match, (rule, key, limits_of(values), cost, shadow, candidate, denied))
 
     return match_rule
 
