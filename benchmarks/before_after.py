@@ -27,12 +27,13 @@ from benchmarks.report import FOLDER
 LEAST_RATIO = 0.90
 LABELS = ("case", "workers", "subject")
 SPEEDS = ("per_cpu_second", "per_second")  # the first that a sample has
+CPU_COSTS = ("client_cpu_us", "server_cpu_us", "cpu_us")  # their sum, with --cpu
 DRIFT = ("floor", *PEERS)  # in the names of subjects that do not run headgate
 
 Samples = dict[str, float]  # the median speeds of one run, by case and subject
 
 
-def run_benchmark(checkout: Path, name: str, full: bool) -> Samples:
+def run_benchmark(checkout: Path, name: str, full: bool, by_cpu: bool) -> Samples:
     """Runs one benchmark in a checkout, and returns the median speed of each of its subjects."""
     folder = checkout / FOLDER
     known = set(folder.glob(f"{name}-*.jsonl"))
@@ -42,27 +43,30 @@ def run_benchmark(checkout: Path, name: str, full: bool) -> Samples:
     if ran.returncode:
         raise SystemExit(f"before_after: {name} failed in {checkout}:\n{ran.stderr}")
     (written,) = set(folder.glob(f"{name}-*.jsonl")) - known
-    return read_medians(written)
+    return read_medians(written, by_cpu)
 
 
-def read_medians(path: Path) -> Samples:
+def read_medians(path: Path, by_cpu: bool) -> Samples:
     """Reads the samples of a run: the median speed of each subject in each case."""
     speeds: dict[str, list[float]] = defaultdict(list)
     for line in path.read_text().splitlines():
         sample = json.loads(line)
+        label = ", ".join(f"{each} {sample[each]}" for each in LABELS if each in sample)
+        cpu_us = sum(sample.get(each, 0) for each in CPU_COSTS)
         measure = next((each for each in SPEEDS if each in sample), None)
-        if measure is not None:
-            label = ", ".join(f"{each} {sample[each]}" for each in LABELS if each in sample)
+        if by_cpu and cpu_us:
+            speeds[label].append(1e6 / cpu_us)
+        elif measure is not None:
             speeds[label].append(sample[measure])
     return {label: statistics.median(values) for label, values in speeds.items()}
 
 
-def compare(before: Path, after: Path, name: str, rounds: int, full: bool) -> dict[str, float]:
+def compare(before: Path, after: Path, name: str, rounds: int, full: bool, by_cpu: bool) -> dict[str, float]:
     """Returns the speed in `after` over that in `before`, for each subject that both have."""
     ratios: dict[str, list[float]] = defaultdict(list)
     for number in range(rounds):
         order = (before, after) if number % 2 == 0 else (after, before)
-        samples = {checkout: run_benchmark(checkout, name, full) for checkout in order}
+        samples = {checkout: run_benchmark(checkout, name, full, by_cpu) for checkout in order}
         for label in samples[before].keys() & samples[after].keys():
             ratios[label].append(samples[after][label] / samples[before][label])
     return {label: statistics.median(values) for label, values in sorted(ratios.items())}
@@ -75,13 +79,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("names", nargs="+", metavar="NAME", help="benchmarks that both have")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each checkout")
     parser.add_argument("--full", action="store_true", help="run whole benchmarks, not --quick")
+    parser.add_argument(
+        "--cpu", action="store_true", help="compare CPU time where it is measured: for a busy machine"
+    )
     args = parser.parse_args(arguments)
     slower = []
     print("| benchmark | subject | after / before |\n|---|---|---:|", flush=True)
+    before, after = args.before.resolve(), args.after.resolve()
     for name in args.names:
-        for label, ratio in compare(
-            args.before.resolve(), args.after.resolve(), name, args.rounds, args.full
-        ).items():
+        ratios = compare(before, after, name, args.rounds, args.full, args.cpu)
+        for label, ratio in ratios.items():
             print(f"| {name} | {label} | {ratio:.2f} |", flush=True)
             if ratio < LEAST_RATIO and not any(word in label for word in DRIFT):
                 slower.append(f"{name}, {label}: {ratio:.2f}")
