@@ -16,7 +16,7 @@ from headgate.limit_syntax import parse
 from tests.servers import RedisServer
 
 # Nothing comes back while a test runs, so the outcomes do not depend on how long it takes.
-LIMITS = ("3/day", "4/day fixed", "4/day sliding", "4/day log", "2/day queue 3 nodelay")
+LIMITS = ("3/day", "4/day fixed", "4/day sliding", "4/day log")
 FLUSH = RedisRequest(command("SCRIPT", "FLUSH", "SYNC"), None)  # the server forgets its scripts
 Step = tuple[str, int]
 STEPS = st.lists(st.tuples(st.sampled_from(["ann", "bob"]), st.integers(1, 5)), min_size=2, max_size=12)
