@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.algorithms.decision import Outcome
@@ -41,7 +41,7 @@ async def walk(
 
 
 @pytest.mark.parametrize("text", LIMITS)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None)
 @given(steps=STEPS, lost=st.booleans())
 def test_takes_that_come_alone_are_decided_as_in_a_batch(
     text: str, steps: list[Step], lost: bool, driven_redis: RedisServer
