@@ -1,7 +1,5 @@
 """The verbs of a limiter that follows a rulebook.
 
-The file is long for one reason: RuleLimiter and AsyncRuleLimiter are spelled out side by side.
-
     check     may this call pass all rules that apply to it?     peek      would it?
     wait      pass when there is room                            refund    give back what a decision charged
     reserve   take a place now, for later                        cancel    give that place back
@@ -13,10 +11,8 @@ The file is long for one reason: RuleLimiter and AsyncRuleLimiter are spelled ou
     limiter = Limiter.from_rules("rules.yaml", engine="redis://localhost:6379/0")
     decision = limiter.check({"method": "POST", "path": "/login", "address": "192.0.2.7"})
 
-RuleLimiter and AsyncRuleLimiter differ only in the await. The rulebook is replaced as a whole, between two calls;
-every call is decided by one rulebook.
-
-(This file is long because every verb exists twice, and has an example.)
+RuleLimiter and AsyncRuleLimiter differ only in the await, and the file is long for that reason. The rulebook is
+replaced as a whole, between two calls; every call is decided by one rulebook.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ Law (tests/engines/redis/test_async_single_take.py): takes that come alone are d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headgate.engines.redis import protocol
@@ -26,10 +27,10 @@ class SingleTake(Batch):
     def __init__(
         self, batcher: AsyncBatcher, connection: AsyncConnection, call: Call, request: RedisRequest
     ) -> None:
-        self.calls = (call,)
-        self.batcher = batcher
-        self.connection = connection
-        self.request = request
+        self.calls: Sequence[Call] = (call,)
+        self.batcher: AsyncBatcher = batcher
+        self.connection: AsyncConnection = connection
+        self.request: RedisRequest = request
 
     def on_reply(self, reply: Any) -> None:
         """Resolves the take."""

@@ -33,7 +33,7 @@ class SyncRequest(PoolWaiter):
         deadline_at: float,
         on_late_reply: OnLateReply | None = None,
     ) -> None:
-        self.content = content  # a packed request, or a take: it joins others under the same limit
+        self.content: bytes | Take = content  # a packed request, or a take: it joins others under the same limit
         self.reply_count = reply_count
         self.deadline_at = deadline_at
         self.on_late_reply = on_late_reply
