@@ -1,7 +1,5 @@
 """The limiters that a program calls: Limiter and AsyncLimiter.
 
-The file is long for one reason: both are spelled out side by side.
-
     take      may this call pass?                   peek      would it?
     take_all  may these, together?                  wait      pass when there is room, first come first served
     reserve   take a place now, be served later     refund    give back what a decision charged

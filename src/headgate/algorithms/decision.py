@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeGuard, TypeVar
 
 from headgate.errors import RateLimited
 
@@ -371,18 +371,22 @@ def longest_delay(parts: Sequence[Decision], otherwise: Decision) -> Decision:
     return max((part for part in parts if part.delay_us), key=lambda part: part.delay_us, default=otherwise)
 
 
-def restriction(outcome: Outcome | Verdict, limit: Limit) -> tuple[bool, float]:
-    """Returns how restrictive an outcome is; the least value decides a call, and is what headers state.
+def restriction(part: Decision | Verdict) -> tuple[bool, float]:
+    """Returns how restrictive a part is; the least value decides a call, and is what headers state.
 
     A refusal comes before what passes. Of refusals the longest comes first, of what passes the one with the
     smallest share of its quota left.
     """
+    outcome: Outcome | Verdict = part if isinstance(part, Verdict) else part.outcome
     if outcome[ALLOWED]:
-        return True, outcome[REMAINING] / limit.quota
+        return True, outcome[REMAINING] / part.limit.quota
     retry_after_us = outcome[RETRY_AFTER_US]
     return False, -math.inf if retry_after_us is None else -retry_after_us
 
 
-def most_restrictive(parts: Sequence[Decision]) -> Decision:
-    """Returns the part that decides the call; of equals the first."""
-    return min(parts, key=lambda part: restriction(part.outcome, part.source.limit))
+PartT = TypeVar("PartT", "Decision", Verdict)
+
+
+def most_restrictive(parts: Sequence[PartT]) -> PartT:
+    """Returns the part that decides the call: a decision on one charge, or a verdict; of equals the first."""
+    return min(parts, key=restriction)

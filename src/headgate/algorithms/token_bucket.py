@@ -290,7 +290,9 @@ def _note_refusal(limit: TokenBucket, state: State, now_us: int, cost: int) -> S
 
 def _without_old_refunds(details: DetailedState, now_us: int) -> DetailedState:
     """Returns the state without refunds that concern no charge any more."""
-    return details if details.claims_us > now_us else details._replace(refunds=(), claims_us=0)
+    if not details.refunds or details.claims_us > now_us:
+        return details
+    return details._replace(refunds=(), claims_us=0)
 
 
 def _state(details: DetailedState) -> State:

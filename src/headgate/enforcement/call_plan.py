@@ -16,7 +16,7 @@ the flow of `decide`.
 
 A CompiledRulebook belongs to one rulebook. Another rulebook is compiled anew, under the same names: counters
 carry over. Rules in code (code_rules) are bound like those of the book, but only the caller knows when they apply:
-it matches them itself (plan_matches).
+it matches them itself, and plans them together with those of the book.
 """
 
 from __future__ import annotations
@@ -72,44 +72,17 @@ class CompiledRulebook:
         self.refusals: dict[str, Refusal] = {rule.name: rule.refuse for rule in rules}
         self.never_allowed: frozenset[str] = frozenset(rule.name for rule in rules if _never_allowed(rule))
         self.rules_with_cost: frozenset[str] = frozenset(rule.name for rule in rules if rule.cost is not None)
-        self._bound_rules: dict[tuple[str, int, str | None], BoundRule] = {}
+        self.bound_rules: dict[tuple[str, int, str | None], BoundRule] = {}
         self._bound_shares: dict[tuple[str, int, str | None, MemberPosition], BoundRule] = {}
         self._caller_meters: dict[tuple[Limit, str], Any] = {}
 
-    def plan(self, attributes: Mapping[str, Any], cost: int | None) -> CallPlan:
-        """Returns the charges of a call under the rules that apply to it."""
-        return self.plan_matches(self.match(attributes, cost), attributes)
-
-    def plan_matches(self, matches: Iterable[Match], attributes: Mapping[str, Any] | None = None) -> CallPlan:
-        """Returns the charges of a call under rules that were matched."""
-        plan = CallPlan(self, attributes)
-        bound_rules = self._bound_rules
-        for match in matches:
-            rule, key, limits, units, shadow, candidate, denied = match
-            if denied is not None:
-                plan.denied_matches.append((len(plan.charges), match))
-                plan.is_single_request = False
-                continue
-            shadow_kind = SHADOW if shadow else None
-            plan.add(
-                bound_rules.get((rule.name, id(limits), shadow_kind))
-                or self._bound_rule(rule, limits, shadow_kind),
-                key,
-                units,
-            )
-            if candidate:
-                plan.add(self._bound_rule(rule, candidate, CANDIDATE), key, units)
-        return plan
-
-    def _bound_rule(self, rule: Rule, limits: Limits, shadow_kind: str | None) -> BoundRule:
-        bound = self._bound_rules.get((rule.name, id(limits), shadow_kind))
-        if bound is None:
-            if rule.where == "split" and rule.nodes is None:
-                return self._bound_share(rule, limits, shadow_kind)
-            nodes = None if rule.nodes is None else (rule.nodes, None)
-            bound = self._bound_rules[rule.name, id(limits), shadow_kind] = self._bind(
-                rule, limits, shadow_kind, nodes
-            )
+    def bind_rule(self, rule: Rule, limits: Limits, shadow_kind: str | None) -> BoundRule:
+        """Binds limits of a rule to the engine that decides them."""
+        if rule.where == "split" and rule.nodes is None:
+            return self._bound_share(rule, limits, shadow_kind)
+        nodes = None if rule.nodes is None else (rule.nodes, None)
+        bound = self._bind(rule, limits, shadow_kind, nodes)
+        self.bound_rules[rule.name, id(limits), shadow_kind] = bound
         return bound
 
     def _bound_share(self, rule: Rule, limits: Limits, shadow_kind: str | None) -> BoundRule:
@@ -164,7 +137,7 @@ class CompiledRulebook:
 
 
 class CallPlan:
-    """The charges of one call, and the order in which they are decided."""
+    """The charges of one call under the rules that it matched, and the order in which they are decided."""
 
     __slots__ = (
         "_indices",
@@ -177,7 +150,12 @@ class CallPlan:
         "labels",
     )
 
-    def __init__(self, compiled_rulebook: CompiledRulebook, attributes: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        compiled_rulebook: CompiledRulebook,
+        matches: Iterable[Match] = (),
+        attributes: Mapping[str, Any] | None = None,
+    ) -> None:
         self.attributes: Mapping[str, Any] | None = attributes
         self.compiled_rulebook: CompiledRulebook = compiled_rulebook
         self.charges: list[Charged] = []
@@ -186,6 +164,19 @@ class CallPlan:
         self.is_single_request: bool = True
         self._stages: list[int] = []
         self._indices: dict[tuple[int, str], int] = {}
+        bound_rules = compiled_rulebook.bound_rules
+        for match in matches:
+            rule, key, limits, units, shadow, candidate, denied = match
+            if denied is not None:
+                self.denied_matches.append((len(self.charges), match))
+                self.is_single_request = False
+                continue
+            kind = SHADOW if shadow else None
+            bound = bound_rules.get((rule.name, id(limits), kind))
+            self.add(bound or compiled_rulebook.bind_rule(rule, limits, kind), key, units)
+            if candidate:
+                bound = bound_rules.get((rule.name, id(candidate), CANDIDATE))
+                self.add(bound or compiled_rulebook.bind_rule(rule, candidate, CANDIDATE), key, units)
 
     def add(self, bound: BoundRule, key: str, cost: int) -> None:
         stage, label, meters = bound

@@ -123,17 +123,15 @@ def plan_of(compiled: CompiledRulebook, ask: Ask) -> CallPlan:
         raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {ask.attributes!r}.')
     cost = None if ask.cost is None else check_cost(ask.cost)
     if ask.limit is None:
-        plan = compiled.plan(ask.attributes, 1 if cost == 0 else cost)
-        if (
-            cost == 0
-        ):  # a peek at all rules, also those that state a cost; a rule that never allows must still refuse
+        plan = CallPlan(compiled, compiled.match(ask.attributes, 1 if cost == 0 else cost), ask.attributes)
+        if cost == 0:  # a peek at all rules, also those that state a cost; one that never allows must still refuse
             unpassable = [rule in compiled.never_allowed for rule, _ in plan.labels]
             charges = zip(unpassable, plan.charges, strict=True)
             plan.charges = [
                 (meter, key, units if never_allowed else 0) for never_allowed, (meter, key, units) in charges
             ]
         return plan
-    plan = CallPlan(compiled, ask.attributes)
+    plan = CallPlan(compiled, attributes=ask.attributes)
     if not isinstance(ask.limit, Limit):
         raise InvalidCharge(f'An Ask\'s limit is a Limit, such as parse("10/minute"); not {describe(ask.limit)}.')
     if not isinstance(ask.name, str):

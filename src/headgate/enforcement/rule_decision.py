@@ -250,26 +250,30 @@ class RuleDecision(Decision):
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        by_parts = bool(self.denied_matches)
-        for outcome in self.outcomes:
-            if outcome.__class__ is not tuple and isinstance(outcome, OverriddenOutcome):
-                by_parts = True
-        if by_parts:
-            return tuple(part.verdicts[0] for part in self.counter_decisions)
-        return tuple(
-            [  # as above, without the parts: every response of an application needs them
-                _new_tuple(Verdict, (*outcome, meter.limit, key, cost, rule, None))
-                for (rule, shadow_kind), (meter, key, cost), outcome in zip(
-                    self.labels, self.charges, self.outcomes, strict=True
-                )
-                if shadow_kind is None and outcome is not None
-            ]
-        )
+        return self._verdicts(of_shadows=False)
 
     @property
     def shadow_verdicts(self) -> tuple[Verdict, ...]:
         """The verdicts of shadows and candidates."""
-        return tuple(part.verdicts[0] for part in self.shadow_decisions)
+        return self._verdicts(of_shadows=True)
+
+    def _verdicts(self, of_shadows: bool) -> tuple[Verdict, ...]:
+        """Returns the verdicts in the order of the rulebook: of shadows and candidates, or of all others."""
+        verdicts: list[Verdict | None] = []
+        for (rule, kind), (meter, key, cost), outcome in zip(
+            self.labels, self.charges, self.outcomes, strict=True
+        ):
+            if outcome is None or (kind is not None) is not of_shadows:
+                verdicts.append(None)
+                continue
+            limit = outcome.limit if isinstance(outcome, OverriddenOutcome) else meter.limit
+            verdicts.append(_new_tuple(Verdict, (*outcome, limit, key, cost, rule, kind)))
+        for before, match in reversed(self.denied_matches):
+            if match.shadow is of_shadows:
+                kind = SHADOW if match.shadow else None
+                verdict = Verdict(*_DENIED, UNLIMITED, match.key, match.cost, match.rule.name, kind)
+                verdicts.insert(before, verdict)
+        return tuple([verdict for verdict in verdicts if verdict is not None])
 
     @property
     def refusal(self) -> Refusal | None:

@@ -1,7 +1,5 @@
 """The verbs of a limiter that follows a rulebook.
 
-The file is long for one reason: RuleLimiter and AsyncRuleLimiter are spelled out side by side.
-
     check     may this call pass all rules that apply to it?     peek      would it?
     wait      pass when there is room                            refund    give back what a decision charged
     reserve   take a place now, for later                        cancel    give that place back
@@ -13,10 +11,8 @@ The file is long for one reason: RuleLimiter and AsyncRuleLimiter are spelled ou
     limiter = Limiter.from_rules("rules.yaml", engine="redis://localhost:6379/0")
     decision = limiter.check({"method": "POST", "path": "/login", "address": "192.0.2.7"})
 
-RuleLimiter and AsyncRuleLimiter differ only in the await. The rulebook is replaced as a whole, between two calls;
-every call is decided by one rulebook.
-
-(This file is long because every verb exists twice, and has an example.)
+RuleLimiter and AsyncRuleLimiter differ only in the await, and the file is long for that reason. The rulebook is
+replaced as a whole, between two calls; every call is decided by one rulebook.
 """
 
 from __future__ import annotations
@@ -112,7 +108,7 @@ class _RuleLimiterBase:
             _log.warning(RULEBOOK_WARNING, warning)
 
     def add_code_rules(self, rules: Sequence[Rule]) -> None:
-        """Adds rules that the rulebook does not have, and that the caller matches itself (see plan_matches).
+        """Adds rules that the rulebook does not have, and that the caller matches itself.
 
         >>> limiter = Limiter.from_rules(Rulebook())
         >>> limiter.add_code_rules(Limiter.from_rules(RULES).rulebook.rules)
@@ -137,7 +133,9 @@ class _RuleLimiterBase:
         """Plans the charges of a call under the rules that apply; sends no request."""
         if not isinstance(attributes, Mapping):
             raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {attributes!r}.')
-        return self._compiled.plan(attributes, None if cost is None else check_cost(cost))
+        compiled = self._compiled
+        matches = compiled.match(attributes, None if cost is None else check_cost(cost))
+        return CallPlan(compiled, matches, attributes)
 
     def _plan_call_and_watch(self, attributes: object, cost: object = None) -> CallPlan:
         """Does the same while the thread that watches the rulebook could not be started, and tries to start it."""

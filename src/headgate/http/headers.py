@@ -40,7 +40,7 @@ from headgate.algorithms.decision import (
     Decision,
     Outcome,
     Verdict,
-    restriction,
+    most_restrictive,
 )
 from headgate.algorithms.limit import SECOND, UNLIMITED, Limit, ceil_seconds
 from headgate.errors import InvalidRule
@@ -178,7 +178,7 @@ _cached_fields = lru_cache(maxsize=1024)(LimitFields)
 
 
 def _legacy(verdicts: Sequence[Verdict], wait: int | None) -> Fields:
-    return _limit_remaining_reset(_most_restrictive(verdicts))
+    return _limit_remaining_reset(most_restrictive(verdicts))
 
 
 def _limit_remaining_reset(verdict: Verdict) -> Fields:
@@ -190,7 +190,7 @@ def _limit_remaining_reset(verdict: Verdict) -> Fields:
 
 
 def _envoy(verdicts: Sequence[Verdict], wait: int | None) -> Fields:
-    (name, limit), *rest = _limit_remaining_reset(_most_restrictive(verdicts))
+    (name, limit), *rest = _limit_remaining_reset(most_restrictive(verdicts))
     policies = [
         f"{quota(verdict.limit)}{_parameter('w', verdict.limit.window_seconds)};name={_string(policy_name)}"
         for policy_name, verdict in zip(_policy_names(verdicts), verdicts, strict=True)
@@ -199,7 +199,7 @@ def _envoy(verdicts: Sequence[Verdict], wait: int | None) -> Fields:
 
 
 def _spring(verdicts: Sequence[Verdict], wait: int | None) -> Fields:
-    verdict = _most_restrictive(verdicts)
+    verdict = most_restrictive(verdicts)
     rate = per_second(verdict.limit)
     return [
         ("X-RateLimit-Remaining", str(_remaining(verdict))),
@@ -220,10 +220,6 @@ _FORMS: dict[str, Callable[[Sequence[Verdict], int | None], Fields]] = {
     "spring": _spring,
     "off": _off,
 }
-
-
-def _most_restrictive(verdicts: Sequence[Verdict]) -> Verdict:
-    return min(verdicts, key=lambda verdict: restriction(verdict, verdict.limit))
 
 
 def _policy_names(verdicts: Sequence[Verdict]) -> list[str]:

@@ -18,6 +18,7 @@ from headgate.algorithms.decision import DELAY_US
 from headgate.algorithms.slots import Slots
 from headgate.clock import Clock
 from headgate.enforcement import held_slots
+from headgate.enforcement.call_plan import CallPlan
 from headgate.enforcement.open_rulebook import Rules, check_rules
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
@@ -227,7 +228,7 @@ class RequestFlows(Generic[L]):
                 record.form = self._form or compiled.book.headers
             if not matches:
                 return None
-            plan = compiled.plan_matches(matches)
+            plan = CallPlan(compiled, matches)
             decision: RuleDecision = yield partial(limiter.decide_plan, plan)
         except (EngineUnavailable, CorruptState) as error:
             self._outages.note_failure(error)

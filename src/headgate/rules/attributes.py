@@ -89,7 +89,7 @@ class AttributeReader:
                 if name in normalizers:
                     value_text = value if type(value) is str else to_text(value)
                     normalize = normalizers[name]
-                    normalized[name] = value_text if normalize is None else normalize(value_text)
+                    normalized[name] = value_text if normalize is None else normalize(value_text) or ""
                 elif "header." <= name < "header/":  # starts with "header."; TypeError if it is no text
                     folded_name = normalize_name(name)
                     if folded_name in normalizers:
@@ -144,7 +144,7 @@ def normalize_value(name: str, value: Any) -> str:
     """Returns a value of this name in normal form; an empty text if there is none."""
     value_text = "" if value is None else to_text(value)
     normalize = _NORMALIZERS.get(name)
-    return value_text if normalize is None else normalize(value_text)
+    return value_text if normalize is None else normalize(value_text) or ""
 
 
 def to_text(value: Any) -> str:
@@ -256,11 +256,11 @@ def _add_cookies(put_first: Callable[[str, str], str], header: str) -> None:
 
 _cached_normalize_host = lru_cache(maxsize=1024)(normalize_host)
 _METHODS = {name: name for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")}
-_NORMALIZERS: dict[str, Callable[[str], str]] = {
+_NORMALIZERS: dict[str, Callable[[str], str | None]] = {  # None: the value is no such thing, and is left out
     "method": lambda value: _METHODS.get(value) or ascii_upper(value),
     "path": lambda value: normalize_path(value) if value else "",
     "host": lambda value: (
         _cached_normalize_host(value) if len(value) < MAX_CACHED_LENGTH else normalize_host(value)
     ),
-    "address": lambda value: canonical(value) or "",
+    "address": canonical,
 }

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 from headgate.errors import InvalidRule
@@ -63,19 +64,9 @@ def key_builder(dimensions: Sequence[Dimension], *, blank: bool) -> KeyBuilder:
 
     A missing attribute leaves its part blank (`blank`), or makes the key None.
     """
-    builders = [_part_builder(dimension, blank) for dimension in dimensions]
-    if not builders:
+    if not dimensions:
         return lambda attributes: ALL
-    if len(builders) == 1:
-        return builders[0]
-    if len(builders) == 2:
-        return _build_pair(*builders)
-
-    def build(attributes: Mapping[str, str]) -> str | None:
-        parts = [builder(attributes) for builder in builders]
-        return None if None in parts else "|".join(parts)  # type: ignore[arg-type]
-
-    return build
+    return reduce(_join, [_part_builder(dimension, blank) for dimension in dimensions])
 
 
 _escaped_characters = re.compile("[%|\ud800-\udfff]")
@@ -88,7 +79,7 @@ def _escape(match: re.Match[str]) -> str:
     return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogatepass"))
 
 
-def _build_pair(first: KeyBuilder, second: KeyBuilder) -> KeyBuilder:
+def _join(first: KeyBuilder, second: KeyBuilder) -> KeyBuilder:
     def build(attributes: Mapping[str, str]) -> str | None:
         first_part, second_part = first(attributes), second(attributes)
         return None if first_part is None or second_part is None else f"{first_part}|{second_part}"

@@ -2,7 +2,8 @@
 
 Most of what a check costs is parsing: which attributes there are, which rules apply, what their keys are. All of
 that follows from the bytes of the request and the rulebook alone. So a request that comes for the second time is
-cached, with what it charges, and when the same bytes come again only the engine is called.
+cached, with what it charges, and when the same bytes come again only the engine is called. Gain: a check on memory
+takes 6 us of CPU time instead of 12, without the HTTP server around it.
 
     CachedCheck     a request that charges one limit: its charge, and the constant parts of its response
     RequestCache    some thousands of requests. It is cleared when it is full, or when the rulebook changes

@@ -19,9 +19,9 @@ from headgate.algorithms.limit import EXACT, Limit
 from headgate.algorithms.slots import Slots
 from headgate.calendar import resolve
 from headgate.clock import Clock, SystemClock
-from headgate.engines.charge_options import ChargeOptions
+from headgate.engines.charge_options import ChargeOptions, all_limit_only
 from headgate.engines.fork_reset import on_fork
-from headgate.engines.memory import take_all
+from headgate.engines.memory import fast_decide, fast_take_all, take_all
 from headgate.engines.memory.slot_table import SlotTable
 from headgate.engines.memory.state_table import StateTable
 from headgate.engines.overrides import Limits, MemoryOverrides, StoredOverride, active_limits
@@ -89,7 +89,10 @@ class MemoryEngine(InnermostEngine):
     ) -> list[Outcome]:
         memory_charges = [(_own_meter(meter), key, cost) for meter, key, cost in charges]
         with self.lock:
-            return take_all.decide(self, memory_charges, self.clock.now_us(), patience_us, commit)
+            now_us = self.clock.now_us()
+            if all_limit_only(memory_charges):
+                return fast_take_all.decide(memory_charges, now_us, patience_us, commit)
+            return take_all.decide(self, memory_charges, now_us, patience_us, commit)
 
     def lockouts(self, rule: str) -> StateTable[lockout.State]:
         """Returns the lockout states of a rule's keys. The caller holds the lock."""
@@ -146,39 +149,14 @@ class MemoryMeter:
         self._algorithm = algorithm(limit)
         self._decide = self._algorithm.decide
         self._is_calendar = limit.is_calendar
-        self.decide: Decide = self._decide_by_calendar if self._is_calendar else self._fast_decide()
+        self.decide: Decide = self.decide_plainly
         if options is not None and not options.without_rule_state:
             self.decide = self._decide_by_rule
+        elif not self._is_calendar:
+            self.decide = fast_decide.bind(engine, limit, family, self.save, self._find_state)
 
-    def _fast_decide(self) -> Decide:
-        """Returns the common case as a closure: attribute lookups on self would take a tenth of a decision."""
-        engine, read_clock, states, get_state, save = (
-            self._engine,
-            self._now_us,
-            self._states,
-            self._states.get,
-            self.save,
-        )
-        decide_by, limit, family, find_state = self._algorithm.decide, self.limit, self._family, self._find_state
-        replaces_in_place = self._algorithm.write_pending is None
-
-        def decide(key: str, cost: int, patience_us: int | None = None) -> Outcome:
-            with engine.lock:
-                now_us = read_clock()
-                state = stored = get_state(key)
-                if stored is None and len(family) > 1:
-                    state = find_state(key, now_us, limit)
-                outcome, after = decide_by(limit, state, now_us, cost, patience_us)
-                if after is not state:
-                    if replaces_in_place and stored is not None:
-                        states[key] = after
-                    else:
-                        save(key, after, now_us)
-            return outcome
-
-        return decide
-
-    def _decide_by_calendar(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
+    def decide_plainly(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
+        """Decides by any limit; `decide` does the same, faster where it can."""
         with self._engine.lock:
             now_us = self._now_us()
             outcome, after = self.judge(key, now_us, cost, patience_us)

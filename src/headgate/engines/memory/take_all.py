@@ -9,6 +9,8 @@ Laws (tests/parity/test_lockout_together.py, tests/engines/test_charge_options.p
   - a group that its own limits refuse counts one refusal, whatever the others decide; a peek counts none;
   - a group that is locked out is refused without a look at its counts, and so is the call that reaches `after`;
   - a preview leaves no trace at all.
+
+Most charges go by fast_take_all.py.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from headgate.algorithms.decision import (
     OverriddenOutcome,
 )
 from headgate.algorithms.limit import Limit
-from headgate.engines.charge_options import ChargeOptions, all_limit_only, group_by_rule
+from headgate.engines.charge_options import ChargeOptions, group_by_rule
 from headgate.engines.memory.state_table import StateTable
 from headgate.engines.overrides import Limits, effective_limit
 
@@ -60,8 +62,6 @@ def decide(
     tables: RuleTables, charges: Sequence[MeterCharge], now_us: int, patience_us: int | None, commit: bool
 ) -> list[Outcome]:
     """Decides the charges and stores the result. The caller holds the lock."""
-    if all_limit_only(charges):
-        return _decide_limits_only(charges, now_us, patience_us, commit)
     groups = [_RuleCharges(tables, group, now_us, patience_us) for group in group_by_rule(charges)]
     allowed = all(group.allowed for group in groups if not group.is_shadow)
     return [
@@ -69,22 +69,6 @@ def decide(
         for group in groups
         for outcome in group.store(group.allowed if group.is_shadow else allowed, commit)
     ]
-
-
-def _decide_limits_only(
-    charges: Sequence[MeterCharge], now_us: int, patience_us: int | None, commit: bool
-) -> list[Outcome]:
-    """Decides charges that their limits alone decide, which are most: in half the time."""
-    results = [meter.judge(key, now_us, cost, patience_us) for meter, key, cost in charges]
-    taken = commit and all(outcome[ALLOWED] for outcome, _ in results)
-    answers = []
-    for (meter, key, _), (outcome, after) in zip(charges, results, strict=True):
-        if not taken and outcome[ALLOWED]:
-            outcome, after = _without_charge(meter.judge(key, now_us, 0, None))
-        if commit:
-            meter.save(key, after, now_us)
-        answers.append(outcome)
-    return answers
 
 
 class _RuleCharges:
@@ -138,7 +122,7 @@ class _RuleCharges:
             self._charges, self._overrides, self._results, strict=True
         ):
             if not (allowed and commit) and outcome[ALLOWED]:
-                outcome, after = _without_charge(meter.judge(key, self._now_us, 0, None, override))
+                outcome, after = without_charge(meter.judge(key, self._now_us, 0, None, override))
             if commit:
                 meter.save(key, after, self._now_us, override)
             if override is not None:
@@ -170,7 +154,7 @@ class _KeyLockout:
         return LockedOutcome((False, 0, self.left_us, self.left_us, 0, self._now_us, 0))
 
 
-def _without_charge(result: tuple[Outcome, Any]) -> tuple[Outcome, Any]:
+def without_charge(result: tuple[Outcome, Any]) -> tuple[Outcome, Any]:
     """Returns the result of a charge that would have passed, had not another one been refused: nothing is
     taken."""
     outcome, after = result

@@ -22,6 +22,8 @@
                 sync_engine          the engine
     async:      async_connection     one open connection
                 async_batcher        the requests to one server, shared by tasks
+                async_batch          several tasks' requests, sent together
+                async_single_take    the fast path of a take that comes alone
                 async_late_replies   undoes replies to tasks that have left
                 async_engine         the engine
 

@@ -27,7 +27,9 @@ from time import monotonic
 from typing import Any
 
 from headgate.engines.redis import protocol
+from headgate.engines.redis.async_batch import Batch, Call, ReplyFuture
 from headgate.engines.redis.async_connection import TRUSTED_S, AsyncConnection, OnReply
+from headgate.engines.redis.async_single_take import SingleTake
 from headgate.engines.redis.errors import ConnectFailed, ConnectionLost, NoScript, RedisError, TimedOut
 from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
 from headgate.engines.redis.server_address import ServerAddress
@@ -39,50 +41,6 @@ CONNECT_TIMEOUT_S = 1.0  # the least time for opening a connection, whatever the
 SILENCE_TIMEOUT_S = 1.0  # beyond the deadline, after which a connection that sends nothing is given up
 
 _ASKING = protocol.command("ASKING")
-
-ReplyFuture = asyncio.Future[Any]
-
-
-# When it came, its future; then for a take its builder, key and cost, otherwise None, a request, whether ASKING.
-# A plain tuple, because a named one takes longer to make.
-_Call = tuple[float, ReplyFuture, "RequestBuilder | None", Any, int]
-
-
-class _Batch:
-    """Requests that were written together."""
-
-    __slots__ = ("calls", "missing_replies")
-
-    def __init__(self, calls: Sequence[_Call]) -> None:
-        self.calls: Sequence[_Call] = calls
-        self.missing_replies: int = 0
-
-
-class _SingleTake(_Batch):
-    """A batch of one take, without the bookkeeping that only several requests need."""
-
-    __slots__ = ("batcher", "connection", "request")
-
-    def __init__(
-        self, batcher: AsyncBatcher, connection: AsyncConnection, call: _Call, request: RedisRequest
-    ) -> None:
-        self.calls = (call,)
-        self.batcher = batcher
-        self.connection = connection
-        self.request = request
-
-    def on_reply(self, reply: Any) -> None:
-        """Resolves the take."""
-        future = self.calls[0][1]
-        if reply.__class__ is list:
-            if not future.done():
-                future.set_result(protocol.parse_outcome(reply))
-            self.batcher.batch_done(self)
-        else:
-            self.missing_replies = 1
-            self.batcher.on_reply(
-                self.connection, self, self.request, self.batcher.resolve_takes, (future,), reply
-            )
 
 
 class AsyncBatcher:
@@ -102,8 +60,8 @@ class AsyncBatcher:
         self._deadline = deadline
         self._failure = failure
         self._on_late_reply = on_late_reply
-        self._pending: list[_Call] = []
-        self._in_flight: deque[_Batch] = deque()  # the oldest first
+        self._pending: list[Call] = []
+        self._in_flight: deque[Batch] = deque()  # the oldest first
         self._last_was_single = True  # whether the last batch was a single request
         self._flush_scheduled = False
         self._connection: AsyncConnection | None = None
@@ -129,7 +87,7 @@ class AsyncBatcher:
                 and now - connection.last_reply_at < TRUSTED_S
             ):
                 request = pack(key, cost, None, 0)
-                single = _SingleTake(self, connection, call, request)
+                single = SingleTake(self, connection, call, request)
                 in_flight.append(single)
                 connection.write_one(request.packed, single.on_reply)
                 return future
@@ -195,9 +153,9 @@ class AsyncBatcher:
         else:
             while self._pending and len(self._in_flight) < MAX_BATCHES_IN_FLIGHT:
                 calls, self._pending = self._pending[:BATCH_SIZE], self._pending[BATCH_SIZE:]
-                self._send(connection, _Batch(calls))
+                self._send(connection, Batch(calls))
 
-    def _send(self, connection: AsyncConnection, batch: _Batch) -> None:
+    def _send(self, connection: AsyncConnection, batch: Batch) -> None:
         """Writes a batch, with one script call for all takes under one limit."""
         packed: list[bytes] = []
         callbacks: list[OnReply] = []
@@ -228,7 +186,7 @@ class AsyncBatcher:
     def on_reply(
         self,
         connection: AsyncConnection,
-        batch: _Batch,
+        batch: Batch,
         request: RedisRequest,
         resolve: Callable[[Any, Any], None],
         futures: Any,
@@ -246,7 +204,7 @@ class AsyncBatcher:
         if not batch.missing_replies:
             self.batch_done(batch)
 
-    def batch_done(self, batch: _Batch) -> None:
+    def batch_done(self, batch: Batch) -> None:
         """Removes a batch whose replies have all come, and sends the next one."""
         try:
             self._in_flight.remove(batch)
@@ -259,7 +217,7 @@ class AsyncBatcher:
     def _send_after_load(
         self,
         connection: AsyncConnection,
-        batch: _Batch,
+        batch: Batch,
         request: RedisRequest,
         resolve: Callable[[Any, Any], None],
         futures: Any,
@@ -387,13 +345,13 @@ class AsyncBatcher:
         self.silent_connections.close()
 
 
-def _group_by_limit(calls: Sequence[_Call]) -> Iterable[tuple[RequestBuilder | None, Any]]:
+def _group_by_limit(calls: Sequence[Call]) -> Iterable[tuple[RequestBuilder | None, Any]]:
     """Groups calls by limit, each group as columns; nearly always there is one."""
     columns: Any = tuple(zip(*calls, strict=True))
     builders = columns[2]
     if builders.count(builders[0]) == len(builders):
         return [(builders[0], columns)]
-    groups: dict[RequestBuilder | None, list[_Call]] = {}
+    groups: dict[RequestBuilder | None, list[Call]] = {}
     for call in calls:
         groups.setdefault(call[2], []).append(call)
     return [(builder, tuple(zip(*group, strict=True))) for builder, group in groups.items()]

@@ -16,7 +16,7 @@ from headgate.engines.redis.sync_connection import SyncConnection
 
 NO_REPLY: Any = object()  # a server's reply may be None
 
-Take = tuple[RequestBuilder, str, int]
+Take = tuple[RequestBuilder, str, int]  # a take of a key at a cost, under a limit without a calendar
 OnLateReply = Callable[[Any], object]  # receives a reply whose caller has left
 
 
@@ -28,14 +28,12 @@ class SyncRequest(PoolWaiter):
 
     def __init__(
         self,
-        take: Take | None,
-        packed: bytes,
+        content: bytes | Take,
         reply_count: int,
         deadline_at: float,
         on_late_reply: OnLateReply | None = None,
     ) -> None:
-        self.take = take
-        self.packed = packed
+        self.content: bytes | Take = content  # a packed request, or a take: it joins others under the same limit
         self.reply_count = reply_count
         self.deadline_at = deadline_at
         self.on_late_reply = on_late_reply
@@ -145,8 +143,10 @@ class SyncBatch:
             self._to_reload = [*self._to_reload, item._replace(packed=load, reply_count=2, script=None)]
             return
         reply = replies[0] if isinstance(replies[0], RedisError) else replies[-1]
-        outcomes = [reply] if item.requests[0].take is None else protocol.parse_takes(reply, len(item.requests))
-        for request, outcome in zip(item.requests, outcomes, strict=True):
+        requests = item.requests
+        is_take = not isinstance(requests[0].content, bytes)
+        outcomes = protocol.parse_takes(reply, len(requests)) if is_take else [reply]
+        for request, outcome in zip(requests, outcomes, strict=True):
             request.deliver(outcome, self._lock)
 
 
@@ -155,12 +155,12 @@ def _batch_items(batch: Sequence[SyncRequest]) -> list[BatchItem]:
     items: list[BatchItem] = []
     takes: dict[RequestBuilder, list[SyncRequest]] = {}
     for request in batch:
-        if request.take is None:
-            items.append(BatchItem((request,), request.packed, request.reply_count, None))
+        if isinstance(request.content, bytes):
+            items.append(BatchItem((request,), request.content, request.reply_count, None))
         else:
-            takes.setdefault(request.take[0], []).append(request)
+            takes.setdefault(request.content[0], []).append(request)
     for builder, requests in takes.items():
-        _, keys, costs = zip(*[request.take for request in requests if request.take], strict=True)
+        _, keys, costs = zip(*[request.content for request in requests], strict=True)
         script_call = builder.decide_each(keys, costs)
         # A single caller loads the script by itself, as it does without a queue.
         items.append(BatchItem(requests, script_call.packed, 1, script_call.script if len(requests) > 1 else None))

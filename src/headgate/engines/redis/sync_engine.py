@@ -20,14 +20,13 @@ from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.clock import Clock
 from headgate.engines.charge_options import ChargeOptions
-from headgate.engines.deadlines import with_deadline
 from headgate.engines.fork_reset import on_fork
 from headgate.engines.layers.fallback.membership import MEMBER_TTL_US
 from headgate.engines.port import Meter, Slot
 from headgate.engines.redis import protocol, redirects
 from headgate.engines.redis.errors import NoScript, RedisError, not_charged
 from headgate.engines.redis.overrides import OverrideRequestBuilder, OverrideScan, RedisOverrides
-from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
+from headgate.engines.redis.protocol import RedisRequest
 from headgate.engines.redis.quota_ledger import RedisLedger
 from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.server_engine import ServerEngine, ServerMeter
@@ -69,30 +68,6 @@ class RedisEngine(ServerEngine):
         except RedisError as error:
             raise self.failure(error) from error
 
-    def take(
-        self,
-        only_pool: ConnectionPool,
-        builder: RequestBuilder,
-        key: str,
-        cost: int,
-        deadline: float | None = None,
-    ) -> Outcome:
-        """Takes under a limit without a calendar, on the only server."""
-        seconds = self.deadline if deadline is None else min(deadline, self.deadline)
-        deadline_at, is_shorter = time.monotonic() + seconds, seconds < self.deadline
-        try:
-            outcome: Outcome = (only_pool.take_queued if is_shorter else only_pool.take)(
-                builder, key, cost, deadline_at
-            )
-            return outcome
-        except RedisError as error:
-            if not not_charged(error):
-                raise self.failure(error) from error
-            load_first = isinstance(error, NoScript)
-        return protocol.parse_outcome(
-            self._ask_with_redirects(builder.decide(key, cost, None, 0), deadline_at, load_first)
-        )
-
     def ask(self, request: RedisRequest, deadline: float | None = None) -> Any:
         """Sends a request and returns the reply, within `deadline` seconds, at most the engine's own.
 
@@ -113,7 +88,7 @@ class RedisEngine(ServerEngine):
                     raise self.failure(error) from error
                 # Load it before the next attempt: with slow replies there is no time for a third one.
                 load_first = isinstance(error, NoScript)
-        return self._ask_with_redirects(request, deadline_at, load_first)
+        return self.ask_with_redirects(request, deadline_at, load_first)
 
     def _ask_and_undo_late(
         self, pool: ConnectionPool, request: RedisRequest, deadline_at: float, asking: bool = False
@@ -125,7 +100,7 @@ class RedisEngine(ServerEngine):
         self._late_replies.note(request, reply)
         return reply
 
-    def _ask_with_redirects(self, request: RedisRequest, deadline_at: float, load_first: bool) -> Any:
+    def ask_with_redirects(self, request: RedisRequest, deadline_at: float, load_first: bool) -> Any:
         """Sends a request, loads its script and follows redirections as needed."""
 
         def send(address: ServerAddress, sent: RedisRequest, asking: bool) -> Any:
@@ -142,7 +117,7 @@ class RedisEngine(ServerEngine):
 
     def _ask_in_background(self, request: RedisRequest) -> Any:
         """Sends a request that no caller waits for: it may take longer than the engine's deadline."""
-        return self._ask_with_redirects(request, time.monotonic() + max(self.deadline, UNDO_TIMEOUT_S), False)
+        return self.ask_with_redirects(request, time.monotonic() + max(self.deadline, UNDO_TIMEOUT_S), False)
 
     def _discover(self, tag: bytes, deadline_at: float) -> None:
         """Discovers the servers; one thread does it, the others wait for the result."""
@@ -256,13 +231,25 @@ class RedisMeter(ServerMeter):
 
     def __init__(self, engine: RedisEngine, limit: Limit, name: str, options: ChargeOptions | None = None) -> None:
         super().__init__(engine, limit, name, options)
-        self._take = with_deadline(engine.take, self._deadline)
+        self._engine = engine
         self._only_pool = None if self.builder.calendar or self.builder.has_rule_state else engine.only_pool
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
-        if patience_us is None and self._only_pool is not None:
-            return self._take(self._only_pool, self.builder, key, cost)
-        return run(redirects.decide(self._ask, self.builder, key, cost, patience_us, self._now_us()))
+        builder, pool, engine = self.builder, self._only_pool, self._engine
+        if patience_us is not None or pool is None:
+            return run(redirects.decide(self._ask, builder, key, cost, patience_us, self._now_us()))
+        seconds = engine.deadline if self._deadline is None else min(self._deadline, engine.deadline)
+        deadline_at = time.monotonic() + seconds
+        try:
+            ask = pool.ask if seconds == engine.deadline else pool.ask_queued
+            outcome: Outcome = ask((builder, key, cost), deadline_at)
+            return outcome
+        except RedisError as error:
+            if not not_charged(error):
+                raise engine.failure(error) from error
+            load_first = isinstance(error, NoScript)
+        request = builder.decide(key, cost, None, 0)
+        return protocol.parse_outcome(engine.ask_with_redirects(request, deadline_at, load_first))
 
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         return run(redirects.refund(self._ask, self.builder, key, units, receipt, cancel, self._now_us()))

@@ -30,11 +30,10 @@ from typing import Any
 from headgate.engines.redis import protocol
 from headgate.engines.redis.errors import ConnectFailed, ConnectionLost, RedisError, ServerError, TimedOut
 from headgate.engines.redis.pool_state import PoolEntry, PoolState, PoolUser
-from headgate.engines.redis.protocol import RequestBuilder
 from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.signal_safe_thread import SignalSafeThread
 from headgate.engines.redis.silent_connections import LINGER_S, MAX_LINGERING
-from headgate.engines.redis.sync_batch import NO_REPLY, OnLateReply, SyncBatch, SyncRequest
+from headgate.engines.redis.sync_batch import NO_REPLY, OnLateReply, SyncBatch, SyncRequest, Take
 from headgate.engines.redis.sync_connection import SyncConnection
 
 POOL_SIZE = 2  # connections to each server: while one is being read, another can be written
@@ -66,67 +65,30 @@ class ConnectionPool:
             if entry.connection is not None:
                 entry.connection.close()
 
-    def take(self, builder: RequestBuilder, key: str, cost: int, deadline_at: float) -> Any:
-        """Takes under a limit without a calendar, and returns the outcome. Raises RedisError."""
-        if self._state.waiting:
-            return self.take_queued(builder, key, cost, deadline_at)
-        reply = self._ask_directly(b"", deadline_at, builder, key, cost)
-        return (
-            self.take_queued(builder, key, cost, deadline_at)
-            if reply is NO_REPLY
-            else protocol.parse_outcome(reply)
-        )
-
-    def take_queued(self, builder: RequestBuilder, key: str, cost: int, deadline_at: float) -> Any:
-        """Takes behind the waiting callers, by any deadline."""
-        return self._wait(SyncRequest((builder, key, cost), b"", 1, deadline_at))
-
-    def ask(self, packed: bytes, deadline_at: float) -> Any:
-        """Sends one request by the pool's own deadline, and returns the reply. Raises RedisError."""
-        reply = self._ask_directly(packed, deadline_at)
-        return self.ask_queued(packed, deadline_at) if reply is NO_REPLY else reply
-
-    def ask_queued(
-        self, packed: bytes, deadline_at: float, reply_count: int = 1, on_late_reply: OnLateReply | None = None
-    ) -> Any:
-        """Sends requests behind the waiting callers, by any deadline. Returns the last of `reply_count` replies,
-        or raises the error of the first.
-
-        If the caller has left before the reply comes, `on_late_reply` is called with it: an exception was raised
-        in the caller, or its deadline is over. It is called at most once, by any thread, and not at all if no
-        reply comes within LINGER_S of the deadline, or the connection fails, or is the oldest of more than
-        MAX_LINGERING.
-        """
-        return self._wait(SyncRequest(None, packed, reply_count, deadline_at, on_late_reply))
-
-    def _ask_directly(
-        self,
-        packed: bytes,
-        deadline_at: float,
-        builder: RequestBuilder | None = None,
-        key: str = "",
-        cost: int = 0,
-    ) -> Any:
-        """Sends a packed request or a take at once; NO_REPLY if no connection is idle, or it has died."""
+    def ask(self, request: bytes | Take, deadline_at: float) -> Any:
+        """Sends one request by the pool's own deadline; returns the reply, or the outcome of a take. Raises
+        RedisError."""
         state = self._state
-        if state.waiting:
-            return NO_REPLY
         user, reply, complete = PoolUser(), NO_REPLY, True
         try:
-            with self._lock:
-                if not state.claim(user, deadline_at):
-                    return NO_REPLY
-            connection: SyncConnection = user.entry.connection  # type: ignore[union-attr]
-            if builder is not None:
-                packed = builder.decide(key, cost, None, 0).packed
-            if connection.timeout != self.deadline:
-                connection.set_timeout(self.deadline)
-            complete = False
-            # A connection that was used a moment ago is not checked: that costs a system call.
-            if deadline_at - connection.due_at < TRUSTED_S or connection.alive:
-                connection.due_at = deadline_at
-                reply = connection.exchange(packed, deadline_at)
-                complete = True
+            if not state.waiting:
+                with self._lock:
+                    state.claim(user, deadline_at)
+            if user.entry is not None:
+                connection: SyncConnection = user.entry.connection
+                if isinstance(request, bytes):
+                    packed = request
+                else:
+                    builder, key, cost = request
+                    packed = builder.decide(key, cost, None, 0).packed
+                if connection.timeout != self.deadline:
+                    connection.set_timeout(self.deadline)
+                complete = False
+                # A connection that was used a moment ago is not checked: that costs a system call.
+                if deadline_at - connection.due_at < TRUSTED_S or connection.alive:
+                    connection.due_at = deadline_at
+                    reply = connection.exchange(packed, deadline_at)
+                    complete = True
         except ServerError:
             complete = True
             raise
@@ -140,7 +102,26 @@ class ConnectionPool:
                     unusable.close()
                 if state.waiting:
                     self._wake()
-        return reply
+        if reply is NO_REPLY:  # no connection was idle, or it has died
+            return self.ask_queued(request, deadline_at)
+        return reply if isinstance(request, bytes) else protocol.parse_outcome(reply)
+
+    def ask_queued(
+        self,
+        request: bytes | Take,
+        deadline_at: float,
+        reply_count: int = 1,
+        on_late_reply: OnLateReply | None = None,
+    ) -> Any:
+        """Sends a request behind the waiting callers, by any deadline. Returns the last of `reply_count` replies,
+        or raises the error of the first.
+
+        If the caller has left before the reply comes, `on_late_reply` is called with it: an exception was raised
+        in the caller, or its deadline is over. It is called at most once, by any thread, and not at all if no
+        reply comes within LINGER_S of the deadline, or the connection fails, or is the oldest of more than
+        MAX_LINGERING.
+        """
+        return self._wait(SyncRequest(request, reply_count, deadline_at, on_late_reply))
 
     def _wait(self, request: SyncRequest) -> Any:
         """Waits until another caller has sent this request, or sends a batch of all waiting ones."""

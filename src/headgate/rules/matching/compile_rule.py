@@ -20,7 +20,7 @@ from zlib import crc32
 from headgate.algorithms.limit import EXACT
 from headgate.rules.keys import key_builder
 from headgate.rules.matching.compile_condition import compile_condition
-from headgate.rules.rule import Choice, Limits, Modes, Rule, T
+from headgate.rules.rule import Choice, Limits, Modes, Rule
 
 BUCKET_COUNT = 10_000  # of keys, for modes in percent
 
@@ -51,33 +51,13 @@ _new_tuple = tuple.__new__  # NamedTuple's __new__ costs more than the rest of a
 
 def compile_rule(rule: Rule) -> RuleMatcher:
     """Returns the rule as a function of the attributes, with captures, and the caller's cost."""
-    simple = rule.unless is None and rule.mode == Modes() and rule.cost is None and rule.candidate is None
-    return _compile_simple(rule) if simple and not rule.limit.cases else _compile_full(rule)
-
-
-def _compile_simple(rule: Rule) -> RuleMatcher:
-    """Compiles a rule that has a key and one limit only, as most have."""
-    build_key = key_builder(rule.key, blank=rule.missing == "one")
-    limits = rule.limit.otherwise
-    match_fully = _compile_full(rule)
-
-    def match_rule(values: AttributeMap, cost: int) -> Match | None:
-        key = build_key(values)
-        if key is None or not cost:
-            return match_fully(values, cost)
-        return _new_tuple(Match, (rule, key, limits, cost, False, None, None))
-
-    return match_rule
-
-
-def _compile_full(rule: Rule) -> RuleMatcher:
     exempts = None if rule.unless is None else compile_condition(rule.unless)
     build_key = key_builder(rule.key, blank=rule.missing == "one")
     build_blank_key = key_builder(rule.key, blank=True)
-    shadow_of = compile_mode(rule)
+    all_keys_shadowed, shadow_of = compile_mode(rule.mode, rule.name)
     cost_of = None if rule.cost is None else compile_cost(rule.cost)
-    limits_of = compile_choice(rule.limit)
-    candidate_of = None if rule.candidate is None else compile_choice(rule.candidate)
+    limits, choose_limits = rule.limit.otherwise, rule.limit.choose if rule.limit.cases else None
+    candidate_of = None if rule.candidate is None else rule.candidate.choose
 
     def match_rule(values: AttributeMap, cost: int) -> Match | None:
         if exempts is not None and exempts(values):
@@ -88,7 +68,7 @@ def _compile_full(rule: Rule) -> RuleMatcher:
             if rule.missing == "skip":
                 return None
             key, denied = build_blank_key(values) or "", describe_missing_key(rule, values)
-        shadow = shadow_of(key)
+        shadow = all_keys_shadowed if shadow_of is None else shadow_of(key)
         if shadow is None:
             return None
         if cost_of is not None:
@@ -103,7 +83,8 @@ def _compile_full(rule: Rule) -> RuleMatcher:
         if not cost:
             return None
         candidate = None if candidate_of is None else candidate_of(values)
-        return Match(rule, key, limits_of(values), cost, shadow, candidate, denied)
+        chosen = limits if choose_limits is None else choose_limits(values)
+        return _new_tuple(Match, (rule, key, chosen, cost, shadow, candidate, denied))
 
     return match_rule
 
@@ -113,27 +94,26 @@ def bucket_of(name: str, key: str) -> int:
     return crc32(f"{name}|{key}".encode()) % BUCKET_COUNT
 
 
-def compile_mode(rule: Rule) -> Callable[[str], bool | None]:
-    """Returns a function from a key to whether the rule is shadowed (True), enforced (False) or off (None)."""
-    enforced, active = rule.mode.enforce, rule.mode.enforce + rule.mode.shadow
-    if active == 0 or BUCKET_COUNT in (enforced, rule.mode.shadow):
-        all_keys = None if active == 0 else enforced == 0
-        return lambda key: all_keys
-    start = crc32(f"{rule.name}|".encode())
+def compile_mode(mode: Modes, name: str) -> tuple[bool | None, Callable[[str], bool | None] | None]:
+    """Returns whether the rule is shadowed (True), enforced (False) or off (None): for all keys, or as a function
+    of the key."""
+    enforced, active = mode.enforce, mode.enforce + mode.shadow
+    if active == 0 or BUCKET_COUNT in (enforced, mode.shadow):
+        return None if active == 0 else enforced == 0, None
+    start = crc32(f"{name}|".encode())
 
-    def mode(key: str) -> bool | None:
+    def shadow_of(key: str) -> bool | None:
         bucket = crc32(key.encode(), start) % BUCKET_COUNT
         return bucket >= enforced if bucket < active else None
 
-    return mode
+    return None, shadow_of
 
 
 def compile_cost(choice: Choice[int | str]) -> Callable[[AttributeMap], int | None]:
     """Returns a function for the rule's cost; its result is None if the attribute is missing or invalid."""
-    choose = compile_choice(choice)
 
     def cost_of(values: AttributeMap) -> int | None:
-        cost = choose(values)
+        cost = choice.choose(values)
         return cost if isinstance(cost, int) else parse_cost(values.get(cost))
 
     return cost_of
@@ -144,11 +124,6 @@ def parse_cost(text: str | None) -> int | None:
     if not text or len(text) > 16 or not (text.isascii() and text.isdecimal()):
         return None
     return cost if (cost := int(text)) <= EXACT else None
-
-
-def compile_choice(choice: Choice[T]) -> Callable[[AttributeMap], T]:
-    """Returns a function that chooses a value by the attributes."""
-    return choice.choose if choice.cases else lambda values: choice.otherwise
 
 
 def describe_missing_key(rule: Rule, values: AttributeMap) -> str:

@@ -195,7 +195,7 @@ def _add_metadata(
 def _restriction(decisive: tuple[RuleDecision, Decision]) -> tuple[bool, bool, float]:
     """Returns a sort key: the most restrictive part first, shadow verdicts last."""
     _, part = decisive
-    return part.shadow_kind is not None, *restriction(part.outcome, part.source.limit)
+    return part.shadow_kind is not None, *restriction(part)
 
 
 @lru_cache(MAX_CACHED_LIMITS)

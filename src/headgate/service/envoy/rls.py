@@ -176,14 +176,6 @@ class RateLimits:
         limiter = self.limiter
         asks = [check.ask for check in checks if not check.is_refund]
         is_repeat = 0 < len(data) <= MAX_CACHED_REQUEST_BYTES and self._request_cache.is_repeat(data)
-        if (
-            len(asks) == len(checks) == 1
-            and checks[0].hits
-            and not checks[0].override
-            and not is_repeat
-            and commit
-        ):
-            return (await limiter.check(checks[0].ask.attributes, checks[0].hits),)  # the same, but faster
         together = limiter.plan_batch(asks)
         is_current = (
             together.joint_plan.compiled_rulebook is self._rulebook

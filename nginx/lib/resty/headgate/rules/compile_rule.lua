@@ -62,17 +62,16 @@ local function parse_count(text)
   return tonumber(text)
 end
 
--- Compiles the mode into a function of the key: whether the rule is only shadowed, or nil if it is off. All keys or
--- none need no checksum.
+-- Compiles the mode: whether the rule is only shadowed, nil if it is off; for all keys, or as a function of the key.
 local function compile_mode(rule, crc32)
   local spec = rule.mode or "enforce"
   local portions = MODES[spec] or {
     math.floor((spec.enforce or 0) * 100 + 0.5), math.floor((spec.shadow or 0) * 100 + 0.5),
   }
   local enforced, applied = portions[1], portions[1] + portions[2]
-  return function(key)
-    if applied == 0 then return nil end
-    if enforced == ALL_KEYS or portions[2] == ALL_KEYS then return enforced == 0 end
+  if applied == 0 then return nil, nil end
+  if enforced == ALL_KEYS or portions[2] == ALL_KEYS then return enforced == 0, nil end
+  return nil, function(key)
     local position = crc32(rule.name .. "|" .. key) % ALL_KEYS
     if position >= applied then return nil end
     return position >= enforced
@@ -108,9 +107,10 @@ function M.compile(rule, case_orders, crc32)
   local is_excepted = rule.except and condition.compile(rule.except).match
   local key_of = keys.compile(keys.dimensions(rule.key))
   local missing = rule.missing or "deny"
-  local mode = compile_mode(rule, crc32)
+  local all_keys_shadowed, shadow_of = compile_mode(rule, crc32)
   local cost_of = rule.cost ~= nil and compile_cost(rule.cost, case_orders.cost)
   local limits_of, all_limits = choice(rule.limit, limits, case_orders.limit)
+  local only_limits = #all_limits == 1 and all_limits[1]
   local candidate_of, candidates
   if rule.candidate then candidate_of, candidates = choice(rule.candidate, limits, case_orders.candidate) end
 
@@ -120,7 +120,8 @@ function M.compile(rule, case_orders, crc32)
     local key, missing_names = key_of(attributes)
     if missing_names and missing == "skip" then return nil end
     if missing_names and missing == "deny" then denied = missing_text(missing_names) end
-    local shadow = mode(key)
+    local shadow = all_keys_shadowed
+    if shadow_of then shadow = shadow_of(key) end
     if shadow == nil then return nil end
     if cost_of then
       local rule_cost, problem = cost_of(attributes)
@@ -130,8 +131,8 @@ function M.compile(rule, case_orders, crc32)
     end
     if cost == 0 then return nil end
     local match = {
-      rule = rule, key = key, limits = limits_of(attributes), cost = cost, shadow = shadow, bound_limit = false,
-      limit = false, outcome = false,
+      rule = rule, key = key, limits = only_limits or limits_of(attributes), cost = cost, shadow = shadow,
+      bound_limit = false, limit = false, outcome = false,
     }
     if candidate_of then match.candidate = candidate_of(attributes) end
     if denied then match.denied = denied end

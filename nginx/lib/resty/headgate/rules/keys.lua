@@ -33,24 +33,32 @@ local function escaped(value)
   return table.concat(pieces)
 end
 
--- Compiles a dimension: the attribute's name, and a function that returns its part of the key; nil if the value has
--- none.
+-- Returns a dimension: the attribute's name, and its part of the key as a function of a call's attributes; nil if the
+-- call lacks it, or if the value has none. `part_of` is a function of the value.
+local function dimension_of(name, part_of)
+  return {
+    name = name, prefix = name .. "=",
+    part = function(values)
+      local value = values[name]
+      if not value or value == "" then return nil end
+      return part_of(value)
+    end,
+  }
+end
+
 local function compile_dimension(text)
   local lengths = string.match(text, "^address(.*)$")
   if lengths == "" or lengths and string.find(lengths, "^/") then
     local v4, v6 = string.match(lengths, "^/(%d+)/?(%d*)$")
     v4, v6 = tonumber(v4) or 32, tonumber(v6) or 64
-    return {
-      name = "address", prefix = "address=",
-      part = memoize(function(address)
-        local group = ip_networks.grouped(address, v4, v6)
-        return group and "address=" .. group
-      end),
-    }
+    return dimension_of("address", memoize(function(address)
+      local group = ip_networks.grouped(address, v4, v6)
+      return group and "address=" .. group
+    end))
   end
   local name = attributes.normal_name(text)
   local prefix = name .. "="
-  return { name = name, prefix = prefix, part = function(value) return prefix .. escaped(value) end }
+  return dimension_of(name, function(value) return prefix .. escaped(value) end)
 end
 
 -- Compiles the dimensions of a document: a text, a list, or nothing.
@@ -60,19 +68,13 @@ function M.dimensions(spec)
   return result
 end
 
-local function part_of(dimension, values)
-  local value = values[dimension.name]
-  if not value or value == "" then return nil end
-  return dimension.part(value)
-end
-
 -- Compiles the key of calls that have all dimensions from this one on; the function returns nil for others.
 local function complete_key(dimensions, index)
-  local dimension = dimensions[index]
-  if index == #dimensions then return function(values) return part_of(dimension, values) end end
+  local part_of = dimensions[index].part
+  if index == #dimensions then return part_of end
   local rest_of_key = complete_key(dimensions, index + 1)
   return function(values)
-    local part = part_of(dimension, values)
+    local part = part_of(values)
     local following = part and rest_of_key(values)
     return following and part .. "|" .. following
   end
@@ -82,7 +84,7 @@ end
 local function incomplete_key(dimensions, values)
   local key_parts, missing = {}, {}
   for i, dimension in ipairs(dimensions) do
-    local part = part_of(dimension, values)
+    local part = dimension.part(values)
     if not part then missing[#missing + 1] = dimension.name end
     key_parts[i] = part or dimension.prefix
   end

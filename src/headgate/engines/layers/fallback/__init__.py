@@ -26,7 +26,7 @@ Laws (tests/engines/layers: test_fallback.py and _laws.py, test_fallback_by_rule
   - no refund gives back more than was charged where it is given back;
   - a preview that commits nothing charges no share either.
 
-async_engine        the layer: a fast path, and verbs for the rest; sync_engine is generated from it
+async_engine        the layer: passes calls on while all is well; sync_engine is generated from it
 async_verbs         the steps of each verb when the engine does not answer; sync_verbs is generated from it
 async_slot_meter    the same for slots; sync_slot_meter is generated from it
 async_settlers      settles in the background: tasks; in sync_settlers threads; both written by hand

@@ -1,4 +1,4 @@
-"""The engine of the fallback layer: a fast path while the engine behind it answers, and the verbs for the rest."""
+"""The engine of the fallback layer: passes calls on while the engine behind it answers; verbs do the rest."""
 
 from __future__ import annotations
 

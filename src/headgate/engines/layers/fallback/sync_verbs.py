@@ -17,12 +17,12 @@ from headgate.errors import EngineUnavailable
 
 
 class FallbackVerbs(FallbackRouting):
-    """Runs the verbs of the engine and its meters off the fast path."""
+    """Runs the verbs of the engine and its meters where calls are not simply passed on."""
 
     def decide_charges(
         self, charges: Sequence[MeterCharge], patience_us: int | None, commit: bool = True
     ) -> list[Outcome]:
-        """Decides off the fast path: after a failure, with unsettled units, or several charges together."""
+        """Decides after a failure, with unsettled units, or several charges together."""
         if has_no_fallback(charges):
             return self._ask_engine(charges, patience_us, commit)
         reachable = self.reachable_charges(charges)

@@ -42,10 +42,10 @@ class PrefetchMeter:
         self._returns = returns
         self._now, self._now_ns = returns.clock.now_us, nanoseconds(returns.clock)
         self._hold_us, self._max_units = hold.us, max_prefetch(meter.limit, hold.units)
-        self.decide: Decide = self._fast_decide()
+        self.decide: Decide = self._bind_decide()
 
-    def _fast_decide(self) -> Decide:
-        """Returns the hot path as a closure: the outcome of prefetched units if they suffice, else a take."""
+    def _bind_decide(self) -> Decide:
+        """Returns `decide` as a closure: the outcome of prefetched units if they suffice, else a take."""
         meter, get_batch, now_ns = self.meter, self.table.batches.get, self._now_ns
         take_held, decide_slowly = self._take_held, self._decide_slowly
 

@@ -37,7 +37,7 @@ local urls = require "resty.headgate.engines.redis.url"
 local now = require("resty.headgate.clock").now
 local request_directly, request_batched = connection.request, batching.request
 local bind, escaped, take, COMMIT = commands.bind, commands.escaped, commands.take, commands.COMMIT
-local encode = commands.encode
+local encode, joinable = commands.encode, commands.joinable
 
 local M = {}
 
@@ -113,14 +113,10 @@ local function encoding_of(self, bound_limit)
   return encoding
 end
 
--- Returns a request that may be joined with others, where one server has all counts.
-local function joinable(self, charges, sha)
-  return self.topology.spans_keys and commands.joinable(charges, sha, self.texts)
-end
-
-local function send_take(self, charges, encoding, deadline_at, at_us)
-  local charge = charges[1]
-  local request, key_text = joinable(self, charges, encoding.take_sha), escaped(charge.key)
+-- Sends one charge. Where one server has all counts, it may be joined with others.
+local function send_take(self, charge, encoding, deadline_at, at_us)
+  local request = self.topology.spans_keys and joinable({ charge }, encoding.take_sha, self.texts)
+  local key_text = escaped(charge.key)
   if not request then
     local numbers = at_us and self:numbers(charge.bound_limit.limit, at_us)
     request = { packed = take(encoding, key_text, charge.cost, numbers) }
@@ -129,15 +125,6 @@ local function send_take(self, charges, encoding, deadline_at, at_us)
 end
 
 local function not_a_decision() return errors.unusable("it answered what is no decision") end
-
-local function decide_one(self, charges, encoding, deadline_at)
-  local outcome, failure = send_take(self, charges, encoding, deadline_at, encoding.calendar and now_us() or nil)
-  if type(outcome) == "table" and outcome[1] == OUTSIDE_CALENDAR then
-    outcome, failure = send_take(self, charges, encoding, deadline_at, outcome[2])
-  end
-  if type(outcome) == "table" and outcome[7] then return { outcome } end
-  return nil, self:explain(failure or not_a_decision())
-end
 
 -- Returns the words of a text, each once and sorted.
 local function sorted(text)
@@ -211,7 +198,8 @@ end
 -- Sends several charges. Returns an Outcome for each; nil and the server's time if that is outside of the calendar's
 -- windows; or nil, nil and a failure. `encode_charges` is commands.take_together or commands.take_all.
 local function send_together(self, encode_charges, charges, sha, commit, deadline_at, at_us)
-  local request = encode_charges == commands.take_together and joinable(self, charges, sha)
+  local can_join = encode_charges == commands.take_together and self.topology.spans_keys
+  local request = can_join and joinable(charges, sha, self.texts)
   request = request or { packed = encode_charges(charges, sha, commit, self, at_us) }
   local reply, failure = self:request(request, sha, escaped(charges[1].key), deadline_at)
   if reply == nil then return nil, nil, failure end
@@ -240,14 +228,8 @@ function Engine:decide_in_one(charges, commit, deadline_at)
   return outcomes, failure
 end
 
-function Engine:decide(charges, commit, deadline)
-  local deadline_at = deadline_at_of(self, deadline)
-  local charge = charges[1]
-  if charges[2] == nil and commit == 1 then
-    local encoding, no_script = encoding_of(self, charge.bound_limit)
-    if not encoding then return nil, self:explain(no_script) end
-    if encoding.is_single_take then return decide_one(self, charges, encoding, deadline_at) end
-  end
+-- Decides charges together by deadline_at.
+local function decide_until(self, charges, commit, deadline_at)
   local outcomes, failure
   if self.topology.spans_keys then
     outcomes, failure = self:decide_in_one(charges, commit, deadline_at)
@@ -260,8 +242,27 @@ end
 
 -- Decides one charge.
 function Engine:take(charge, deadline)
-  local outcomes, failure = self:decide({ charge }, COMMIT, deadline)
-  return outcomes and outcomes[1], failure
+  local encoding, no_script = encoding_of(self, charge.bound_limit)
+  if not encoding then return nil, self:explain(no_script) end
+  local deadline_at = deadline_at_of(self, deadline)
+  if not encoding.is_single_take then
+    local outcomes, why = decide_until(self, { charge }, COMMIT, deadline_at)
+    return outcomes and outcomes[1], why
+  end
+  local outcome, failure = send_take(self, charge, encoding, deadline_at, encoding.calendar and now_us() or nil)
+  if type(outcome) == "table" and outcome[1] == OUTSIDE_CALENDAR then
+    outcome, failure = send_take(self, charge, encoding, deadline_at, outcome[2])
+  end
+  if type(outcome) == "table" and outcome[7] then return outcome end
+  return nil, self:explain(failure or not_a_decision())
+end
+
+function Engine:decide(charges, commit, deadline)
+  if charges[2] or commit ~= COMMIT then
+    return decide_until(self, charges, commit, deadline_at_of(self, deadline))
+  end
+  local outcome, failure = self:take(charges[1], deadline)
+  return outcome and { outcome }, failure
 end
 
 -- Returns the numbers and the text of the override that decided a charge under this limit; `line` is the eighth element
