@@ -62,7 +62,7 @@ if _typing.TYPE_CHECKING:
     from headgate.paced_executor import PacedExecutor
     from headgate.rules.rule import Rule, Rulebook
     from headgate.telemetry.counts import Counts
-    from headgate.telemetry.rule_counts import RuleCounts
+    from headgate.telemetry.decision_counts import DecisionCounts
 
 __all__ = [
     "AdaptiveCall",
@@ -76,6 +76,7 @@ __all__ = [
     "CorruptState",
     "Counts",
     "Decision",
+    "DecisionCounts",
     "EngineUnavailable",
     "FixedWindow",
     "HeadgateError",
@@ -98,7 +99,6 @@ __all__ = [
     "Reservation",
     "Rule",
     "Rulebook",
-    "RuleCounts",
     "RuleDecision",
     "RuleLimiter",
     "SlidingLog",
@@ -118,10 +118,10 @@ _LAZY = {
     "AdaptiveLimiter": "headgate.adaptive.limiter",
     "AsyncRuleLimiter": "headgate.enforcement.rule_limiter",
     "Counts": "headgate.telemetry.counts",
+    "DecisionCounts": "headgate.telemetry.decision_counts",
     "PacedExecutor": "headgate.paced_executor",
     "Rule": "headgate.rules.rule",
     "Rulebook": "headgate.rules.rule",
-    "RuleCounts": "headgate.telemetry.rule_counts",
     "RuleDecision": "headgate.enforcement.rule_decision",
     "RuleLimiter": "headgate.enforcement.rule_limiter",
 }

@@ -9,12 +9,21 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, Charge, Counts, EngineUnavailable, InvalidRule, Limiter, ManualClock, RuleCounts
+from headgate import (
+    AsyncLimiter,
+    Charge,
+    Counts,
+    DecisionCounts,
+    EngineUnavailable,
+    InvalidRule,
+    Limiter,
+    ManualClock,
+)
 from headgate.algorithms.decision import Decision, DegradedOutcome, DetachedLimit, PrefetchedOutcome
 from headgate.engines.layers.denial_cache.sync_engine import DenialCacheEngine
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.limit_syntax import parse
-from headgate.telemetry.rule_counts import NO_RULE, OTHER_RULES
+from headgate.telemetry.decision_counts import NO_RULE, OTHER_RULES
 from headgate.telemetry.time_rings import CountRing
 
 DEAD = "redis://127.0.0.1:1/0?deadline=50ms"
@@ -32,7 +41,7 @@ def test_a_limiter_without_rules_is_counted_under_its_name() -> None:
         named.take("ann")
         unnamed.take("ann")
     named.peek("ann")  # decides nothing
-    assert counts.totals()["login"] == RuleCounts(allowed=2, refused=1, near_limit=1)
+    assert counts.totals()["login"] == DecisionCounts(allowed=2, refused=1, near_limit=1)
     assert counts.totals()["5/s"].calls == 3
 
 
@@ -106,11 +115,11 @@ def test_the_layer_that_decided_is_counted() -> None:
     total = counts.totals()["login"]
     assert (total.allowed, total.refused, total.by_denial_cache, total.by_engine) == (1, 3, 2, 2)
 
-    class Source(DetachedLimit):
+    class LimitWithName(DetachedLimit):
         name = "layers"
 
     plain = (True, 90, 0, 0, 0, 0, 0)
-    source = Source(parse("100/s"))
+    source = LimitWithName(parse("100/s"))
     for outcome in (PrefetchedOutcome(plain), DegradedOutcome(plain), plain):
         counts.decided(Decision(outcome, source, "ann", 1), 5, False)
     layers = counts.totals()["layers"]
@@ -122,7 +131,7 @@ def test_an_error_is_counted_under_no_rule() -> None:
     limiter = Limiter("1/minute", DEAD, observers=[counts])
     with pytest.raises(EngineUnavailable):
         limiter.take("ann")
-    assert counts.totals() == {NO_RULE: RuleCounts(errors=1)}
+    assert counts.totals() == {NO_RULE: DecisionCounts(errors=1)}
 
 
 async def test_the_async_limiter_is_counted() -> None:
@@ -220,13 +229,13 @@ def test_max_rules_is_a_number() -> None:
 
 def test_a_ring_keeps_the_largest_number_that_fits() -> None:
     ring = CountRing(120)
-    ring.add(1000, RuleCounts(allowed=2**32 - 2))
-    ring.add(1000, RuleCounts(allowed=5, refused=1))
+    ring.add(1000, DecisionCounts(allowed=2**32 - 2))
+    ring.add(1000, DecisionCounts(allowed=5, refused=1))
     assert ring.sum(1000, 1000)[:2] == (2**32 - 1, 1)
 
 
 def test_counts_have_shares_and_sums() -> None:
-    counts = RuleCounts(allowed=6, refused=1, shed=3).plus(RuleCounts(delayed=2))
+    counts = DecisionCounts(allowed=6, refused=1, shed=3).plus(DecisionCounts(delayed=2))
     assert (counts.calls, counts.refused_share, counts.delayed) == (10, 0.4, 2)
-    assert RuleCounts().refused_share == 0
+    assert DecisionCounts().refused_share == 0
     assert counts.as_dict()["degraded"] == 0

@@ -3,7 +3,7 @@
     counts = Counts()
     limiter = Limiter.from_rules("rules.yaml", observers=[counts])
     counts.last(seconds=60)["login"].refused            by rule: the last minute
-    counts.series("login", minutes=30)                  one RuleCounts for each minute, the oldest first
+    counts.series("login", minutes=30)                  one DecisionCounts for each minute, the oldest first
     counts.totals()                                     by rule: since this object was made
 
 A limiter without rules is counted under its name, or under the text of its limit. Calls that no rule applied to,
@@ -44,7 +44,7 @@ from headgate.clock import Clock, check_clock, nanoseconds
 from headgate.engines.fork_reset import on_fork
 from headgate.errors import InvalidRule
 from headgate.observer import Observer
-from headgate.telemetry.rule_counts import FIELDS, NO_RULE, OTHER_RULES, RuleCounts
+from headgate.telemetry.decision_counts import FIELDS, NO_RULE, OTHER_RULES, DecisionCounts
 from headgate.telemetry.time_rings import CountRing
 
 SECONDS_KEPT: Final = 120
@@ -198,16 +198,20 @@ class Counts(Observer):
 
     # Reading.
 
-    def last(self, *, seconds: int | None = None, minutes: int | None = None) -> dict[str, RuleCounts]:
+    def last(self, *, seconds: int | None = None, minutes: int | None = None) -> dict[str, DecisionCounts]:
         """Returns the counts of each rule over the last seconds (at most 120) or minutes (at most 1500), of which
-        the last is the current one; rules without any are left out."""
+        the last is the current one; rules without any are left out.
+
+        >>> Counts().last(minutes=5)
+        {}
+        """
         first, last, unit = self._units(seconds, minutes)
         with self._lock:
             self._file_counts()
             sums = {name: rule.ring(unit).sum(first, last) for name, rule in self._rules.items()}
         return {name: counts for name, counts in sums.items() if any(counts)}
 
-    def series(self, rule: str, *, seconds: int | None = None, minutes: int | None = None) -> list[RuleCounts]:
+    def series(self, rule: str, *, seconds: int | None = None, minutes: int | None = None) -> list[DecisionCounts]:
         """Returns the counts of one rule in each of the last seconds or minutes, the oldest first.
 
         >>> counts = Counts(clock=ManualClock())
@@ -223,11 +227,15 @@ class Counts(Observer):
             counted = self._rules.get(rule) or _CountedRule()
             return counted.ring(unit).rows(first, last)
 
-    def totals(self) -> dict[str, RuleCounts]:
-        """Returns the counts of each rule since this object was made."""
+    def totals(self) -> dict[str, DecisionCounts]:
+        """Returns the counts of each rule since this object was made.
+
+        >>> Counts().totals()
+        {}
+        """
         with self._lock:
             self._file_counts()
-            return {name: RuleCounts(*rule.total) for name, rule in self._rules.items()}
+            return {name: DecisionCounts(*rule.total) for name, rule in self._rules.items()}
 
     def _units(self, seconds: int | None, minutes: int | None) -> tuple[int, int, str]:
         """Returns the first and last second or minute of a span, and which of the two."""

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Final
 
-from headgate.telemetry.rule_counts import FIELDS, RuleCounts
+from headgate.telemetry.decision_counts import FIELDS, DecisionCounts
 
 BLOCK: Final = 60  # units of time in a block
 _COLUMNS: Final = len(FIELDS)
@@ -22,7 +22,7 @@ class CountRing:
     """Counts in units of time: numbers of seconds or of minutes since 1970.
 
     >>> ring = CountRing(kept=120)
-    >>> ring.add(1000, RuleCounts(allowed=2))
+    >>> ring.add(1000, DecisionCounts(allowed=2))
     >>> ring.sum(995, 1000).allowed, [row.allowed for row in ring.rows(999, 1001)]
     (2, [0, 2, 0])
     """
@@ -52,7 +52,7 @@ class CountRing:
             if first + BLOCK <= unit - self._kept or first > unit + self._kept:
                 del self._blocks[number]
 
-    def sum(self, first: int, last: int) -> RuleCounts:
+    def sum(self, first: int, last: int) -> DecisionCounts:
         """Returns the sum over units of time, both ends included."""
         sums = [0] * _COLUMNS
         for number, block in [*self._blocks.items()]:
@@ -61,13 +61,13 @@ class CountRing:
                 part = block[begin * _COLUMNS : end * _COLUMNS]
                 for column in range(_COLUMNS):
                     sums[column] += sum(part[column::_COLUMNS])
-        return RuleCounts(*sums)
+        return DecisionCounts(*sums)
 
-    def rows(self, first: int, last: int) -> list[RuleCounts]:
+    def rows(self, first: int, last: int) -> list[DecisionCounts]:
         """Returns the counts of each unit of time, both ends included, the oldest first."""
         return [self._row(unit) for unit in range(first, last + 1)]
 
-    def _row(self, unit: int) -> RuleCounts:
+    def _row(self, unit: int) -> DecisionCounts:
         number, row = divmod(unit, BLOCK)
         block = self._blocks.get(number)
-        return RuleCounts() if block is None else RuleCounts(*block[row * _COLUMNS : (row + 1) * _COLUMNS])
+        return DecisionCounts() if block is None else DecisionCounts(*block[row * _COLUMNS : (row + 1) * _COLUMNS])

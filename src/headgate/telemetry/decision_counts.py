@@ -1,4 +1,4 @@
-"""RuleCounts: how many calls a rule allowed, refused, delayed or shed in a span of time, and who decided them."""
+"""DecisionCounts: how many calls a rule allowed, refused, delayed or shed in a span of time, and who decided."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Self
 
 
-class RuleCounts(NamedTuple):
+class DecisionCounts(NamedTuple):
     """The counts of one rule. A call is counted once per rule, by the verdict of that rule alone.
 
     allowed            calls that the rule let pass, at once or after a delay
@@ -19,7 +19,7 @@ class RuleCounts(NamedTuple):
     by_denial_cache, by_prefetch, by_fallback    calls that one of these layers decided; `by_engine` has the rest
     errors             calls that could not be decided; they belong to no rule (NO_RULE)
 
-    >>> counts = RuleCounts(allowed=7, refused=3, by_denial_cache=2)
+    >>> counts = DecisionCounts(allowed=7, refused=3, by_denial_cache=2)
     >>> counts.calls, counts.by_engine, counts.refused_share
     (10, 8, 0.3)
     """
@@ -71,7 +71,7 @@ class RuleCounts(NamedTuple):
     def plus(self, other: Iterable[int]) -> Self:
         """Returns the sum of both.
 
-        >>> RuleCounts(allowed=1).plus(RuleCounts(allowed=2, errors=1))[:2]
+        >>> DecisionCounts(allowed=1).plus(DecisionCounts(allowed=2, errors=1))[:2]
         (3, 0)
         """
         return type(self)(*map(int.__add__, self, other))
@@ -79,12 +79,12 @@ class RuleCounts(NamedTuple):
     def as_dict(self) -> dict[str, int]:
         """Returns all counts by name, also the computed ones, as documents show them.
 
-        >>> RuleCounts(allowed=7).as_dict()["by_engine"]
+        >>> DecisionCounts(allowed=7).as_dict()["by_engine"]
         7
         """
         return {"calls": self.calls, **self._asdict(), "by_engine": self.by_engine, "degraded": self.degraded}
 
 
-FIELDS: Final[Sequence[str]] = RuleCounts._fields
+FIELDS: Final[Sequence[str]] = DecisionCounts._fields
 NO_RULE: Final = ""  # the name under which calls are counted that no rule applied to, and errors
 OTHER_RULES: Final = "*other*"  # the name under which rules beyond the bound are counted together
