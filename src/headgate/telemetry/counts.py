@@ -218,6 +218,8 @@ class Counts(Observer):
             self._end_ns = self._start_ns + _NS
             for rule in self._rules.values():
                 rule.estimates.end_second(self._start_ns // _NS)
+        if self._writer is not None:
+            self._writer.start()
 
     def _file_counts(self) -> None:
         second = self._start_ns // _NS
@@ -232,6 +234,14 @@ class Counts(Observer):
             self._file_counts()
             unshared = [rule.take_unshared(name) for name, rule in self._rules.items()]
         return [each for each in unshared if each.seconds or each.minutes or any(each.keys)]
+
+    def flush(self) -> bool:
+        """Shares at once what is not yet shared; returns whether Redis has it all.
+
+        >>> Counts().flush()
+        True
+        """
+        return self._writer is None or self._writer.write()
 
     def close(self) -> None:
         """Shares what is not yet shared, and ends the thread that does so."""

@@ -12,10 +12,12 @@ import logging
 import os
 import secrets
 import socket
-from threading import Event, Lock, Thread
+from contextlib import suppress
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from headgate.engines.fork_reset import on_fork
+from headgate.engines.redis.signal_safe_thread import SignalSafeThread
 from headgate.engines.url import open_counts_store
 from headgate.errors import CorruptState, EngineUnavailable
 
@@ -47,14 +49,15 @@ class CountsWriter:
         self._reported: set[str] = set()
         self._lock = Lock()
         self._closed = Event()
-        self._thread: Thread | None = None
+        self._thread: SignalSafeThread | None = None
 
     def start(self) -> None:
-        """Starts the thread, unless it runs."""
-        with self._lock:
-            if self._thread is None and not self._closed.is_set():
-                self._thread = Thread(target=self._run, name="headgate-counts", daemon=True)
-                self._thread.start()
+        """Starts the thread, unless it runs. If the process can have no more threads, it is tried again later."""
+        if self._thread is None and not self._closed.is_set():
+            thread = SignalSafeThread(self._run)
+            with suppress(RuntimeError):
+                thread.start()
+                self._thread = thread
 
     def _run(self) -> None:
         while not self._closed.wait(INTERVAL_S):
@@ -119,7 +122,7 @@ class CountsWriter:
         self._closed.set()
         thread = self._thread
         if thread is not None:
-            thread.join(timeout=2 * INTERVAL_S)
+            thread.join(2 * INTERVAL_S)
         if self.write():  # perhaps the one that got no reply
             self.write()
         self._store.close()
