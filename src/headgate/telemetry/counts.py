@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headgate.algorithms.decision import (
     ALLOWED,
+    AT_US,
     DELAY_US,
     REMAINING,
     Decision,
@@ -67,6 +68,7 @@ BATCH_SIZE: Final = 1024  # keys that a list holds before it is emptied
 MAX_METERS: Final = 4096  # meters whose rule is remembered: rulebooks come and go
 
 _NS: Final = 1_000_000_000
+_NO_LABEL: Final = (None, None)  # a limiter without rules
 
 
 class Counts(Observer):
@@ -114,26 +116,44 @@ class Counts(Observer):
         self._meters: dict[Any, CountedMeter] = {}
         self._start_ns = self._now_ns() // _NS * _NS  # of the second that is being counted
         self._end_ns = self._start_ns + _NS
+        # The same second by the engine's clock, from when it was last looked at.
+        self._engine_start_us = self._engine_end_us = 0
 
     # The observer: called for every decision.
 
+    uses_latency = False
+
     def decided(self, decision: Decision, latency_us: int, response_follows: bool) -> None:
         """Counts a decision."""
-        if not self._start_ns <= self._now_ns() < self._end_ns:
-            self._begin_second()
         if decision.__class__ is Decision:
-            self._count(decision.source, (None, None), decision.key, decision.outcome)
-            return
-        if decision.__class__ is JointDecision:
+            meter, label, key, outcome = decision.source, _NO_LABEL, decision.key, decision.outcome
+        elif decision.__class__ is JointDecision:
             self._count_joint(decision)
             return
-        by_rules: Any = decision  # a RuleDecision; its module is not needed here
-        labels = by_rules.labels
-        if len(labels) == 1 and not by_rules.denied_matches:
-            meter, key, _ = by_rules.charges[0]
-            self._count(meter, labels[0], key, by_rules.outcomes[0])
         else:
-            self._count_several(by_rules)
+            by_rules: Any = decision  # a RuleDecision; its module is not needed here
+            if len(by_rules.labels) != 1 or by_rules.denied_matches:
+                self._count_several(by_rules)
+                return
+            meter, key, _ = by_rules.charges[0]
+            label, outcome = by_rules.labels[0], by_rules.outcomes[0]
+        # Most calls are counted here. That the second has ended is seen by the engine's time: no clock is read.
+        if (
+            outcome.__class__ is not tuple
+            or outcome[DELAY_US]
+            or not self._engine_start_us <= outcome[AT_US] < self._engine_end_us
+            or meter not in self._meters
+        ):
+            self._count(meter, label, key, outcome)
+            return
+        counted = self._meters[meter]
+        if outcome[ALLOWED]:
+            keys = counted.allowed if outcome[REMAINING] >= counted.near_limit else counted.near
+        else:
+            keys = counted.refused
+        keys.append(key)
+        if len(keys) >= BATCH_SIZE:
+            self._empty(counted.rule)
 
     def failed(self, error: Exception, latency_us: int) -> None:
         """Counts a call that could not be decided."""
@@ -141,17 +161,16 @@ class Counts(Observer):
 
     def _count(self, meter: Any, label: tuple[str | None, str | None], key: str, outcome: Outcome | None) -> None:
         """Counts the verdict of a rule that made one charge."""
+        now_s = self._now_second()
         counted = self._meters.get(meter)
         if counted is None:
             counted = self._add_meter(meter, label)
         if outcome is None:  # not decided, because another rule had refused already
             return
-        if outcome.__class__ is not tuple or outcome[DELAY_US]:
-            keys = counted.keys_of(outcome)
-        elif not outcome[ALLOWED]:
-            keys = counted.refused
-        else:
-            keys = counted.allowed if outcome[REMAINING] >= counted.near_limit else counted.near
+        if outcome.__class__ is tuple:
+            self._engine_start_us = outcome[AT_US]
+            self._engine_end_us = outcome[AT_US] + ((now_s + 1) * _NS - self._now_ns()) // 1000
+        keys = counted.keys_of(outcome)
         keys.append(key)
         if len(keys) >= BATCH_SIZE:
             self._empty(counted.rule)
@@ -180,7 +199,7 @@ class Counts(Observer):
             if name not in decisive or outweighs(part.outcome, decisive[name].outcome):
                 decisive[name] = part
         for part in decisive.values():
-            self._count(part.source, (None, None), part.key, part.outcome)
+            self._count(part.source, _NO_LABEL, part.key, part.outcome)
 
     # Filling and emptying the lists.
 
