@@ -6,7 +6,7 @@ import argparse
 
 from headgate.cli.engine_option import add_engine, server_of, url_of
 from headgate.cli.output import Output
-from headgate.cli.parser import Commands, command, whole_number
+from headgate.cli.parser import Commands, Misuse, command, whole_number
 from headgate.cli.table import TextTable, Value
 from headgate.telemetry.decision_counts import NO_RULE, DecisionCounts
 from headgate.telemetry.hot_keys import HotKey
@@ -54,10 +54,12 @@ def run(args: argparse.Namespace) -> Output:
     from headgate.telemetry.shared_counts import SharedCounts
 
     server_of(args, MEMORY_ERROR)
+    if args.keys and not args.rule:
+        raise Misuse("--keys shows the keys of one rule: add --rule RULE.")
     span = {"minutes": args.minutes} if args.seconds is None else {"seconds": args.seconds}
     with SharedCounts(url_of(args), prefix=args.prefix) as shared:
         counts = shared.last(**span, rules=None if args.rule is None else [args.rule])
-        keys = [] if not args.keys or not args.rule else shared.hot_keys(args.rule, args.keys, mask=args.mask)
+        keys = shared.hot_keys(args.rule, args.keys, mask=args.mask) if args.keys else []
     return _output(counts, span, keys, args)
 
 

@@ -91,10 +91,10 @@ class CountedRule:
                 _add_to(self._unshared_minutes, second // 60, self._current, MINUTES_KEPT)
             self._current = [0] * len(FIELDS)
 
-    def take_unshared(self, name: str) -> UnsharedRule:
+    def take_unshared(self, name: str, at_once: bool) -> UnsharedRule:
         """Returns what is to be shared, and begins anew."""
         unshared = UnsharedRule(
-            name, self._unshared_seconds, self._unshared_minutes, self.estimates.take_unshared()
+            name, self._unshared_seconds, self._unshared_minutes, self.estimates.take_unshared(at_once)
         )
         self._unshared_seconds, self._unshared_minutes = {}, {}
         return unshared

@@ -246,12 +246,17 @@ class Counts(Observer):
             rule.empty(second)
             rule.file_counts(second)
 
-    def take_unshared(self) -> list[UnsharedRule]:
-        """Returns what was counted since the last call and is to be shared; the writer calls it every second."""
+    def take_unshared(self, at_once: bool = False) -> list[UnsharedRule]:
+        """Returns what was counted since the last call and is to be shared; the writer calls it every second.
+        `at_once`: also the hot keys of the ten seconds that have not ended.
+
+        >>> Counts().take_unshared()
+        []
+        """
         self._now_second()
         with self._lock:
             self._file_counts()
-            unshared = [rule.take_unshared(name) for name, rule in self._rules.items()]
+            unshared = [rule.take_unshared(name, at_once) for name, rule in self._rules.items()]
         return [each for each in unshared if each.seconds or each.minutes or any(each.keys)]
 
     def flush(self) -> bool:
@@ -260,7 +265,7 @@ class Counts(Observer):
         >>> Counts().flush()
         True
         """
-        return self._writer is None or self._writer.write()
+        return self._writer is None or self._writer.write(at_once=True)
 
     def close(self) -> None:
         """Shares what is not yet shared, and ends the thread that does so."""

@@ -63,13 +63,14 @@ class CountsWriter:
         while not self._closed.wait(INTERVAL_S):
             self.write()
 
-    def write(self) -> bool:
-        """Writes what was counted since the last write; returns whether Redis has it all."""
+    def write(self, at_once: bool = False) -> bool:
+        """Writes what was counted since the last write; returns whether Redis has it all. `at_once`: also the hot
+        keys of the ten seconds that have not ended."""
         from headgate.telemetry.shared_layout import parts_of
 
         with self._lock:
             if self._unanswered is None:
-                rules = [(each.rule, parts_of(each)) for each in self._counts.take_unshared()]
+                rules = [(each.rule, parts_of(each)) for each in self._counts.take_unshared(at_once)]
                 if not rules:
                     return True
                 self._number += 1
@@ -123,6 +124,6 @@ class CountsWriter:
         thread = self._thread
         if thread is not None:
             thread.join(2 * INTERVAL_S)
-        if self.write():  # perhaps the one that got no reply
-            self.write()
+        if self.write(at_once=True):  # perhaps the one that got no reply
+            self.write(at_once=True)
         self._store.close()

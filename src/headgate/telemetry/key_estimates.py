@@ -113,24 +113,29 @@ class KeyEstimates:
         self._stride = max(1, self._batches // MAX_BATCHES_PER_S)
         self._batches = 0
         for kind, hot in self._hot.items():
-            ended = hot.slice_number
-            if ended == second // SLICE_S:
-                continue
-            top = hot.close_slice(second // SLICE_S)
-            if not top:
-                continue
-            if self._unshared is not None:
-                self._unshared.hot.append((kind, ended, top[:MAX_SHARED]))
-                del self._unshared.hot[:-MAX_UNSHARED_SLICES]
-            elif kind in REFUSED_KINDS:
-                by_hour = self._most_refused.setdefault(kind, {})
-                hour = ended * SLICE_S // 3600
-                _drop_old_hours(by_hour, hour)
-                by_hour[hour] = merged([by_hour.get(hour, []), top], MAX_HOURLY)
+            if hot.slice_number != second // SLICE_S:
+                self._close_slice(kind, hot, second // SLICE_S)
 
-    def take_unshared(self) -> UnsharedKeys:
-        """Returns what is to be written to Redis, and begins anew."""
+    def _close_slice(self, kind: str, hot: HotKeys, next_slice: int) -> None:
+        """Files the top keys of a slice: to be shared, or by the hour."""
+        ended, top = hot.slice_number, hot.close_slice(next_slice)
+        if not top:
+            return
+        if self._unshared is not None:
+            self._unshared.hot.append((kind, ended, top[:MAX_SHARED]))
+            del self._unshared.hot[:-MAX_UNSHARED_SLICES]
+        elif kind in REFUSED_KINDS:
+            by_hour = self._most_refused.setdefault(kind, {})
+            hour = ended * SLICE_S // 3600
+            _drop_old_hours(by_hour, hour)
+            by_hour[hour] = merged([by_hour.get(hour, []), top], MAX_HOURLY)
+
+    def take_unshared(self, at_once: bool) -> UnsharedKeys:
+        """Returns what is to be written to Redis, and begins anew. `at_once`: also of the slice that has not
+        ended."""
         assert self._unshared is not None
+        for kind, hot in self._hot.items() if at_once else ():
+            self._close_slice(kind, hot, hot.slice_number)
         unshared, self._unshared = self._unshared, UnsharedKeys([], [])
         return unshared
 
