@@ -10,7 +10,7 @@ from itertools import accumulate
 import pytest
 
 from headgate import Counts, InvalidRule, Limiter, ManualClock
-from headgate.telemetry.hot_keys import HotKey, HotKeys, masked_key, merged, short_key
+from headgate.telemetry.hot_keys import HotKey, HotKeySummary, masked_key, merged, short_key
 from headgate.telemetry.key_estimates import HOT_KINDS, KeyEstimates
 
 SEED = 20261118
@@ -35,21 +35,21 @@ def found(top: list[HotKey], stream: list[str]) -> float:
     return len(true & {each.key for each in top}) / TOP
 
 
-def fill(hot: HotKeys, calls: list[str]) -> None:
+def fill(hot: HotKeySummary, calls: list[str]) -> None:
     """Spreads the calls over six slices."""
     for start in range(0, len(calls), 1024):
         hot.add(start * 6 // len(calls), calls[start : start + 1024])
 
 
 def test_the_top_100_of_a_zipf_stream_over_a_minute(stream: list[str]) -> None:
-    hot = HotKeys()
+    hot = HotKeySummary()
     fill(hot, stream)
     assert found(hot.top(5, TOP), stream) >= 0.98
     assert hot.top(5, 1)[0].calls == Counter(stream)["user=1"]
 
 
 def test_the_top_100_of_a_zipf_stream_in_one_slice(stream: list[str]) -> None:
-    hot = HotKeys()
+    hot = HotKeySummary()
     for start in range(0, len(stream), 1024):
         hot.add(7, stream[start : start + 1024])
     assert found(hot.top(7, TOP), stream) >= 0.98
@@ -58,7 +58,7 @@ def test_the_top_100_of_a_zipf_stream_in_one_slice(stream: list[str]) -> None:
 def test_the_top_100_of_a_zipf_stream_over_four_processes(stream: list[str]) -> None:
     tops = []
     for process in range(4):
-        hot = HotKeys()
+        hot = HotKeySummary()
         fill(hot, stream[process::4])
         tops.append(hot.top(5, 200))
     assert found(merged(tops, TOP), stream) >= 0.98
@@ -76,7 +76,7 @@ def test_the_top_100_through_counts(stream: list[str]) -> None:
 
 
 def test_a_key_above_the_floor_is_found_in_a_flood_of_others() -> None:
-    hot = HotKeys(max_open=50, max_closed=20)
+    hot = HotKeySummary(max_open=50, max_closed=20)
     for number in range(200):
         hot.add(1, ["heavy"] * 5 + [f"key {number} {each}" for each in range(100)])
     assert "heavy" in [each.key for each in hot.top(1, 20)]
@@ -84,7 +84,7 @@ def test_a_key_above_the_floor_is_found_in_a_flood_of_others() -> None:
 
 
 def test_a_key_that_comes_late_is_found() -> None:
-    hot = HotKeys(max_open=50, max_closed=20)
+    hot = HotKeySummary(max_open=50, max_closed=20)
     hot.add(1, [f"early {each}" for each in range(50) for _ in range(20)])
     for number in range(100):
         hot.add(1, ["late"] * 10 + [f"key {number} {each}" for each in range(60)])
@@ -92,7 +92,7 @@ def test_a_key_that_comes_late_is_found() -> None:
 
 
 def test_a_minute_passes() -> None:
-    hot = HotKeys()
+    hot = HotKeySummary()
     hot.add(100, ["ann"] * 3)
     hot.add(103, ["bob"])
     assert hot.top(103, 9) == [("ann", 3), ("bob", 1)]
@@ -142,7 +142,7 @@ def _hot_bytes(estimates: KeyEstimates) -> int:
 
 def test_a_long_key_is_shortened_and_stays_apart_from_others() -> None:
     one, other = "x" * 300 + "1", "x" * 300 + "2"
-    hot = HotKeys()
+    hot = HotKeySummary()
     hot.add(1, [one, other, one])
     hot.add(1, [one])
     assert hot.top(1, 9) == [(short_key(one), 3), (short_key(other), 1)]

@@ -24,7 +24,7 @@ Exit codes, which scripts may rely on:
     1      an engine did not answer
     2      invalid input: a bad limit, an invalid rulebook, an unknown command
     3      the answer is no: take or peek was refused, a case of `rules test` failed, a `rules diff --exit-code`
-           found a difference, an override exists already or does not exist
+           found a difference, an override exists already or does not exist, `rules report` finds a limit unsafe
     130    interrupted
 
 Modules:

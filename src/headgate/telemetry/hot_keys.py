@@ -38,12 +38,12 @@ class HotKey(NamedTuple):
     calls: int
 
 
-class HotKeys:
+class HotKeySummary:
     """The keys with the largest counts in the last minute.
 
     max_open, max_closed   keys that are kept in the current slice, and in each slice that has ended
 
-    >>> hot = HotKeys()
+    >>> hot = HotKeySummary()
     >>> hot.add(170_000_000, ["ann", "bob", "ann"])
     >>> hot.top(170_000_000, 1)
     [HotKey(key='ann', calls=2)]

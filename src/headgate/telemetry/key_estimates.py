@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from headgate.telemetry.distinct_keys import DistinctKeys
-from headgate.telemetry.hot_keys import SLICE_S, HotKey, HotKeys, merged
+from headgate.telemetry.hot_keys import SLICE_S, HotKey, HotKeySummary, merged
 
 CALLS: Final = "calls"
 REFUSED: Final = "refused"
@@ -65,7 +65,7 @@ class KeyEstimates:
     __slots__ = ("_batches", "_distinct", "_hot", "_hour", "_most_refused", "_recent", "_stride", "_unshared")
 
     def __init__(self, shared: bool = False) -> None:
-        self._hot: dict[str, HotKeys] = {}
+        self._hot: dict[str, HotKeySummary] = {}
         self._distinct: dict[str, dict[int, DistinctKeys]] = {}  # by kind and hour
         self._most_refused: dict[str, dict[int, list[HotKey]]] = {}
         self._batches, self._stride = 0, 1
@@ -82,10 +82,10 @@ class KeyEstimates:
         for kind in _DISTINCT.get(verdict, ()):
             self._add_distinct(kind, second // 3600, set(keys))
 
-    def _hot_keys(self, kind: str) -> HotKeys:
+    def _hot_keys(self, kind: str) -> HotKeySummary:
         hot = self._hot.get(kind)
         if hot is None:
-            hot = self._hot[kind] = HotKeys() if kind == CALLS else HotKeys(200, 100)
+            hot = self._hot[kind] = HotKeySummary() if kind == CALLS else HotKeySummary(200, 100)
         return hot
 
     def _add_distinct(self, kind: str, hour: int, keys: set[str]) -> None:
@@ -116,7 +116,7 @@ class KeyEstimates:
             if hot.slice_number != second // SLICE_S:
                 self._close_slice(kind, hot, second // SLICE_S)
 
-    def _close_slice(self, kind: str, hot: HotKeys, next_slice: int) -> None:
+    def _close_slice(self, kind: str, hot: HotKeySummary, next_slice: int) -> None:
         """Files the top keys of a slice: to be shared, or by the hour."""
         ended, top = hot.slice_number, hot.close_slice(next_slice)
         if not top:
