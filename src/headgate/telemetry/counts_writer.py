@@ -17,6 +17,7 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from headgate.engines.fork_reset import on_fork
+from headgate.engines.redis.counts_store import MissingRights
 from headgate.engines.redis.signal_safe_thread import SignalSafeThread
 from headgate.engines.url import open_counts_store
 from headgate.errors import CorruptState, EngineUnavailable
@@ -80,12 +81,12 @@ class CountsWriter:
                 )
             try:
                 left_out = self._store.send(self._unanswered)
+            except (CorruptState, MissingRights) as error:
+                self._unanswered = None  # it would fail again, and parts of it may have been done
+                self._report_once("headgate: counts are not shared: %s", error)
+                return False
             except EngineUnavailable as error:
                 self._report_outage(error)
-                return False
-            except CorruptState as error:
-                self._unanswered = None  # it would fail again
-                self._report_once("headgate: counts are not shared: %s", error)
                 return False
             self._unanswered = None
         self._report_recovery()

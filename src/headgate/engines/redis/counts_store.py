@@ -9,19 +9,29 @@ The suffixes, and what they mean, are the business of headgate.telemetry.shared_
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headgate.engines.redis import keys
+from headgate.engines.redis.errors import lacks_right
 from headgate.engines.redis.protocol import RedisRequest, command
 from headgate.engines.redis.script_assembly import standalone_script
 from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.errors import EngineUnavailable
 
 MAX_RULES = 1000  # rules whose counts are stored
 READ_SIZE = 200  # keys that are read by one request
 
+# What the scripts call, and PFCOUNT, beside the rights of a limiter (docs/how-to/redis.md).
+WRITE_RIGHTS = "+hget +hset +hincrby +pfadd +zcard +zremrangebyrank +zremrangebyscore +expire"
+READ_RIGHTS = "+hgetall +pfcount"
+
 _TAG = b"counts"
 
 Argument = str | bytes | int
+
+
+class MissingRights(EngineUnavailable):
+    """The user of the server may not write or read counts."""
 
 
 class CountsPart(NamedTuple):
@@ -65,7 +75,7 @@ class RedisCountsStore:
 
     def send(self, request: RedisRequest) -> int:
         """Sends a packed write; returns how many rules were left out, or -1 if it was done before."""
-        return int(self._engine.ask(request))
+        return int(self._ask(request, WRITE_RIGHTS))
 
     def hashes(self, suffixes: Sequence[str]) -> list[dict[str, int]]:
         """Returns the numbers in each hash; an empty one where there is none."""
@@ -91,7 +101,7 @@ class RedisCountsStore:
     def distinct(self, suffixes: Sequence[str]) -> int:
         """Returns about how many different elements were added to any of these HyperLogLogs."""
         packed = command("PFCOUNT", *[self._key(suffix) for suffix in suffixes])
-        return int(self._engine.ask(RedisRequest(packed, None, _TAG)))
+        return int(self._ask(RedisRequest(packed, None, _TAG), READ_RIGHTS))
 
     def close(self) -> None:
         """Closes the connections."""
@@ -106,8 +116,19 @@ class RedisCountsStore:
             part = wanted[start : start + READ_SIZE]
             args = [self._key(suffix) for suffix, _ in part] + [kind.encode() for _, kind in part]
             packed = command("EVALSHA", script.sha, len(part), *args)
-            replies += self._engine.ask(RedisRequest(packed, script, _TAG))
+            replies += self._ask(RedisRequest(packed, script, _TAG), READ_RIGHTS)
         return replies
+
+    def _ask(self, request: RedisRequest, rights: str) -> Any:
+        try:
+            return self._engine.ask(request)
+        except EngineUnavailable as error:
+            if not lacks_right(error.__cause__):
+                raise
+            raise MissingRights(
+                f"Redis at {self.text} refused a command for counts: its user lacks a right ({error.__cause__}). "
+                f"Grant these: ACL SETUSER <user> {rights}"
+            ) from error.__cause__
 
 
 def _pairs(reply: list[bytes]) -> Sequence[tuple[bytes, bytes]]:
