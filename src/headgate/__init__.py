@@ -16,6 +16,7 @@ here; ARCHITECTURE.md says what each folder may depend on.
     calendar, clock, flow  days of a time zone; time and sleep; steps that sync and async share
     extras, lazy, errors   missing packages; lazy properties; all exceptions
     http                   decisions as header fields and bodies
+    telemetry              counts of decisions, hot keys and distinct keys; decision logs and metrics
     gateway, operations    files for nginx; an operator's actions
     integrations           web frameworks: FastAPI and other ASGI applications, Flask and other WSGI applications
     traffic                suggests limits from logs, replays them, simulates traffic
@@ -60,6 +61,8 @@ if _typing.TYPE_CHECKING:
     from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
     from headgate.paced_executor import PacedExecutor
     from headgate.rules.rule import Rule, Rulebook
+    from headgate.telemetry.counts import Counts
+    from headgate.telemetry.decision_counts import DecisionCounts
 
 __all__ = [
     "AdaptiveCall",
@@ -71,7 +74,9 @@ __all__ = [
     "AsyncRuleLimiter",
     "Charge",
     "CorruptState",
+    "Counts",
     "Decision",
+    "DecisionCounts",
     "EngineUnavailable",
     "FixedWindow",
     "HeadgateError",
@@ -112,6 +117,8 @@ _LAZY = {
     "AdaptiveConcurrency": "headgate.adaptive.adaptive_concurrency",
     "AdaptiveLimiter": "headgate.adaptive.limiter",
     "AsyncRuleLimiter": "headgate.enforcement.rule_limiter",
+    "Counts": "headgate.telemetry.counts",
+    "DecisionCounts": "headgate.telemetry.decision_counts",
     "PacedExecutor": "headgate.paced_executor",
     "Rule": "headgate.rules.rule",
     "Rulebook": "headgate.rules.rule",

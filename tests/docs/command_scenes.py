@@ -1,15 +1,16 @@
 """Prepares the files and servers that commands shown in the documentation need.
 
-A scene's `before` has, for a command, the steps that the page does not show: commands, and seconds by which the
-clock of Redis moves on.
+A scene's `before` has, for a command, the steps that the page does not show: commands, seconds by which the clock
+of Redis moves on, and functions that fill it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headgate import Counts, Limiter, ManualClock
 from headgate.gateway import lua_library
 from tests.repo_rules.repository import ROOT
 from tests.traffic.sample_logs import combined_text, scan, visits
@@ -18,7 +19,7 @@ from tests.traffic.sample_logs import combined_text, scan, visits
 @dataclass(frozen=True)
 class PageSetup:
     files: Mapping[str, str]
-    before: Mapping[str, Sequence[str | float]] = field(default_factory=dict)
+    before: Mapping[str, Sequence[str | float | Callable[[str], None]]] = field(default_factory=dict)
     skipped: Collection[str] = ()  # commands that look at the reader's machine
 
 
@@ -85,7 +86,22 @@ VISITS = [*visits(400), *scan(1500, 900, per_second=3)]
 
 SIMULATED = blocks("reference/simulation-cases.md")[0]
 
+
+def searches(url: str) -> None:
+    """Counts searches of 2,000 addresses: most make 3, ten make 30 to 48, and three make far more."""
+    rule = {"name": "search", "key": "address", "missing": "skip", "limit": "100/minute", "candidate": "20/minute"}
+    calls = {f"198.51.{number // 250}.{number % 250}": 3 for number in range(2000)}
+    calls |= {f"198.51.100.{number}": 30 + 2 * number for number in range(10)}
+    calls |= {"203.0.113.9": 140, "203.0.113.20": 75, "192.0.2.77": 52}
+    counts = Counts(shared_at=url)
+    with Limiter.from_rules({"rules": [rule]}, clock=ManualClock(), observers=[counts]) as limiter:
+        for address, number in calls.items():
+            for _ in range(number):
+                limiter.check({"address": address})
+
+
 SCENES = {
+    "docs/how-to/try-a-limit.md": PageSetup({}, {"headgate rules report search": [searches]}),
     "docs/tutorial/evening-walk.md": PageSetup(
         {"access.log": combined_text(VISITS), "tighter.yaml": TIGHTER, "tenth.yaml": TENTH}
         | {"everyone.yaml": EVERYONE}
@@ -114,6 +130,7 @@ SCENES = {
                 1.25,
             ],
             "headgate keys --json": [1.37],
+            "headgate stats --rule search --keys candidate_refused --mask": [searches],
             "headgate rules explain rules.yaml --method POST --path /login --address 192.0.2.7 --cost 3 "
             "--engine redis://localhost:6379/0": [0.93],
             'headgate rules push new.yaml --note "more for pro"': [40.0],

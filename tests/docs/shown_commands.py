@@ -106,6 +106,8 @@ class PageConsole:
             if isinstance(step, float):
                 assert self.server.driven is not None
                 self.server.driven.advance_us(round(step * 1_000_000))
+            elif callable(step):
+                step(self.server.url)
             else:
                 code, lines = self._run(step)
                 assert code == 0, lines

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from headgate import Counts
 from headgate.algorithms.decision import Charge
 from headgate.cli import main
+from headgate.engines.redis.counts_store import READ_RIGHTS, WRITE_RIGHTS
 from headgate.engines.redis.protocol import RequestBuilder
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.engines.url import open_engine, open_version_store, parse_engine_url
@@ -18,6 +20,7 @@ from headgate.errors import EngineUnavailable
 from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.rules.distribution.published_versions import RulebookVersions
+from headgate.telemetry.shared_counts import SharedCounts
 from tests.servers import KINDS, Cluster, RedisServer, Sentinels
 from tests.servers.cluster import slot_of
 
@@ -199,6 +202,8 @@ COMMANDS = {
     "rules pull": (),
     "rules history": (),
     "rules rollback": ("--author", "ann"),
+    "stats": (),
+    "rules report": ("login",),
     "lua publish": (),
 }
 
@@ -238,6 +243,37 @@ def test_the_documented_rights_suffice_for(
     capsys.readouterr()
     assert main([*command.split(), *words, *needs_book, "--engine", url]) == 0, capsys.readouterr().err
     assert "lacks the right" not in capsys.readouterr().err
+
+
+def test_counts_need_what_is_documented(guarded_server: RedisServer) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "redis.md").read_text()
+    row = re.search(r"`Counts\(shared_at=\.\.\.\)` \| `([^`]+)`", page)
+    assert row is not None
+    writing, reading = row[1], granted()["stats"]
+    assert (writing, reading) == (WRITE_RIGHTS, READ_RIGHTS)
+    assert share_counts(login(guarded_server, f"{LEAST} {writing}"))
+    with SharedCounts(login(guarded_server, f"{LEAST} {reading}")) as shared:
+        assert shared.last(minutes=1) == {}
+        assert shared.distinct_keys("api") == 0
+    for right in writing.split():
+        others = " ".join(other for other in writing.split() if other != right)
+        assert not share_counts(login(guarded_server, f"{LEAST} {others}")), right
+    for right in reading.split():
+        others = " ".join(other for other in reading.split() if other != right)
+        url = login(guarded_server, f"{LEAST} {others}")
+        with SharedCounts(url) as shared, pytest.raises(EngineUnavailable, match=re.escape(f"user> {reading}")):
+            _ = shared.series("api", minutes=1), shared.distinct_keys("api")
+
+
+def share_counts(url: str) -> bool:
+    """Counts a call of every kind, and returns whether it could be shared."""
+    counts = Counts(shared_at=url)
+    limiter = Limiter("1/hour", name="api", observers=[counts])
+    limiter.take("ann")
+    limiter.take("ann")
+    shared = counts.flush()
+    limiter.close()
+    return shared
 
 
 def test_a_follower_and_a_publisher_need_what_is_documented(guarded_server: RedisServer) -> None:

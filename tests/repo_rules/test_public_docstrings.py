@@ -7,6 +7,7 @@ import inspect
 import pytest
 
 from headgate.algorithms.limit import Limit
+from headgate.observer import Observer
 from tests.repo_rules.public_names import documentation, public_names
 
 NAMES = dict(public_names())
@@ -22,6 +23,7 @@ CALLED_BY_HEADGATE = {
             ("headgate.testing.SyncAdapter.", "headgate.testing.TurnedClock.", "headgate.Observer.")
         )
     ),
+    *(f"headgate.Counts.{name}" for name in vars(Observer) if not name.startswith("_")),
     *(name for name in NAMES if name.rpartition(".")[2] in vars(Limit)),
     "headgate.http.headers.LimitFields.state",
     *(

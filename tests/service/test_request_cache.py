@@ -1,13 +1,14 @@
 """Repeated requests get the answer of a service without a cache."""
 
 import json
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate import ManualClock
+from headgate import ManualClock, Observer
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.rules.load import from_mapping
 from headgate.service import request_cache
@@ -52,8 +53,10 @@ LIMITED = {"rules": [rule for rule in BOOK["rules"] if rule["limit"] != "unlimit
 class InProcessService:
     """A service in this process, asked without a socket."""
 
-    def __init__(self, clock: ManualClock, book: dict[str, Any] = BOOK) -> None:
-        self.limiter = AsyncRuleLimiter(book, clock=clock)
+    def __init__(
+        self, clock: ManualClock, book: dict[str, Any] = BOOK, observers: Sequence[Observer] = ()
+    ) -> None:
+        self.limiter = AsyncRuleLimiter(book, clock=clock, observers=observers)
         checker = Checker(self.limiter, ReceiptSigner("a secret of sixteen letters"), 100)
         self.limits = RateLimits(self.limiter)
         self.app = App(checker, self.limits, Settings())

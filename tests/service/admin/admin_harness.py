@@ -22,6 +22,7 @@ from headgate.service.admin.routes import ROUTES, AdminRoute
 from headgate.service.admin.schema import AdminErrorBody
 from headgate.service.asgi import Asgi
 from headgate.service.settings import Settings
+from headgate.service.worker import counts_of
 from tests.servers.redis_server import free_port
 from tests.service.service_harness import ServiceReply
 
@@ -63,8 +64,11 @@ class Operator:
     def __init__(self, rules: Any = None, **settings: Any) -> None:
         self.settings = Settings(rules=rules if isinstance(rules, str) else "", **settings)
         given = rules if rules is not None else sample_rules.SAMPLE_RULEBOOK
-        self.limiter = AsyncRuleLimiter(given, self.settings.engine, prefix=self.settings.prefix)
-        self.admin = Admin(self.limiter, self.settings, TOKEN)
+        self.counts = counts_of(self.settings)
+        self.limiter = AsyncRuleLimiter(
+            given, self.settings.engine, prefix=self.settings.prefix, observers=[self.counts]
+        )
+        self.admin = Admin(self.limiter, self.settings, TOKEN, self.counts)
         self._answer = Asgi(self.admin)
 
     async def __call__(

@@ -101,6 +101,11 @@ def not_charged(error: RedisError) -> bool:
     return isinstance(error, NoScript | Redirected | ClusterBusy | ReadOnlyReplica | ConnectFailed)
 
 
+def lacks_right(error: BaseException | None) -> bool:
+    """Returns whether the server refused the request because its user may not make it."""
+    return isinstance(error, ServerError) and _rights_pattern.search(str(error)) is not None
+
+
 # The commands that scripts call; a server does not always say which of them it refused.
 SCRIPT_COMMANDS = (
     *("time", "get", "set", "del", "getrange", "setrange", "pexpire", "pexpireat"),
