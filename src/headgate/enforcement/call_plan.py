@@ -78,11 +78,16 @@ class CompiledRulebook:
 
     def plan(self, attributes: Mapping[str, Any], cost: int | None) -> CallPlan:
         """Returns the charges of a call under the rules that apply to it."""
-        return self.plan_matches(self.match(attributes, cost), attributes)
+        return self.plan_matches(self.match(attributes, cost), attributes, cost)
 
-    def plan_matches(self, matches: Iterable[Match], attributes: Mapping[str, Any] | None = None) -> CallPlan:
+    def plan_matches(
+        self,
+        matches: Iterable[Match],
+        attributes: Mapping[str, Any] | None = None,
+        stated_cost: int | None = None,
+    ) -> CallPlan:
         """Returns the charges of a call under rules that were matched."""
-        plan = CallPlan(self, attributes)
+        plan = CallPlan(self, attributes, stated_cost)
         bound_rules = self._bound_rules
         for match in matches:
             rule, key, limits, units, shadow, candidate, denied = match
@@ -175,10 +180,17 @@ class CallPlan:
         "denied_matches",
         "is_single_request",
         "labels",
+        "stated_cost",
     )
 
-    def __init__(self, compiled_rulebook: CompiledRulebook, attributes: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        compiled_rulebook: CompiledRulebook,
+        attributes: Mapping[str, Any] | None = None,
+        stated_cost: int | None = None,
+    ) -> None:
         self.attributes: Mapping[str, Any] | None = attributes
+        self.stated_cost: int | None = stated_cost
         self.compiled_rulebook: CompiledRulebook = compiled_rulebook
         self.charges: list[Charged] = []
         self.labels: list[ChargeLabel] = []

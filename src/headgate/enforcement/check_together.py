@@ -74,8 +74,10 @@ class CallBatch:
 
     def report(self, observed: ObservedDecision, decisions: Sequence[RuleDecision]) -> None:
         """Reports the decision of each call to the observers."""
-        for (plan, _), decision in zip(self.plans, decisions, strict=True):
-            observed.report(decision, plan.attributes)
+        for index, ((plan, _), decision) in enumerate(zip(self.plans, decisions, strict=True)):
+            if len(decisions) > 1:
+                decision.together = index, len(decisions)
+            observed.report(decision, plan.attributes, False, plan.stated_cost)
 
     def _split_remaining(self, call_outcomes: list[list[Outcome | None]]) -> None:
         """Adds to the `remaining` of each call what later calls were charged on the same counter."""
@@ -132,8 +134,9 @@ def plan_of(compiled: CompiledRulebook, ask: Ask) -> CallPlan:
             plan.charges = [
                 (meter, key, units if never_allowed else 0) for never_allowed, (meter, key, units) in charges
             ]
+            plan.stated_cost = 0
         return plan
-    plan = CallPlan(compiled, ask.attributes)
+    plan = CallPlan(compiled, ask.attributes, cost)
     if not isinstance(ask.limit, Limit):
         raise InvalidCharge(f'An Ask\'s limit is a Limit, such as parse("10/minute"); not {describe(ask.limit)}.')
     if not isinstance(ask.name, str):

@@ -249,7 +249,7 @@ class RuleLimiter(_RuleLimiterBase):
         assert self.observers is not None
         with ObservedDecision(self.observers) as observed:
             decision = RuleLimiter.decide_plan(self, plan)
-            observed.report(decision, plan.attributes, response_follows)
+            observed.report(decision, plan.attributes, response_follows, plan.stated_cost)
             return decision
 
     def _reserve(self, plan: CallPlan, patience_us: int | None) -> RuleDecision:
@@ -257,7 +257,8 @@ class RuleLimiter(_RuleLimiterBase):
             return run(plan.decide(patience_us))
         with ObservedDecision(self.observers) as observed:
             decision = run(plan.decide(patience_us))
-            observed.report(decision, plan.attributes)
+            decision.patience_us = patience_us
+            observed.report(decision, plan.attributes, False, plan.stated_cost)
             return decision
 
     def check_together(self, asks: Sequence[Ask]) -> tuple[RuleDecision, ...]:
@@ -486,7 +487,7 @@ class AsyncRuleLimiter(_RuleLimiterBase):
         assert self.observers is not None
         with ObservedDecision(self.observers) as observed:
             decision = await AsyncRuleLimiter.decide_plan(self, plan)
-            observed.report(decision, plan.attributes, response_follows)
+            observed.report(decision, plan.attributes, response_follows, plan.stated_cost)
             return decision
 
     async def _reserve(self, plan: CallPlan, patience_us: int | None) -> RuleDecision:
@@ -494,7 +495,8 @@ class AsyncRuleLimiter(_RuleLimiterBase):
             return await arun(plan.decide(patience_us))
         with ObservedDecision(self.observers) as observed:
             decision = await arun(plan.decide(patience_us))
-            observed.report(decision, plan.attributes)
+            decision.patience_us = patience_us
+            observed.report(decision, plan.attributes, False, plan.stated_cost)
             return decision
 
     async def check_together(self, asks: Sequence[Ask]) -> tuple[RuleDecision, ...]:
