@@ -209,6 +209,7 @@ class Decision:
     stated_cost: int | None = None
     patience_us: int | None = None  # how long the call would have waited; None: it was to be decided at once
     together: tuple[int, int] | None = None  # which of how many calls that were decided together
+    together_at_us: int = 0  # when they were decided
 
     def __init__(self, outcome: Outcome, source: HasLimit, key: str, cost: int) -> None:
         self.outcome = outcome

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from headgate.algorithms.decision import ALLOWED, REMAINING, Outcome, with_remaining
+from headgate.algorithms.decision import ALLOWED, AT_US, REMAINING, Outcome, with_remaining
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.enforcement.call_plan import REMOTE, CallPlan, CompiledRulebook
@@ -74,9 +74,11 @@ class CallBatch:
 
     def report(self, observed: ObservedDecision, decisions: Sequence[RuleDecision]) -> None:
         """Reports the decision of each call to the observers."""
+        outcomes = (outcome for decision in decisions for outcome in decision.outcomes if outcome is not None)
+        at_us = next((outcome[AT_US] for outcome in outcomes), 0)
         for index, ((plan, _), decision) in enumerate(zip(self.plans, decisions, strict=True)):
             if len(decisions) > 1:
-                decision.together = index, len(decisions)
+                decision.together, decision.together_at_us = (index, len(decisions)), at_us
             observed.report(decision, plan.attributes, False, plan.stated_cost)
 
     def _split_remaining(self, call_outcomes: list[list[Outcome | None]]) -> None:

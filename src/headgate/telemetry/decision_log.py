@@ -226,24 +226,19 @@ class LineWriter:
             if missing and not lines:
                 record["dropped"] = missing
             lines.append(_encode(record).encode() + b"\n")
-        try:
-            whole = self._file.append(lines)
-        except OSError as error:
-            whole = 0
-            self._fail(error)
+        whole, error = self._file.append(lines)
         self.written += whole
         if whole:
             self._stated_drops += missing
-        if whole < len(lines):
+        if error is not None:
+            self._fail(error)
             self.dropped += len(lines) - whole
-            if self.problem is None:
-                self._fail(None)
         elif self.problem is not None:
             self._recover()
         self._report_drops()
 
-    def _fail(self, error: OSError | None) -> None:
-        reason = "a write was cut short" if error is None else error.strerror or str(error)
+    def _fail(self, error: OSError) -> None:
+        reason = error.strerror or str(error)
         if self.problem is None:
             self._failed_drops = self.dropped
             self.problem = f"The decision log {self._name} cannot be written: {reason}."

@@ -100,7 +100,7 @@ class RecordMaker:
             attributes = self._hasher.attributes(attributes, book.hashed)
         times_us = (part.outcome[AT_US] for part in (decision, *live, *shadows))
         record: Record = {
-            "at_us": next(filter(None, times_us), call.at_us),
+            "at_us": decision.together_at_us or next(filter(None, times_us), call.at_us),
             "seq": call.number,
             "process": self.process,
             "attributes": attributes,
@@ -145,7 +145,7 @@ class RecordMaker:
         outcome, limit = part.outcome, part.source.limit
         fields: Record = {
             "rule": part.rule,
-            "key": part.key if self._hasher is None else self._hasher.key(part.key),
+            "key": part.key if self._hasher is None else self._hashed_key(part, book),
             "limit": None if limit is UNLIMITED else limit.text,
             "cost": part.cost,
             "allowed": outcome[ALLOWED],
@@ -159,6 +159,10 @@ class RecordMaker:
             if not isinstance(outcome, _OVERRIDE_UNKNOWN) and limit is not UNLIMITED:
                 fields["override"] = limit.text if isinstance(outcome, OverriddenOutcome) else None
         return fields
+
+    def _hashed_key(self, part: Decision, book: BookFields) -> str:
+        assert self._hasher is not None
+        return self._hasher.rule_key(part.key) if part.rule in book.rules else self._hasher.hash(part.key)
 
 
 def process_name() -> str:

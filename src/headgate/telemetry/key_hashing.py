@@ -13,8 +13,7 @@ import hmac
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from headgate.rules.ip_networks import network_of
-from headgate.rules.keys import ALL, Dimension
+from headgate.rules.keys import Dimension, key_builder
 from headgate.rules.rule import Rule
 
 HASH_PREFIX = "h-"
@@ -33,9 +32,10 @@ class KeyHasher:
         digest = hmac.digest(self._salt, value.encode("utf-8", "surrogatepass"), "sha256")
         return HASH_PREFIX + digest.hex()[:HASH_DIGITS]
 
-    def key(self, key: str) -> str:
-        """Hashes a key, unless it is the one of a rule that counts all calls together."""
-        return key if key == ALL or not key else self.hash(key)
+    def rule_key(self, key: str) -> str:
+        """Hashes the value of each dimension of a rule's key; `all` stays what it is."""
+        parts = [part.partition("=") for part in key.split("|")]
+        return "|".join(name + equals + (self.hash(value) if value else "") for name, equals, value in parts)
 
     def attributes(self, attributes: Mapping[str, str], hashed: Mapping[str, Dimension]) -> dict[str, str]:
         """Hashes the attributes that rules count by."""
@@ -46,14 +46,12 @@ class KeyHasher:
 
 
 def counted_value(dimension: Dimension, value: str) -> str:
-    """Returns what a dimension counts: the network of an address, else the value.
+    """Returns a value as keys have it: an address as its network, any other escaped.
 
     >>> counted_value(Dimension.parse("address"), "2001:db8::1")
     '2001:db8::/64'
     """
-    if dimension.v4 is None or dimension.v6 is None:
-        return value
-    return network_of(value, dimension.v4, dimension.v6) or value
+    return (key_builder((dimension,), blank=True)({dimension.name: value}) or "").partition("=")[2]
 
 
 def counted_dimensions(rules: Iterable[Rule]) -> dict[str, Dimension]:

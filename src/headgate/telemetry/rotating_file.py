@@ -55,25 +55,23 @@ class RotatingFile:
         written_us = status.st_mtime_ns // 1000 if status.st_size else self._clock.now_us()
         self._period = self._period_of(written_us)
 
-    def append(self, lines: list[bytes]) -> int:
-        """Appends lines, each with its line end; returns how many are written whole. Raises OSError if none is."""
-        self._open_current()
-        assert self._fd is not None
-        head = b"\n" if self._inside_line else b""
-        data = head + b"".join(lines)
-        written = 0
+    def append(self, lines: list[bytes]) -> tuple[int, OSError | None]:
+        """Appends lines, each with its line end; returns how many are written whole, and why not all are."""
+        written, head = 0, b""
         try:
+            self._open_current()
+            assert self._fd is not None
+            head = b"\n" if self._inside_line else b""
+            data = head + b"".join(lines)
             while written < len(data):
                 written += os.write(self._fd, data[written:])
-        except OSError:
+        except OSError as error:
             whole, end = _whole_lines(lines, written - len(head))
             if written:
                 self._inside_line = written != len(head) + end
-            if not whole:
-                raise
-            return whole
+            return whole, error
         self._inside_line = False
-        return len(lines)
+        return len(lines), None
 
     def close(self) -> None:
         if self._fd is not None:
@@ -114,7 +112,9 @@ class RotatingFile:
         except BlockingIOError:
             return  # the next write finds the new file
         if self._has_name():
-            for number in range(self._keep_files, 0, -1):
+            numbers = range(1, self._keep_files + 1)
+            last = next((number for number in numbers if not self._rotated(number).exists()), self._keep_files)
+            for number in range(last, 0, -1):
                 older = self._rotated(number)
                 younger = self._rotated(number - 1) if number > 1 else self.path
                 with suppress(FileNotFoundError):
