@@ -201,6 +201,7 @@ class Decision:
     rule: str | None = None
     shadow_kind: str | None = None
     refunded_units: int = 0  # units already refunded, so that nothing is refunded twice
+    surcharged_units: int = 0  # units charged beyond its cost when it was settled
     settled: bool = False  # whether its real cost was charged: then nothing more is refunded, cancelled or charged
     has_one_cost: bool = True  # whether all its charges have the cost of the call
     hold: SlotHolder | None = None  # the slots that a block holds for it

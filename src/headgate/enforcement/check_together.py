@@ -138,7 +138,7 @@ def plan_of(compiled: CompiledRulebook, ask: Ask) -> CallPlan:
             ]
             plan.stated_cost = 0
         return plan
-    plan = CallPlan(compiled, ask.attributes, cost)
+    plan = CallPlan(compiled, None, cost)  # no rule is matched by its attributes
     if not isinstance(ask.limit, Limit):
         raise InvalidCharge(f'An Ask\'s limit is a Limit, such as parse("10/minute"); not {describe(ask.limit)}.')
     if not isinstance(ask.name, str):

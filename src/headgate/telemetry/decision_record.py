@@ -112,6 +112,8 @@ class RecordMaker:
             "latency_us": call.latency_us,
             "status": call.status,
         }
+        if rule_decision and call.attributes is None:
+            record["in_code"] = True
         if call.duration_us is not None:
             record["duration_us"] = call.duration_us
         if decision.degraded:
@@ -129,6 +131,10 @@ class RecordMaker:
             for name in long:
                 attributes[name] = attributes[name][:MAX_VALUE_LENGTH]
         record["verdicts"] = [self._verdict(part, book) for part in live]
+        if call.status is not None:  # what it charged was changed, if at all, before that
+            for verdict, part in zip(record["verdicts"], live, strict=True):
+                if change := part.surcharged_units - part.refunded_units:
+                    verdict["real_cost"] = part.cost + change
         for kind in (SHADOW, CANDIDATE):
             record[kind] = [self._verdict(part, book) for part in shadows if part.shadow_kind == kind]
         return record

@@ -35,12 +35,13 @@ NO_KEY = "(no key)"
 
 
 class SlotEvent(NamedTuple):
-    """A slot that is to be renewed or, at its end, released."""
+    """A call that ends later: its slots are to be renewed and, at its end, released; its real cost is settled."""
 
     at_us: int
     number: int
     end_us: int
     decision: RuleDecision
+    real_costs: Sequence[tuple[str, int]] = ()  # by rule
 
 
 class ChangedCall(NamedTuple):
@@ -108,11 +109,12 @@ class RulebookPlayer:
         if self._slots:
             self._tend_slots(time_us)
         self._clock.set_us(time_us)
-        plan = self.limiter.plan_call(call[1], call[4])
-        if call[6] is not None:
-            self._complete_plan(plan, call[6])
+        if call[6] is None:
+            plan = self.limiter.plan_call(call[1], call[4])
+        else:
+            plan = self._plan_recorded(call, call[6])
         charges = plan.charges
-        if plan.is_single_request and len(charges) == 1 and (call[6] is None or call[6].patience_us is None):
+        if plan.is_single_request and len(charges) == 1 and (call[6] is None or call[6].is_plain):
             meter, key, cost = charges[0]
             answer = self._count(plan.labels[0], key, meter.decide(key, cost), time_us)
         else:
@@ -127,8 +129,7 @@ class RulebookPlayer:
         self._clock.set_us(time_us)
         answers = []
         for call, decision in zip(calls, self.limiter.check_together([_ask(call) for call in calls]), strict=True):
-            if any(isinstance(meter.limit, Slots) for meter, _, _ in decision.charges):
-                self._hold(decision, call)
+            self._end_later(decision, call)
             matches = decision.denied_matches
             answers.append(self._count_all(decision.labels, decision.charges, decision.outcomes, matches, time_us))
             self._note_answer(time_us, answers[-1])
@@ -138,9 +139,11 @@ class RulebookPlayer:
         self.answers[answer] += 1
         self.timeline.count(time_us // 1_000_000, answer)
 
-    def _complete_plan(self, plan: CallPlan, record: DecisionRecord) -> None:
-        """Adds to the plan of a recorded call what its attributes do not tell: which process counted it, and
+    def _plan_recorded(self, call: RecordedCall, record: DecisionRecord) -> CallPlan:
+        """Plans a call of a decision log, with what its attributes do not tell: which process counted it, and
         limits that are not in the rulebook."""
+        compiled = self.limiter.compiled_rulebook
+        plan = CallPlan(compiled) if record.in_code else self.limiter.plan_call(call.attributes, call.cost)
         if record.hashed and record.hashed not in self._checked_hashes:
             check_hashed_attributes(self.limiter.rulebook, record.hashed)
             self._checked_hashes.add(record.hashed)
@@ -149,25 +152,24 @@ class RulebookPlayer:
                 (meter, f"{key} ({record.process})" if rule in self._node_rules else key, cost)
                 for (rule, _), (meter, key, cost) in zip(plan.labels, plan.charges, strict=True)
             ]
-        compiled = self.limiter.compiled_rulebook
         for rule, key, text, cost in record.code_charges:
             limit = parse(text)
             if isinstance(limit, Slots):
                 plan.add((SLOTS, (rule, None), [compiled.engine.slots(limit, rule)]), key, cost)
             else:
                 plan.add((REMOTE, (rule, None), [compiled.caller_meter(limit, rule)]), key, cost)
+        return plan
 
     def _play_plan(self, plan: CallPlan, call: RecordedCall) -> int:
         outcomes: list[Outcome | None]
         patience_us = None if call.record is None else call.record.patience_us
-        if plan.is_single_request and patience_us is None:
+        if plan.is_single_request and (call.record is None or call.record.is_plain):
             outcomes = list(self._engine.decide_all(plan.charges)) if plan.charges else []
         else:
             decided, several_requests = run(plan.outcomes(patience_us))
             outcomes = list(decided)
             decision = plan.decision(outcomes, several_requests)
-            if any(isinstance(meter.limit, Slots) for meter, _, _ in plan.charges):
-                self._hold(decision, call)
+            self._end_later(decision, call)
         return self._count_all(plan.labels, plan.charges, outcomes, plan.denied_matches, call.time_us)
 
     def _count_all(
@@ -227,15 +229,17 @@ class RulebookPlayer:
         self.refusing_rule, self.key = label[0], key
         return REFUSED
 
-    def _hold(self, decision: RuleDecision, call: RecordedCall) -> None:
-        """Holds the slots of a decision as long as the call lasted."""
-        if not decision.allowed:
+    def _end_later(self, decision: RuleDecision, call: RecordedCall) -> None:
+        """Holds the slots of a decision as long as the call lasted, and settles its real cost then."""
+        holds = any(isinstance(meter.limit, Slots) for meter, _, _ in decision.charges)
+        real_costs = () if call.record is None else call.record.real_costs
+        if not decision.allowed or not (holds or real_costs):
             return
-        if call.duration_us is None:
+        if holds and call.duration_us is None:
             self.without_duration += 1
         self._slot_number += 1
         end_us = call.time_us + (call.duration_us or 0)
-        self._schedule(SlotEvent(call.time_us, self._slot_number, end_us, decision))
+        self._schedule(SlotEvent(call.time_us, self._slot_number, end_us, decision, real_costs))
 
     def _schedule(self, event: SlotEvent) -> None:
         ttls_us = [part.limit.ttl_us for part in event.decision.counter_decisions if isinstance(part.limit, Slots)]
@@ -249,6 +253,8 @@ class RulebookPlayer:
             self._clock.set_us(event.at_us)
             if event.at_us >= event.end_us:
                 self.limiter.release(event.decision)
+                for rule, cost in event.real_costs:
+                    self.limiter.settle(event.decision.only({rule}), cost)
             else:
                 self.limiter.renew(event.decision)
                 self._schedule(event)

@@ -48,6 +48,13 @@ class DecisionRecord(NamedTuple):
     code_charges: tuple[CodeCharge, ...] = ()
     degraded: bool = False
     hashed: tuple[str, ...] = ()  # attributes that are hashed
+    in_code: bool = False  # no rule of the rulebook was matched, only limits in code or in the request
+    real_costs: tuple[tuple[str, int], ...] = ()  # by rule, where it was refunded or settled after the response
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but the attributes matters: the call was decided at once, and stayed charged."""
+        return self.patience_us is None and not self.real_costs
 
 
 def is_decision_log(sample: Sequence[str]) -> bool:
@@ -124,10 +131,13 @@ class RecordParser:
 def _decision_record(record: Mapping[str, Any]) -> DecisionRecord:
     keys: dict[tuple[str, str], None] = {}
     overrides: dict[tuple[str, str], str | None] = {}
+    real_costs: dict[str, int] = {}
     charges = []
     for verdict in _verdicts(record):
         counter = str(verdict.get("rule")), str(verdict.get("key"))
         keys[counter] = None
+        if (real_cost := _whole_number(verdict, "real_cost")) is not None:
+            real_costs[counter[0]] = real_cost
         if verdict.get("in_code") and isinstance(verdict.get("limit"), str):
             charges.append(CodeCharge(*counter, verdict["limit"], _whole_number(verdict, "cost") or 0))
         elif "override" in verdict:
@@ -147,6 +157,8 @@ def _decision_record(record: Mapping[str, Any]) -> DecisionRecord:
         tuple(charges),
         bool(record.get("degraded")),
         tuple(record.get("hashed") or ()),
+        bool(record.get("in_code")),
+        tuple(real_costs.items()),
     )
 
 
