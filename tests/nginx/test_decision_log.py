@@ -98,8 +98,9 @@ def test_a_replay_gives_the_same_answers(where: str | None, rules: dict[str, Any
         (tmp_path / "log").write_text((gate.folder / "decisions.jsonl").read_text())
     assert {each["status"] for each in lines} == {200, 429}
     assert all((each["status"] == 200) is each["allowed"] for each in lines)
-    recorded = replay([tmp_path / "log"], rules, tmp_path)["recorded"]
-    assert recorded["calls"] == 160
+    replayed = replay([tmp_path / "log"], rules, tmp_path)
+    recorded = replayed["recorded"]
+    assert recorded["calls"] == 160, replayed["logs"]
     assert recorded["same_groups"] == recorded["groups"]
 
 

@@ -111,6 +111,8 @@ class RulebookPlayer:
         self._clock.set_us(time_us)
         if call[6] is None:
             plan = self.limiter.plan_call(call[1], call[4])
+        elif call[6].shed:
+            return self._play_shed(call, call[6])
         else:
             plan = self._plan_recorded(call, call[6])
         charges = plan.charges
@@ -138,6 +140,13 @@ class RulebookPlayer:
     def _note_answer(self, time_us: int, answer: int) -> None:
         self.answers[answer] += 1
         self.timeline.count(time_us // 1_000_000, answer)
+
+    def _play_shed(self, call: RecordedCall, record: DecisionRecord) -> int:
+        """Refuses a call that load shedding refused: no rule was asked, and none was charged."""
+        self.refusing_rule, self.key = record.rule, record.keys[0][1] if record.keys else NO_KEY
+        answer = self._refuse_without_key((record.rule or "", None), self.key, call.time_us)
+        self._note_answer(call.time_us, answer)
+        return answer
 
     def _plan_recorded(self, call: RecordedCall, record: DecisionRecord) -> CallPlan:
         """Plans a call of a decision log, with what its attributes do not tell: which process counted it, and

@@ -47,6 +47,7 @@ class DecisionRecord(NamedTuple):
     together: tuple[int, int] | None = None  # which of how many calls that were decided together
     code_charges: tuple[CodeCharge, ...] = ()
     degraded: bool = False
+    shed: bool = False  # refused by load shedding, before any rule was asked
     hashed: tuple[str, ...] = ()  # attributes that are hashed
     in_code: bool = False  # no rule of the rulebook was matched, only limits in code or in the request
     real_costs: tuple[tuple[str, int], ...] = ()  # by rule, where it was refunded or settled after the response
@@ -156,6 +157,7 @@ def _decision_record(record: Mapping[str, Any]) -> DecisionRecord:
         (together[0], together[1]) if isinstance(together, list) and len(together) == 2 else None,
         tuple(charges),
         bool(record.get("degraded")),
+        bool(record.get("shed")),
         tuple(record.get("hashed") or ()),
         bool(record.get("in_code")),
         tuple(real_costs.items()),

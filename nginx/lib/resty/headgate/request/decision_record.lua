@@ -66,42 +66,47 @@ local function denied_verdict(match)
       match.cost or 1)
 end
 
-local function write_record(bundle, at_us, attributes, started_us, allowed, rule, degraded, live, shadow, candidate)
+-- `marks`: more fields, that a fallback or load shedding decided.
+local function write_record(bundle, at_us, attributes, started_us, allowed, rule, marks, live, shadow, candidate)
   process = process or process_name()
   number = number + 1
   write(VARIABLE, format('{"at_us":%d,"seq":%d,"process":', at_us, number) .. process .. ',"attributes":' .. attributes
     .. ',"cost":null,"allowed":' .. (allowed and "true" or "false")
     .. ',"rule":' .. (rule and json_text(rule.name) or "null") .. ',"version":' .. bundle.version
     .. format(',"sample":1,"latency_us":%d', clock.monotonic_us() - started_us)
-    .. (degraded and ',"degraded":true' or "")
+    .. marks
     .. ',"verdicts":[' .. live .. '],"shadow":[' .. shadow .. '],"candidate":[' .. candidate .. "]")
+end
+
+local function marks_of(degraded, shed)
+  return (degraded and ',"degraded":true' or "") .. (shed and ',"shed":true' or "")
 end
 
 -- Writes the record of a request that met one live rule with one limit.
 function M.write_single(bundle, charge, outcome, attributes, started_us)
   write_record(bundle, outcome[6] > 0 and outcome[6] or clock.wall_us(), attributes, started_us, outcome[1] == 1,
-    charge.rule, outcome.degraded, verdict(charge, outcome), "", "")
+    charge.rule, marks_of(outcome.degraded, outcome.shed), verdict(charge, outcome), "", "")
 end
 
 -- Writes the record of any request. `rule`: the one that decided; nil if none applied.
 function M.write_several(bundle, allowed, charges, outcomes, denied, rule, attributes, started_us)
   local lists = { live = {}, shadow = {}, candidate = {} }
-  local at_us, degraded = 0, false
+  local at_us, degraded, shed = 0, false, false
   for i = 1, #charges do
     local charge, outcome = charges[i], outcomes[i]
     if outcome then
       local list = lists[charge.bound_limit.shadow or "live"]
       list[#list + 1] = verdict(charge, outcome)
       if at_us == 0 then at_us = outcome[6] end
-      degraded = degraded or outcome.degraded
+      degraded, shed = degraded or outcome.degraded, shed or outcome.shed
     end
   end
   for _, match in ipairs(denied or {}) do
     local list = lists[match.shadow and "shadow" or "live"]
     list[#list + 1] = denied_verdict(match)
   end
-  write_record(bundle, at_us > 0 and at_us or clock.wall_us(), attributes, started_us, allowed, rule, degraded,
-    concat(lists.live, ","), concat(lists.shadow, ","), concat(lists.candidate, ","))
+  write_record(bundle, at_us > 0 and at_us or clock.wall_us(), attributes, started_us, allowed, rule,
+    marks_of(degraded, shed), concat(lists.live, ","), concat(lists.shadow, ","), concat(lists.candidate, ","))
 end
 
 return M
