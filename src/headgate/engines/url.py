@@ -25,6 +25,7 @@ from headgate.errors import InvalidRule
 from headgate.extras import require
 
 if TYPE_CHECKING:
+    from headgate.engines.redis.recent_records_store import RedisRecentRecordsStore
     from headgate.engines.redis.rulebook_versions import RedisVersionStore
 
 _MIN_VERSION_DEADLINE_S = 1.0  # a version is larger than a decision
@@ -133,11 +134,21 @@ def open_version_store(url: EngineUrl, prefix: str = "hg") -> tuple[RedisVersion
     _, server_url, options = url
     if server_url is None:
         raise InvalidRule("memory:// is this process alone: nothing can be published there.")
+    from headgate.engines.redis.recent_records_store import RedisRecentRecordsStore
     from headgate.engines.redis.rulebook_versions import RedisVersionStore
     from headgate.engines.redis.sync_engine import RedisEngine
 
     engine = RedisEngine(server_url, prefix=prefix, deadline=max(options.deadline or 0, _MIN_VERSION_DEADLINE_S))
     return RedisVersionStore(engine), engine.close
+
+
+def open_recent_records_store(url: str, prefix: str = "hg") -> RedisRecentRecordsStore:
+    """Opens the store of recent records of decisions on a server."""
+    server_url, deadline = parse_server_url(url, _MIN_VERSION_DEADLINE_S)
+    from headgate.engines.redis.recent_records_store import RedisRecentRecordsStore
+    from headgate.engines.redis.sync_engine import RedisEngine
+
+    return RedisRecentRecordsStore(RedisEngine(server_url, prefix=prefix, deadline=deadline))
 
 
 def parse_server_url(url: str, default_deadline: float) -> tuple[str, float]:

@@ -37,6 +37,7 @@ from headgate.limit_syntax import parse, parse_span
 from headgate.rules.parsing import read_toml
 
 if TYPE_CHECKING:
+    from headgate.observer import Observer
     from headgate.telemetry.decision_log import DecisionLog
 
 ENV_PREFIX = "HEADGATE_"
@@ -224,6 +225,9 @@ class Settings:
         "1d", duration_s, "SPAN", "the age at which the decision log is rotated; 1d: at midnight UTC"
     )
     decision_log_files: int = _setting("7", integer(0, 10_000), "N", "how many rotated decision logs are kept")
+    recent_records: str = _setting(
+        "on", one_of("on", OFF), "WORD", "whether Redis gets a sample of recent decisions, for previews: on or off"
+    )
     log: str = _setting("text", one_of("text", "json"), "FORM", "the format of log lines: text or json")
     log_level: str = _setting(
         "info",
@@ -275,6 +279,19 @@ class Settings:
             max_age=self.decision_log_age,
             keep_files=self.decision_log_files,
         )
+
+    def open_observers(self) -> list[Observer]:
+        """Opens the decision log and the sample of recent records, as far as they are wanted."""
+        observers: list[Observer] = []
+        if (log := self.open_decision_log()) is not None:
+            observers.append(log)
+        if self.recent_records == "on" and not self.engine.startswith("memory:"):
+            from headgate.telemetry.recent_records import RecentRecords
+
+            observers.append(
+                RecentRecords(self.engine, prefix=self.prefix, salt=self.decision_log_salt or None)
+            )
+        return observers
 
     def with_secrets(self) -> Settings:
         """Returns a copy with generated secrets where none was set."""

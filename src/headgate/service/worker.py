@@ -44,12 +44,12 @@ def _envoy_services(limiter: AsyncRuleLimiter, settings: Settings, active: Activ
 
 async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]) -> None:
     """Serves until a signal stops it."""
-    log = settings.open_decision_log()
+    observers = settings.open_observers()
     limiter = AsyncRuleLimiter(
         settings.rules or sample_rules.SAMPLE_RULEBOOK,
         settings.engine,
         prefix=settings.prefix,
-        observers=() if log is None else (log,),
+        observers=observers,
     )
     active = ActiveRequests()
     envoy = _envoy_services(limiter, settings, active)

@@ -29,13 +29,12 @@ from time import monotonic
 from typing import Any
 from weakref import finalize
 
-from headgate.algorithms.decision import ALLOWED, Decision
+from headgate.algorithms.decision import Decision
 from headgate.clock import Clock, check_clock
-from headgate.enforcement.rule_decision import RuleDecision
 from headgate.engines.fork_reset import on_fork
 from headgate.errors import InvalidSetting
 from headgate.observer import Observer
-from headgate.telemetry.decision_record import DecidedCall, Record, RecordMaker, process_name
+from headgate.telemetry.decision_record import DecidedCall, Record, RecordMaker, process_name, refuses
 from headgate.telemetry.record_queue import RecordQueue
 from headgate.telemetry.rotating_file import KEEP_FILES, MAX_AGE_S, MAX_BYTES, RotatingFile
 
@@ -126,7 +125,7 @@ class DecisionLog(Observer):
         return self._writer.problem
 
     def decided(self, decision: Decision, latency_us: int, response_follows: bool) -> None:
-        if self._sample < 1 and random() >= self._sample and not _refuses(decision):
+        if self._sample < 1 and random() >= self._sample and not refuses(decision):
             return
         attributes = decision.attributes
         call = DecidedCall(
@@ -268,16 +267,6 @@ class LineWriter:
                 self._name,
             )
             self._reported_drops, self._reported_at = dropped, now
-
-
-def _refuses(decision: Decision) -> bool:
-    """Whether the call was refused, or would have been by a shadow or a candidate."""
-    if not isinstance(decision, RuleDecision):
-        return not decision.outcome[ALLOWED]
-    for outcome in decision.outcomes:
-        if outcome is not None and not outcome[ALLOWED]:
-            return True
-    return bool(decision.denied_matches)
 
 
 def _check_sample(sample: object) -> float:

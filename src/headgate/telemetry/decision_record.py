@@ -171,6 +171,16 @@ class RecordMaker:
         return self._hasher.rule_key(part.key) if part.rule in book.rules else self._hasher.hash(part.key)
 
 
+def refuses(decision: Decision) -> bool:
+    """Whether the call was refused, or would have been by a shadow or a candidate."""
+    if not isinstance(decision, RuleDecision):
+        return not decision.outcome[ALLOWED]
+    for outcome in decision.outcomes:
+        if outcome is not None and not outcome[ALLOWED]:
+            return True
+    return bool(decision.denied_matches)
+
+
 def process_name() -> str:
     """Returns the name of this process: its machine and number."""
     return f"{socket.gethostname()}:{os.getpid()}"

@@ -33,8 +33,11 @@ class RecordQueue(Generic[T]):
     owner closes the queue when it is no longer needed.
     """
 
-    def __init__(self, write: Callable[[list[T]], None], max_records: int, name: str) -> None:
+    def __init__(
+        self, write: Callable[[list[T]], None], max_records: int, name: str, delay_s: float | None = None
+    ) -> None:
         self.dropped: int = 0
+        self._delay_s = delay_s  # None: BATCH_DELAY_S, or less if many records wait
         self._write = write
         self._max_records, self._half = max_records, max(1, max_records // 2)
         self._name = name
@@ -56,7 +59,7 @@ class RecordQueue(Generic[T]):
             self.dropped += 1
             return
         records.append(record)
-        if waiting == self._half:
+        if waiting == self._half and self._delay_s is None:
             self._urgent.set()
         if not self._wake.is_set():
             self._wake.set()
@@ -72,7 +75,8 @@ class RecordQueue(Generic[T]):
             if self._thread is not None:
                 return
             self._stop = Event()
-            args = self.records, self._write, self._wake, self._urgent, self._stop
+            delay_s = BATCH_DELAY_S if self._delay_s is None else self._delay_s
+            args = self.records, self._write, self._wake, self._urgent, self._stop, delay_s
             thread = Thread(target=_write_loop, args=args, name=self._name, daemon=True)
             try:
                 thread.start()
@@ -119,11 +123,16 @@ def write_all(records: deque[T], write: Callable[[list[T]], None]) -> None:
 
 
 def _write_loop(
-    records: deque[T], write: Callable[[list[T]], None], wake: Event, urgent: Event, stop: Event
+    records: deque[T],
+    write: Callable[[list[T]], None],
+    wake: Event,
+    urgent: Event,
+    stop: Event,
+    delay_s: float,
 ) -> None:
     while True:
         wake.wait()
-        urgent.wait(BATCH_DELAY_S)
+        urgent.wait(delay_s)
         urgent.clear()
         wake.clear()
         write_all(records, write)
