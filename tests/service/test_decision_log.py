@@ -19,8 +19,8 @@ from tests.telemetry.log_lines import read_lines, replay
 
 RULES = {
     "rules": [
-        {"name": "api", "key": "user", "missing": "skip", "limit": "20/s burst 5"},
-        {"name": "path", "when": {"path": "/x/**"}, "key": "address", "missing": "deny", "limit": "20/s burst 4"},
+        {"name": "api", "key": "user", "missing": "skip", "limit": "5/minute"},
+        {"name": "path", "when": {"path": "/x/**"}, "key": "address", "missing": "deny", "limit": "4/minute"},
     ]
 }
 

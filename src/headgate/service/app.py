@@ -7,7 +7,8 @@
     any  /auth/forward                                       Traefik's and Caddy's: 200, or the client's response
     any  /auth/envoy/...                                     ext_authz: the same, the client's path behind it
     POST /json                                               the reference rate limit service's
-    GET  /healthz, /readyz, /openapi.json                    liveness; readiness; the description; HEAD too
+    GET  /healthz, /readyz, /openapi.json                    liveness; readiness; the description; HEAD too. Both say
+                                                             what is degraded
     GET  /healthcheck                                        the reference rate limit service's: readiness
 
 nginx makes a 500 of any sub-request's status but 2xx, 401 and 403, and opens a new connection after any body. So
@@ -47,6 +48,7 @@ from headgate.limit_syntax import parse
 from headgate.service import check_schema
 from headgate.service.asgi import Handler, HttpError, RawHeaders, Request, Response, encode_headers
 from headgate.service.check import Checker
+from headgate.service.degradations import Degradations
 from headgate.service.forward_auth import GatewayKind, InvalidSubrequest, RelevantFields, forwarded_attributes
 from headgate.service.json_decoding import JsonDecoder
 from headgate.service.openapi import VERBS, Verb, description
@@ -66,7 +68,14 @@ _log = logging.getLogger("headgate.service")
 class App:
     """The application that granian runs. `rate_limits` is None without the extra `envoy`."""
 
-    def __init__(self, checker: Checker, rate_limits: RateLimits | None, settings: Settings) -> None:
+    def __init__(
+        self,
+        checker: Checker,
+        rate_limits: RateLimits | None,
+        settings: Settings,
+        degradations: Degradations | None = None,
+    ) -> None:
+        self._degradations = degradations or Degradations(checker.limiter)
         self._checker, self._rate_limits = checker, rate_limits
         self._limiter = checker.limiter
         self._trusted_proxies = settings.trusted
@@ -285,10 +294,15 @@ class App:
         return self._info_handlers[request.path]()
 
     def _healthz(self) -> Response:
-        return 200, _TEXT, b"ok\n"
+        degraded = self._degradations.sentences()
+        return 200, _TEXT, "\n".join(["degraded", *degraded, ""] if degraded else ["ok", ""]).encode()
 
     def _readyz(self) -> Response:
-        status = {"ready": not self.draining, "rules": len(self._limiter.rulebook)}
+        status = {
+            "ready": not self.draining,
+            "rules": len(self._limiter.rulebook),
+            "degraded": self._degradations.sentences(),
+        }
         return 503 if self.draining else 200, _JSON, self._encode(status)
 
     def _healthcheck(self) -> Response:

@@ -21,6 +21,7 @@ from headgate.service.admin import Admin
 from headgate.service.app import App
 from headgate.service.asgi import Application, Asgi
 from headgate.service.check import Checker
+from headgate.service.degradations import Degradations, EngineFailures
 from headgate.service.http_server import HttpServer
 from headgate.service.idle_connections import ActiveRequests
 from headgate.service.receipt_tokens import ReceiptSigner
@@ -33,18 +34,22 @@ if TYPE_CHECKING:
 _log = logging.getLogger("headgate.service")
 
 
-def _envoy_services(limiter: AsyncRuleLimiter, settings: Settings, active: ActiveRequests) -> EnvoyServices | None:
+def _envoy_services(
+    limiter: AsyncRuleLimiter, settings: Settings, active: ActiveRequests, degradations: Degradations
+) -> EnvoyServices | None:
     """Returns Envoy's services; None without the extra `envoy`."""
     if missing(*ENVOY_MODULES):
         return None
     from headgate.service.envoy.services import EnvoyServices
 
-    return EnvoyServices(limiter, settings, active)
+    return EnvoyServices(limiter, settings, active, degradations)
 
 
 async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]) -> None:
     """Serves until a signal stops it."""
     observers = settings.open_observers()
+    if not settings.engine.startswith("memory:"):
+        observers.append(EngineFailures())
     limiter = AsyncRuleLimiter(
         settings.rules or sample_rules.SAMPLE_RULEBOOK,
         settings.engine,
@@ -52,9 +57,10 @@ async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]
         observers=observers,
     )
     active = ActiveRequests()
-    envoy = _envoy_services(limiter, settings, active)
+    degradations = Degradations(limiter, observers)
+    envoy = _envoy_services(limiter, settings, active, degradations)
     rate_limits = None if envoy is None else envoy.rate_limits
-    app = App(Checker(limiter, ReceiptSigner(settings.secret), settings.batch), rate_limits, settings)
+    app = App(Checker(limiter, ReceiptSigner(settings.secret), settings.batch), rate_limits, settings, degradations)
     admin = Admin(limiter, settings, settings.admin_token)
     servers: list[Any] = []
     stop = asyncio.Event()
