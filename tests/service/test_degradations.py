@@ -27,7 +27,7 @@ def test_an_engine_that_is_gone_and_comes_back() -> None:
         engine = f"{redis.url}?fallback=local"
         with Service(RULES, engine=engine) as service, grpc.insecure_channel(service.grpc) as channel:
             sentence = (
-                f"Redis at 127.0.0.1:{redis.port}/0 does not answer; calls are decided by the fallbacks of their rules."
+                f"Redis at 127.0.0.1:{redis.port} does not answer; calls are decided by the fallbacks of their rules."
             )
             assert service.ask("GET", "/healthz").body == b"ok\n"
             assert check(channel, "engine") == (SERVING, [])
@@ -56,7 +56,7 @@ def test_an_engine_that_is_gone_and_comes_back() -> None:
             assert check(channel, "engine") == (SERVING, [])
             assert UInt32Value.FromString(next(watched)).value == SERVING
             watched.cancel()
-            assert f"Redis at 127.0.0.1:{redis.port}/0 answers again after " in service.said
+            assert f"Redis at 127.0.0.1:{redis.port} answers again after " in service.said
             assert "were decided locally." in service.said or "was decided locally." in service.said
 
 
