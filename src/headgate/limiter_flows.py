@@ -101,6 +101,7 @@ def _settle_part(part: Decision, units: int) -> Flow[bool]:
     if units <= held:
         return (yield from _give_back(part, held - units, cancel=False))
     receipt = Receipt.from_outcome(part.outcome, part.cost, part.refunded_units)
+    part.surcharged_units = units - held
     meter: Any = part.source
     outcome: Outcome = yield partial(meter.surcharge, part.key, units - held, receipt)
     return not isinstance(outcome, DegradedOutcome)

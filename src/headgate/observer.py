@@ -121,8 +121,12 @@ class ObservedDecision:
             self._observers.failed(error, (perf_counter_ns() - self._started_ns) // 1000)
 
     def report(
-        self, decision: Decision, attributes: Mapping[str, Any] | None = None, response_follows: bool = False
+        self,
+        decision: Decision,
+        attributes: Mapping[str, Any] | None = None,
+        response_follows: bool = False,
+        stated_cost: int | None = None,
     ) -> None:
-        """Reports the decision, with the attributes that a rulebook decided it by."""
-        decision.attributes = attributes
+        """Reports the decision, with the attributes that a rulebook decided it by and the cost that was stated."""
+        decision.attributes, decision.stated_cost = attributes, stated_cost
         self._observers.decided(decision, (perf_counter_ns() - self._started_ns) // 1000, response_follows)

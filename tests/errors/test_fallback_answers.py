@@ -49,4 +49,5 @@ def test_the_line_when_it_is_back_counts_every_decision(
             decisions.append(limiter.take("key"))
     degraded = sum(decision.degraded for decision in decisions)
     assert degraded >= 3
-    assert caplog.messages[-1].endswith(f" s and {degraded} decisions by the fallback.")
+    assert caplog.messages[-1].startswith(f"headgate: Redis at 127.0.0.1:{own_server.port} answers again after ")
+    assert caplog.messages[-1].endswith(f" s; {degraded} calls were allowed without being counted.")

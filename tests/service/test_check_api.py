@@ -258,7 +258,7 @@ def test_attributes_are_texts_whatever_they_were(service: Service) -> None:
 
 def test_health_and_what_is_not_here(service: Service) -> None:
     assert service.ask("GET", "/healthz").body == b"ok\n"
-    assert service.ask("GET", "/readyz").json == {"ready": True, "rules": len(BOOK["rules"])}
+    assert service.ask("GET", "/readyz").json == {"ready": True, "rules": len(BOOK["rules"]), "degraded": []}
     head = service.ask("HEAD", "/healthz")
     assert (head.status, head.body) == (200, b"")
     assert service.ask("POST", "/healthz").headers["allow"] == "GET, HEAD"

@@ -25,6 +25,7 @@
 -- never an error page.
 
 local decide = require "resty.headgate.decide"
+local decision_record = require "resty.headgate.request.decision_record"
 local gateway = require "resty.headgate.gateway"
 local request_attributes = require "resty.headgate.request.request_attributes"
 local request_identity = require "resty.headgate.request.request_identity"
@@ -59,16 +60,21 @@ local function run_decision()
   gate.slot_tracker:request_arrived()
   local bundle = gate.bundle_watcher:current()
   if not bundle then return nil, nil end
-  local single, matches = bundle.match(request_attributes.request())
+  local values = request_attributes.request()
+  local single, matches = bundle.match(values)
+  local attributes, started_us = decision_record.begin(bundle, values)
   if single then
     local outcome = single_charge.decide(bundle, single, gate.engines)
-    if outcome then return single_charge.respond(bundle, single, outcome) end
+    if outcome then
+      if attributes then decision_record.write_single(bundle, single, outcome, attributes, started_us) end
+      return single_charge.respond(bundle, single, outcome)
+    end
     matches = { single }
   end
-  if not matches[1] then return respond.pass(), nil end
+  if not matches[1] then return respond.pass(bundle, attributes, started_us), nil end
   local allowed, charges, outcomes, denied, held = decide.decide(bundle, matches, gate.engines)
   if held then gate.slot_tracker:hold(held) end
-  return respond.several(bundle, allowed, charges, outcomes, denied)
+  return respond.several(bundle, allowed, charges, outcomes, denied, attributes, started_us)
 end
 
 -- Decides, then acts. At that point nothing of the decision is used any more, so LuaJIT creates none of the tables that

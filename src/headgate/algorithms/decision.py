@@ -201,10 +201,16 @@ class Decision:
     rule: str | None = None
     shadow_kind: str | None = None
     refunded_units: int = 0  # units already refunded, so that nothing is refunded twice
+    surcharged_units: int = 0  # units charged beyond its cost when it was settled
     settled: bool = False  # whether its real cost was charged: then nothing more is refunded, cancelled or charged
     has_one_cost: bool = True  # whether all its charges have the cost of the call
     hold: SlotHolder | None = None  # the slots that a block holds for it
-    attributes: Mapping[str, Any] | None = None  # what a rulebook decided it by; only if there are observers
+    # What the caller stated, for observers; only if there are some.
+    attributes: Mapping[str, Any] | None = None  # what a rulebook decided it by
+    stated_cost: int | None = None
+    patience_us: int | None = None  # how long the call would have waited; None: it was to be decided at once
+    together: tuple[int, int] | None = None  # which of how many calls that were decided together
+    together_at_us: int = 0  # when they were decided
 
     def __init__(self, outcome: Outcome, source: HasLimit, key: str, cost: int) -> None:
         self.outcome = outcome

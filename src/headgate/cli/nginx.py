@@ -88,6 +88,7 @@ def _add_choices(parser: Parser) -> None:
         metavar="N",
         help="worker processes (default: as many as there are cores)",
     )
+    parser.add_argument("--decision-log", action="store_true", help="log every decision as a line of JSON")
 
 
 def _conf(args: argparse.Namespace) -> Output:
@@ -127,6 +128,7 @@ def _gate(args: argparse.Namespace, bundle_path: Path | None, rulebook: str) -> 
         listen=args.listen,
         backend=args.backend,
         workers=args.workers,
+        decision_log=args.decision_log,
         resolver=_resolver(),
         underscored=load.underscored_headers(rulebook),
     )
@@ -148,6 +150,7 @@ def _command_line(args: argparse.Namespace, engine: str | None, bundle_path: Pat
     for name in ("prefix", "listen", "backend", "workers"):
         if getattr(args, name) != getattr(NginxOptions, name):
             arguments += [f"--{name}", str(getattr(args, name))]
+    arguments += ["--decision-log"] if args.decision_log else []
     return shlex.join(arguments)
 
 

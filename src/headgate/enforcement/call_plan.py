@@ -148,6 +148,7 @@ class CallPlan:
         "denied_matches",
         "is_single_request",
         "labels",
+        "stated_cost",
     )
 
     def __init__(
@@ -155,8 +156,10 @@ class CallPlan:
         compiled_rulebook: CompiledRulebook,
         matches: Iterable[Match] = (),
         attributes: Mapping[str, Any] | None = None,
+        stated_cost: int | None = None,
     ) -> None:
         self.attributes: Mapping[str, Any] | None = attributes
+        self.stated_cost: int | None = stated_cost
         self.compiled_rulebook: CompiledRulebook = compiled_rulebook
         self.charges: list[Charged] = []
         self.labels: list[ChargeLabel] = []

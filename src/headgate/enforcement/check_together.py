@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from headgate.algorithms.decision import ALLOWED, REMAINING, Outcome, with_remaining
+from headgate.algorithms.decision import ALLOWED, AT_US, REMAINING, Outcome, with_remaining
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.enforcement.call_plan import REMOTE, CallPlan, CompiledRulebook
@@ -74,8 +74,12 @@ class CallBatch:
 
     def report(self, observed: ObservedDecision, decisions: Sequence[RuleDecision]) -> None:
         """Reports the decision of each call to the observers."""
-        for (plan, _), decision in zip(self.plans, decisions, strict=True):
-            observed.report(decision, plan.attributes)
+        outcomes = (outcome for decision in decisions for outcome in decision.outcomes if outcome is not None)
+        at_us = next((outcome[AT_US] for outcome in outcomes), 0)
+        for index, ((plan, _), decision) in enumerate(zip(self.plans, decisions, strict=True)):
+            if len(decisions) > 1:
+                decision.together, decision.together_at_us = (index, len(decisions)), at_us
+            observed.report(decision, plan.attributes, False, plan.stated_cost)
 
     def _split_remaining(self, call_outcomes: list[list[Outcome | None]]) -> None:
         """Adds to the `remaining` of each call what later calls were charged on the same counter."""
@@ -123,15 +127,17 @@ def plan_of(compiled: CompiledRulebook, ask: Ask) -> CallPlan:
         raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {ask.attributes!r}.')
     cost = None if ask.cost is None else check_cost(ask.cost)
     if ask.limit is None:
-        plan = CallPlan(compiled, compiled.match(ask.attributes, 1 if cost == 0 else cost), ask.attributes)
+        matched_cost = 1 if cost == 0 else cost
+        plan = CallPlan(compiled, compiled.match(ask.attributes, matched_cost), ask.attributes, matched_cost)
         if cost == 0:  # a peek at all rules, also those that state a cost; one that never allows must still refuse
             unpassable = [rule in compiled.never_allowed for rule, _ in plan.labels]
             charges = zip(unpassable, plan.charges, strict=True)
             plan.charges = [
                 (meter, key, units if never_allowed else 0) for never_allowed, (meter, key, units) in charges
             ]
+            plan.stated_cost = 0
         return plan
-    plan = CallPlan(compiled, attributes=ask.attributes)
+    plan = CallPlan(compiled, stated_cost=cost)  # no rule is matched by its attributes
     if not isinstance(ask.limit, Limit):
         raise InvalidCharge(f'An Ask\'s limit is a Limit, such as parse("10/minute"); not {describe(ask.limit)}.')
     if not isinstance(ask.name, str):

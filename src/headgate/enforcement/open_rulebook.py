@@ -12,6 +12,7 @@ A pushed rulebook is also cached on disk: a process that starts while the server
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -108,4 +109,5 @@ def _nothing() -> None:
 
 def _load(content: RulebookText) -> Rulebook:
     text, kind = translate_descriptors(content).text_and_format
-    return check_split_limits(load.parse(text, format=kind or "", source=content.name))
+    book = check_split_limits(load.parse(text, format=kind or "", source=content.name))
+    return book if content.version is None else replace(book, version=content.version)

@@ -35,7 +35,7 @@ from headgate.algorithms.decision import (
 from headgate.algorithms.limit import EXACT, UNLIMITED, Limit
 from headgate.lazy_property import lazy_property
 from headgate.rules.match import Match
-from headgate.rules.rule import Refusal
+from headgate.rules.rule import Refusal, Rulebook
 
 SHADOW, CANDIDATE = "shadow", "candidate"
 
@@ -138,6 +138,11 @@ class RuleDecision(Decision):
         # The same parts, not copies: what is given back here is not given back again by the whole.
         part._all = [each for each in self._all if each.rule in rules and each.source is not _NO_METER]
         return part
+
+    @property
+    def rulebook(self) -> Rulebook | None:
+        """The rulebook that decided; None for a decision that was copied or pickled."""
+        return getattr(self._book, "book", None)
 
     @property
     def has_one_cost(self) -> bool:  # type: ignore[override]

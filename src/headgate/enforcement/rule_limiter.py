@@ -134,8 +134,8 @@ class _RuleLimiterBase:
         if not isinstance(attributes, Mapping):
             raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {attributes!r}.')
         compiled = self._compiled
-        matches = compiled.match(attributes, None if cost is None else check_cost(cost))
-        return CallPlan(compiled, matches, attributes)
+        stated_cost = None if cost is None else check_cost(cost)
+        return CallPlan(compiled, compiled.match(attributes, stated_cost), attributes, stated_cost)
 
     def _plan_call_and_watch(self, attributes: object, cost: object = None) -> CallPlan:
         """Does the same while the thread that watches the rulebook could not be started, and tries to start it."""
@@ -247,7 +247,7 @@ class RuleLimiter(_RuleLimiterBase):
         assert self.observers is not None
         with ObservedDecision(self.observers) as observed:
             decision = RuleLimiter.decide_plan(self, plan)
-            observed.report(decision, plan.attributes, response_follows)
+            observed.report(decision, plan.attributes, response_follows, plan.stated_cost)
             return decision
 
     def _reserve(self, plan: CallPlan, patience_us: int | None) -> RuleDecision:
@@ -255,7 +255,8 @@ class RuleLimiter(_RuleLimiterBase):
             return run(plan.decide(patience_us))
         with ObservedDecision(self.observers) as observed:
             decision = run(plan.decide(patience_us))
-            observed.report(decision, plan.attributes)
+            decision.patience_us = patience_us
+            observed.report(decision, plan.attributes, False, plan.stated_cost)
             return decision
 
     def check_together(self, asks: Sequence[Ask]) -> tuple[RuleDecision, ...]:
@@ -484,7 +485,7 @@ class AsyncRuleLimiter(_RuleLimiterBase):
         assert self.observers is not None
         with ObservedDecision(self.observers) as observed:
             decision = await AsyncRuleLimiter.decide_plan(self, plan)
-            observed.report(decision, plan.attributes, response_follows)
+            observed.report(decision, plan.attributes, response_follows, plan.stated_cost)
             return decision
 
     async def _reserve(self, plan: CallPlan, patience_us: int | None) -> RuleDecision:
@@ -492,7 +493,8 @@ class AsyncRuleLimiter(_RuleLimiterBase):
             return await arun(plan.decide(patience_us))
         with ObservedDecision(self.observers) as observed:
             decision = await arun(plan.decide(patience_us))
-            observed.report(decision, plan.attributes)
+            decision.patience_us = patience_us
+            observed.report(decision, plan.attributes, False, plan.stated_cost)
             return decision
 
     async def check_together(self, asks: Sequence[Ask]) -> tuple[RuleDecision, ...]:

@@ -36,6 +36,21 @@ class InnermostEngine:
         return ()
 
 
+def describe_shard(engine: Any, name: Hashable) -> str:
+    """Returns a part of an engine as messages name it: the server's address; of a cluster, that of the node.
+
+    >>> from headgate.engines.memory.engine import MemoryEngine
+    >>> describe_shard(MemoryEngine(), 0)
+    'The engine'
+    """
+    while getattr(engine, "inner", None) is not None:
+        engine = engine.inner
+    topology = getattr(engine, "topology", None)
+    if topology is None:
+        return "The engine"
+    return f"Redis at {name or topology.text}"
+
+
 class EngineLayer:
     """A layer that leaves everything but decisions to the engine inside it."""
 

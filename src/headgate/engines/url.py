@@ -26,6 +26,7 @@ from headgate.extras import require
 
 if TYPE_CHECKING:
     from headgate.engines.redis.counts_store import RedisCountsStore
+    from headgate.engines.redis.recent_records_store import RedisRecentRecordsStore
     from headgate.engines.redis.rulebook_versions import RedisVersionStore
 
 _MIN_VERSION_DEADLINE_S = 1.0  # a version is larger than a decision
@@ -135,6 +136,7 @@ def open_version_store(url: EngineUrl, prefix: str = "hg") -> tuple[RedisVersion
     _, server_url, options = url
     if server_url is None:
         raise InvalidRule("memory:// is this process alone: nothing can be published there.")
+    from headgate.engines.redis.recent_records_store import RedisRecentRecordsStore
     from headgate.engines.redis.rulebook_versions import RedisVersionStore
     from headgate.engines.redis.sync_engine import RedisEngine
 
@@ -149,6 +151,15 @@ def open_counts_store(url: str, prefix: str = "hg") -> RedisCountsStore:
     from headgate.engines.redis.sync_engine import RedisEngine
 
     return RedisCountsStore(RedisEngine(server_url, prefix=prefix, deadline=max(deadline, _MIN_COUNTS_DEADLINE_S)))
+
+
+def open_recent_records_store(url: str, prefix: str = "hg") -> RedisRecentRecordsStore:
+    """Opens the store of recent records of decisions on a server."""
+    server_url, deadline = parse_server_url(url, _MIN_VERSION_DEADLINE_S)
+    from headgate.engines.redis.recent_records_store import RedisRecentRecordsStore
+    from headgate.engines.redis.sync_engine import RedisEngine
+
+    return RedisRecentRecordsStore(RedisEngine(server_url, prefix=prefix, deadline=deadline))
 
 
 def parse_server_url(url: str, default_deadline: float) -> tuple[str, float]:

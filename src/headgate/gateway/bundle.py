@@ -45,6 +45,7 @@ from headgate.engines.redis.script_assembly import (
 )
 from headgate.http.headers import per_second, quota
 from headgate.rules import serialization
+from headgate.rules.matching.used_attributes import used_attributes
 from headgate.rules.rule import Choice, Rule, Rulebook
 
 Bundle = dict[str, Any]
@@ -70,7 +71,20 @@ def compile_bundle(book: Rulebook, now_us: int) -> Bundle:
         "charge_options": {rule.name: dict(_charge_options(rule)) for rule in book.rules},
         "scripts": {name: _script(name).sha for name in _script_names(algorithms, locks)},
         "warnings": list(book.located_warnings),
+        "used_attributes": _used_attributes(book),
     }
+
+
+def _used_attributes(book: Rulebook) -> list[str]:
+    """Returns the attributes that rules use, without those that they capture from the path."""
+    return sorted(
+        {
+            name
+            for rule in book.rules
+            for name in used_attributes(rule)
+            if rule.when is None or name not in rule.when.captures
+        }
+    )
 
 
 def script_texts(bundle: Bundle) -> dict[str, str]:

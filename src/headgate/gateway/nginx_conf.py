@@ -47,6 +47,7 @@ class NginxOptions:
     resolver: str = "127.0.0.53"
     logs: str = "/var/log/nginx"
     underscored: Sequence[str] = ()  # headers that the rulebook spells with _
+    decision_log: bool = False  # whether every decision is logged as JSON
     scratch: str | None = None  # a folder for nginx's temporary files, unless it uses its default
 
 
@@ -115,6 +116,7 @@ def _http(book: Rulebook, gate: NginxOptions) -> Iterator[str]:
     yield "                    'dry_run=$headgate_dry_run';"
     yield f"access_log {gate.logs}/access.log headgate;"
     yield ""
+    yield from _decision_log(gate)
     yield from _resolver_and_tls(gate)
     if gate.engine is not None:
         yield "# If Redis is down, headgate logs that once; nginx would add a line for each failed connection."
@@ -139,6 +141,20 @@ def _http(book: Rulebook, gate: NginxOptions) -> Iterator[str]:
     yield "server {"
     yield from _indent(_server(book, gate))
     yield "}"
+
+
+def _decision_log(gate: NginxOptions) -> Iterator[str]:
+    """Yields the log of all decisions, commented out unless it is wanted: each request pays for it."""
+    off = "" if gate.decision_log else "# "
+    yield "# One JSON line for each decision, to be replayed: headgate replay decisions.jsonl --rules RULES"
+    if off:
+        yield "# It costs each request a little: remove the # of these lines to write it, or print this with --decision-log."
+    yield f'{off}map "" $headgate_decision {{ default ""; }}'
+    yield f"{off}log_format headgate_decisions escape=none"
+    yield f"""{off}  '$headgate_decision,"status":$status,"duration_s":$request_time}}';"""
+    log = f"{gate.logs}/decisions.jsonl"
+    yield f"{off}access_log {log} headgate_decisions buffer=64k flush=1s if=$headgate_decision;"
+    yield ""
 
 
 def _underscore_headers(book: Rulebook, gate: NginxOptions) -> Iterator[str]:

@@ -10,6 +10,7 @@ from headgate.clock import Clock
 from headgate.errors import InvalidSetting
 from headgate.http.client_ip import ForwardingField
 from headgate.integrations.code_limit import CodeLimit, RequestFunction
+from headgate.observer import Observer, Observers
 from headgate.rules.rule import HEADERS, Headers
 
 
@@ -24,6 +25,7 @@ class LimitSettings(TypedDict, total=False):
     forwarded_field   the field that they write: "x-forwarded-for" or "forwarded"
     headers           the format of the header fields, if not that of the rulebook
     strict            whether a rule that matches no route is an error
+    observers         receive every decision, and the status of its response: [DecisionLog("decisions.jsonl")]
     clock, prefix     as of a limiter
     """
 
@@ -35,6 +37,7 @@ class LimitSettings(TypedDict, total=False):
     forwarded_field: ForwardingField
     headers: Headers | None
     strict: bool
+    observers: Sequence[Observer]
     clock: Clock | None
     prefix: str
 
@@ -59,6 +62,10 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     for name in ("user", "attributes"):
         if settings.get(name) is not None and not callable(settings[name]):
             raise InvalidSetting(f"{name}= is a function of the request, not {settings[name]!r}.")
+    observers = settings.get("observers", ())
+    if not isinstance(observers, Sequence) or isinstance(observers, str):
+        raise InvalidSetting(f"observers= is a list of headgate.Observer objects, not {observers!r}.")
+    Observers(observers)
     if isinstance(settings.get("exempt"), str):
         example = settings["exempt"] if settings["exempt"].startswith("/") else "/health"
         raise InvalidSetting(f'exempt= is a list of path patterns, such as ["{example}"], not a text.')

@@ -213,6 +213,7 @@ def _limit_messages(
         if await limits.decide(decided, bound, with_rules=False) is None:
             await limits.finish(decided, 101)
             return message
+        await limits.finish(decided, 101)
         wait = retry_after(decided.decision) if decided.decision is not None else None
         hint = "" if wait is None else f" Try again in {wait} s."
         closed = True

@@ -225,19 +225,19 @@ def _decide(
     """Decides all throttles of a view at once, and notes the outcome of each."""
     alone = not RequestState.begun(request)
     state = RequestState.of(request)
+    state.record.sees_end = state.record.sees_end and not alone
     bound = {kind: list(each.bind(state, request, view)) for kind, each in throttles.items()}
     together = list({each.rule.name: each for limits in bound.values() for each in limits}.values())
     allowed = state.decide(together, with_rules=False) if together else True
     record = state.record
     if record.answer is not None and record.decision is None:
         raise EngineDown
-    if alone and record.unfinished:
+    if alone and record.changes_counts:
         raise ImproperlyConfigured(
             "A throttle with refund=, cost_after= or slots needs HeadgateMiddleware in MIDDLEWARE: it sees the "
             "response end."
         )
     if alone:
-        record.sees_end = False
         view.headers.update(record.fields())
     verdicts = {} if allowed or record.decision is None else _refusals(record.decision)
     for kind, limits in bound.items():

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Lock
+from time import perf_counter_ns
 from typing import Any, Generic, TypeVar
 
 from headgate import limiter_flows
@@ -34,6 +35,7 @@ from headgate.integrations.request_parts import KEY_ATTRIBUTE, PartsReader, Requ
 from headgate.integrations.request_record import RequestRecord
 from headgate.integrations.shared_address import SharedAddressAlarm
 from headgate.integrations.unreachable_limits import RouteInfo, check_code_limits, check_rulebook
+from headgate.observer import Observer
 from headgate.rules.attributes import ROUTE_PREFIX, Attributes, segments
 from headgate.rules.match import Match
 from headgate.rules.matching.used_attributes import used_attributes
@@ -69,12 +71,15 @@ class RequestFlows(Generic[L]):
         forwarded_field: ForwardingField = X_FORWARDED_FOR,
         headers: Headers | None = None,
         strict: bool = False,
+        observers: Sequence[Observer] = (),
         clock: Clock | None = None,
         prefix: str = "hg",
         **unknown: object,
     ) -> None:
         reject_unknown(unknown, ("rules", "engine", *LimitSettings.__optional_keys__))
-        check_settings({"headers": headers, "user": user, "attributes": attributes, "exempt": exempt})
+        check_settings(
+            {"headers": headers, "user": user, "attributes": attributes, "exempt": exempt, "observers": observers}
+        )
         self.rules: Rules = Rulebook() if rules is None else rules
         check_rules(self.rules)
         self.engine_or_url: Any = engine
@@ -82,6 +87,7 @@ class RequestFlows(Generic[L]):
         self.attributes: RequestFunction | None = attributes
         self.proxies: Proxies = Proxies(trusted_proxies, forwarded_field)
         self.strict: bool = strict
+        self.observers: Sequence[Observer] = observers
         self.clock: Clock | None = clock
         self.prefix: str = prefix
         self.supply_hints: Mapping[str, str] = SUPPLY_HINTS  # a framework may have others
@@ -217,6 +223,7 @@ class RequestFlows(Generic[L]):
             if (with_rules and compiled.rules_with_cost) or any(bound.limit.states_cost for bound in limits):
                 record.states_cost = True
             matches: list[Match] = []
+            values: Attributes | None = None
             if with_rules and compiled.book.rules:
                 values = yield from self._values(record, self._reader_of_book(compiled.book))
                 matches += compiled.match(values, None)
@@ -228,8 +235,13 @@ class RequestFlows(Generic[L]):
                 record.form = self._form or compiled.book.headers
             if not matches:
                 return None
-            plan = CallPlan(compiled, matches)
-            decision: RuleDecision = yield partial(limiter.decide_plan, plan)
+            plan = CallPlan(compiled, matches, values)
+            if limiter.observers is None:
+                decision: RuleDecision = yield partial(limiter.decide_plan, plan)
+            else:
+                decision = yield partial(limiter.decide_plan, plan, record.sees_end)
+                if record.sees_end:
+                    record.reported.append((decision, perf_counter_ns()))
         except (EngineUnavailable, CorruptState) as error:
             self._outages.note_failure(error)
             yield from self._give_back(record)
@@ -343,6 +355,14 @@ class RequestFlows(Generic[L]):
                 _log.warning("headgate: %s", error)
 
     def _finish(self, record: RequestRecord, status: int, response: Any) -> Flow[None]:
+        """Refunds, settles and releases after the response, and reports its status."""
+        try:
+            yield from self._change_counts(record, status, response)
+        finally:
+            if record.reported:
+                self._report_response(record, status)
+
+    def _change_counts(self, record: RequestRecord, status: int, response: Any) -> Flow[None]:
         """Refunds by the response, settles what the request really cost, and releases slots."""
         refunds, record.refunds = record.refunds, []
         costs_after, record.costs_after = record.costs_after, []
@@ -364,6 +384,15 @@ class RequestFlows(Generic[L]):
             for decision in record.decisions:
                 if any(rule == name for name, _ in decision.labels):
                     yield from self._after_response(rule, partial(self.limiter.settle, decision, cost, rule))
+
+    def _report_response(self, record: RequestRecord, status: int) -> None:
+        """Reports the status of the response to the observers."""
+        reported, record.reported = record.reported, []
+        observers = self.limiter.observers
+        if observers is not None:
+            ended_ns = perf_counter_ns()
+            for decision, decided_ns in reported:
+                observers.responded(decision, status, (ended_ns - decided_ns) // 1000)
 
     def _after_response(self, rule: str, change: Callable[[], Any]) -> Flow[None]:
         """Refunds or settles a charge. The response is gone, so an engine that does not answer is only logged."""

@@ -39,7 +39,8 @@ class RequestLimits(RequestFlows[RuleLimiter]):
 
     def _open(self) -> RuleLimiter:
         return RuleLimiter(
-            self.rules, cast("str | Engine", self.engine_or_url), clock=self.clock, prefix=self.prefix
+            self.rules, cast("str | Engine", self.engine_or_url), clock=self.clock, prefix=self.prefix,
+            observers=self.observers,
         )
 
     def decide(
@@ -89,7 +90,8 @@ class AsyncRequestLimits(RequestFlows[AsyncRuleLimiter]):
 
     def _open(self) -> AsyncRuleLimiter:
         return AsyncRuleLimiter(
-            self.rules, cast("str | AsyncEngine", self.engine_or_url), clock=self.clock, prefix=self.prefix
+            self.rules, cast("str | AsyncEngine", self.engine_or_url), clock=self.clock, prefix=self.prefix,
+            observers=self.observers,
         )
 
     async def decide(

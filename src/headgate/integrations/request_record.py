@@ -39,7 +39,7 @@ class RequestRecord:
     __slots__ = (
         "answer", "attributes", "bytes_sent", "costs_after",
         "decided", "decisions", "estimates", "exempt", "form", "holdings", "parts", "real_costs", "refunds",
-        "rule_names", "sees_end", "states_cost", "status", "user",
+        "reported", "rule_names", "sees_end", "states_cost", "status", "user",
     )  # fmt: skip
 
     def __init__(self, parts: RequestParts, exempt: bool) -> None:
@@ -53,6 +53,7 @@ class RequestRecord:
         self.decided: Collection[CodeLimit] = ()  # limits in code that need not be decided again
         self.holdings: list[Any] = []
         self.refunds: list[tuple[Callable[[int, Any], object], RuleDecision, str]] = []
+        self.reported: list[tuple[RuleDecision, int]] = []  # to observers that wait for the response, and when
         self.status: int | None = None
         self.bytes_sent: int = 0
         self.sees_end: bool = True  # whether somebody finishes it when the response has ended
@@ -64,6 +65,11 @@ class RequestRecord:
 
     @property
     def unfinished(self) -> bool:
+        """Whether something is to be refunded, settled, released or reported when the response has ended."""
+        return self.changes_counts or bool(self.reported)
+
+    @property
+    def changes_counts(self) -> bool:
         """Whether something is to be refunded, settled or released when the response has ended."""
         return bool(self.refunds or self.holdings or self.costs_after or self.real_costs)
 

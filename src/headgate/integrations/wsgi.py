@@ -130,7 +130,8 @@ class WSGIRecordMiddleware:
             exchange.finish()
             return body
         wrapper = environ.get("wsgi.file_wrapper")
-        if not exchange.unfinished and isinstance(wrapper, type) and isinstance(body, wrapper):
+        if not record.changes_counts and isinstance(wrapper, type) and isinstance(body, wrapper):
+            exchange.finish()
             return body  # which the server may send without reading it here
         return _Body(body, exchange)
 

@@ -127,6 +127,7 @@ class Rulebook:
     attributes: tuple[str, ...] | None = None  # that the caller supplies, if the book lists them
     source: str | None = field(default=None, compare=False)  # its file, for messages
     text: str | None = field(default=None, compare=False)  # the original text
+    version: int | None = field(default=None, compare=False)  # its number, if it was published
     warnings: tuple[tuple[int | None, str], ...] = field(default=(), compare=False)  # line and message of each
 
     def rule(self, name: str) -> Rule | None:

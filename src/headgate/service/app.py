@@ -7,7 +7,8 @@
     any  /auth/forward                                       Traefik's and Caddy's: 200, or the client's response
     any  /auth/envoy/...                                     ext_authz: the same, the client's path behind it
     POST /json                                               the reference rate limit service's
-    GET  /healthz, /readyz, /openapi.json                    liveness; readiness; the description; HEAD too
+    GET  /healthz, /readyz, /openapi.json                    liveness; readiness; the description; HEAD too. Both say
+                                                             what is degraded
     GET  /healthcheck                                        the reference rate limit service's: readiness
 
 nginx makes a 500 of any sub-request's status but 2xx, 401 and 403, and opens a new connection after any body. So
@@ -47,6 +48,7 @@ from headgate.limit_syntax import parse
 from headgate.service import check_schema
 from headgate.service.asgi import Handler, HttpError, RawHeaders, Request, Response, encode_headers
 from headgate.service.check import Checker
+from headgate.service.degradations import Degradations
 from headgate.service.forward_auth import GatewayKind, InvalidSubrequest, RelevantFields, forwarded_attributes
 from headgate.service.json_decoding import JsonDecoder
 from headgate.service.openapi import VERBS, Verb, description
@@ -66,7 +68,14 @@ _log = logging.getLogger("headgate.service")
 class App:
     """The application that granian runs. `rate_limits` is None without the extra `envoy`."""
 
-    def __init__(self, checker: Checker, rate_limits: RateLimits | None, settings: Settings) -> None:
+    def __init__(
+        self,
+        checker: Checker,
+        rate_limits: RateLimits | None,
+        settings: Settings,
+        degradations: Degradations | None = None,
+    ) -> None:
+        self._degradations = degradations or Degradations(checker.limiter)
         self._checker, self._rate_limits = checker, rate_limits
         self._limiter = checker.limiter
         self._trusted_proxies = settings.trusted
@@ -167,6 +176,8 @@ class App:
         cached = self._check_cache.get(request.body, self._limiter.compiled_rulebook)
         if cached is None:
             return self._new_check(request)
+        if self._limiter.observers is not None:
+            return self._observed_check(cached)
         if cached.decide_now is None:
             return self._cached_check(cached)
         return self._check_response(cached, cached.decide_now())
@@ -192,6 +203,13 @@ class App:
 
     async def _cached_check(self, cached: CachedCheck) -> Response:
         return self._check_response(cached, await cached.decide())
+
+    async def _observed_check(self, cached: CachedCheck) -> Response:
+        decision = await self._limiter.decide_plan(cached.plan)
+        outcome = decision.outcomes[0]
+        if outcome is not None and is_plain_pass(outcome):
+            return 200, _JSON, cached.document(outcome)
+        return 200, _JSON, self._encode(self._checker.answer(decision))
 
     def _check_response(self, cached: CachedCheck, outcome: Outcome) -> Response:
         if is_plain_pass(outcome):
@@ -234,7 +252,9 @@ class App:
         fields = self._relevant_fields.select(limiter.rulebook, request.headers)
         cache_key = kind, target, request.peer, fields
         cached = None if fields is None else self._subrequest_cache.get(cache_key, limiter.compiled_rulebook)
-        if cached is not None:
+        if cached is not None and limiter.observers is not None:
+            decision = await limiter.decide_plan(cached.plan)
+        elif cached is not None:
             outcome = cached.decide_now() if cached.decide_now is not None else await cached.decide()
             if is_plain_pass(outcome) and not outcome[DELAY_US]:
                 return None, cached.fields(outcome)
@@ -276,10 +296,15 @@ class App:
         return self._info_handlers[request.path]()
 
     def _healthz(self) -> Response:
-        return 200, _TEXT, b"ok\n"
+        degraded = self._degradations.sentences()
+        return 200, _TEXT, "\n".join(["degraded", *degraded, ""] if degraded else ["ok", ""]).encode()
 
     def _readyz(self) -> Response:
-        status = {"ready": not self.draining, "rules": len(self._limiter.rulebook)}
+        status = {
+            "ready": not self.draining,
+            "rules": len(self._limiter.rulebook),
+            "degraded": self._degradations.sentences(),
+        }
         return 503 if self.draining else 200, _JSON, self._encode(status)
 
     def _healthcheck(self) -> Response:

@@ -130,8 +130,12 @@ def _reference(struct: Any) -> dict[str, str]:
 
 _READY = {
     "type": "object",
-    "properties": {"ready": {"type": "boolean"}, "rules": {"type": "integer", "minimum": 0}},
-    "required": ["ready", "rules"],
+    "properties": {
+        "ready": {"type": "boolean"},
+        "rules": {"type": "integer", "minimum": 0},
+        "degraded": {"type": "array", "items": {"type": "string"}, "description": "what does not work as it should"},
+    },
+    "required": ["ready", "rules", "degraded"],
 }
 _HEALTH: dict[str, Any] = {
     "/healthz": {

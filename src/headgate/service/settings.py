@@ -10,6 +10,8 @@ in a file that the environment names: HEADGATE_ADMIN_TOKEN_FILE=/run/secrets/tok
 
 Laws (tests/service/test_settings.py): every setting is used, or the service does not start: an unknown name, a
 value that cannot be parsed and an unsafe combination are errors with a sentence. No secret is ever shown.
+
+(This file is long for one reason: the table of all settings is in one place.)
 """
 
 # ruff: noqa: RUF009 (_setting is a field)
@@ -25,7 +27,7 @@ from difflib import get_close_matches
 from ipaddress import ip_address
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headgate.algorithms.slots import Slots
 from headgate.errors import HeadgateError, InvalidRule, InvalidSetting
@@ -33,6 +35,10 @@ from headgate.extras import ENVOY_MODULES, missing
 from headgate.http.client_ip import Proxies
 from headgate.limit_syntax import parse, parse_span
 from headgate.rules.parsing import read_toml
+
+if TYPE_CHECKING:
+    from headgate.observer import Observer
+    from headgate.telemetry.decision_log import DecisionLog
 
 ENV_PREFIX = "HEADGATE_"
 OFF = "off"
@@ -98,6 +104,12 @@ def duration_s(text: str) -> float:
         return parse_span(text) / 1_000_000
     except InvalidRule:
         raise ValueError("a length of time, such as 10s or 500ms") from None
+
+
+def fraction(text: str) -> float:
+    if not re.fullmatch(r"[0-9.]{1,12}", text) or text.count(".") > 1 or not 0 <= float(text) <= 1:
+        raise ValueError("a number from 0 to 1, such as 0.1")
+    return float(text)
 
 
 def one_of(*words: str) -> Callable[[str], str]:
@@ -199,6 +211,23 @@ class Settings:
     )
     body: int = _setting("65536", integer(1024, 2**26), "BYTES", "the largest body that is accepted, in bytes")
     batch: int = _setting("100", integer(1, 10_000), "N", "the most checks in one request")
+    decision_log: str = _setting("", str, "FILE", "a file that gets one JSON line for each call; default: none")
+    decision_log_sample: float = _setting(
+        "1", fraction, "PART", "the part of the calls in the decision log, from 0 to 1; refusals are always in it"
+    )
+    decision_log_salt: str = _setting(
+        "", str, "TEXT", "hashes the keys in the decision log with this secret; default: they are readable", True
+    )
+    decision_log_bytes: int = _setting(
+        "100000000", integer(1, 2**40), "BYTES", "the size at which the decision log is rotated, in bytes"
+    )
+    decision_log_age: float = _setting(
+        "1d", duration_s, "SPAN", "the age at which the decision log is rotated; 1d: at midnight UTC"
+    )
+    decision_log_files: int = _setting("7", integer(0, 10_000), "N", "how many rotated decision logs are kept")
+    recent_records: str = _setting(
+        "on", one_of("on", OFF), "WORD", "whether Redis gets a sample of recent decisions, for previews: on or off"
+    )
     log: str = _setting("text", one_of("text", "json"), "FORM", "the format of log lines: text or json")
     log_level: str = _setting(
         "info",
@@ -235,6 +264,34 @@ class Settings:
                 raise InvalidSetting(
                     f"http, grpc and admin need addresses of their own; {one} and {other} overlap."
                 )
+
+    def open_decision_log(self) -> DecisionLog | None:
+        """Opens the decision log, if there is to be one; raises InvalidSetting if it cannot be written."""
+        if not self.decision_log:
+            return None
+        from headgate.telemetry.decision_log import DecisionLog
+
+        return DecisionLog(
+            self.decision_log,
+            sample=self.decision_log_sample,
+            salt=self.decision_log_salt or None,
+            max_bytes=self.decision_log_bytes,
+            max_age=self.decision_log_age,
+            keep_files=self.decision_log_files,
+        )
+
+    def open_observers(self) -> list[Observer]:
+        """Opens the decision log and the sample of recent records, as far as they are wanted."""
+        observers: list[Observer] = []
+        if (log := self.open_decision_log()) is not None:
+            observers.append(log)
+        if self.recent_records == "on" and not self.engine.startswith("memory:"):
+            from headgate.telemetry.recent_records import RecentRecords
+
+            observers.append(
+                RecentRecords(self.engine, prefix=self.prefix, salt=self.decision_log_salt or None)
+            )
+        return observers
 
     def with_secrets(self) -> Settings:
         """Returns a copy with generated secrets where none was set."""

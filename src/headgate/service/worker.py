@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.extras import ENVOY_MODULES, missing
+from headgate.observer import Observer
 from headgate.service import sample_rules
 from headgate.service.admin import Admin
 from headgate.service.app import App
 from headgate.service.asgi import Application, Asgi
 from headgate.service.check import Checker
+from headgate.service.degradations import Degradations, EngineFailures
 from headgate.service.http_server import HttpServer
 from headgate.service.idle_connections import ActiveRequests
 from headgate.service.receipt_tokens import ReceiptSigner
@@ -34,13 +36,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger("headgate.service")
 
 
-def _envoy_services(limiter: AsyncRuleLimiter, settings: Settings, active: ActiveRequests) -> EnvoyServices | None:
+def _envoy_services(
+    limiter: AsyncRuleLimiter, settings: Settings, active: ActiveRequests, degradations: Degradations
+) -> EnvoyServices | None:
     """Returns Envoy's services; None without the extra `envoy`."""
     if missing(*ENVOY_MODULES):
         return None
     from headgate.service.envoy.services import EnvoyServices
 
-    return EnvoyServices(limiter, settings, active)
+    return EnvoyServices(limiter, settings, active, degradations)
 
 
 def counts_of(settings: Settings) -> Counts:
@@ -52,16 +56,20 @@ def counts_of(settings: Settings) -> Counts:
 async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]) -> None:
     """Serves until a signal stops it."""
     counts = counts_of(settings)
+    observers: list[Observer] = [counts, *settings.open_observers()]
+    if not settings.engine.startswith("memory:"):
+        observers.append(EngineFailures())
     limiter = AsyncRuleLimiter(
         settings.rules or sample_rules.SAMPLE_RULEBOOK,
         settings.engine,
         prefix=settings.prefix,
-        observers=[counts],
+        observers=observers,
     )
     active = ActiveRequests()
-    envoy = _envoy_services(limiter, settings, active)
+    degradations = Degradations(limiter, observers)
+    envoy = _envoy_services(limiter, settings, active, degradations)
     rate_limits = None if envoy is None else envoy.rate_limits
-    app = App(Checker(limiter, ReceiptSigner(settings.secret), settings.batch), rate_limits, settings)
+    app = App(Checker(limiter, ReceiptSigner(settings.secret), settings.batch), rate_limits, settings, degradations)
     admin = Admin(limiter, settings, settings.admin_token, counts)
     servers: list[Any] = []
     stop = asyncio.Event()

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, tzinfo
 from itertools import chain, islice
 
 from headgate.errors import InvalidLog
-from headgate.traffic.formats.decision_log import parse_record
+from headgate.traffic.formats.decision_log import RecordParser, call_order
 from headgate.traffic.formats.detection import DECISION_LOG, detect_format
 from headgate.traffic.formats.extraction import Extraction
 from headgate.traffic.formats.field_names import COST, TIME, map_fields, synonyms_of
@@ -144,11 +144,13 @@ class _OneLog:
         written_us = round(written_s * SECOND_US) if options.year is None else None
         self._times = TimeParser(options.timezone(), year, written_us)
         self.summary = LogSummary(file.name, self._format.title)
+        self._records: RecordParser | None = None
         self._parse = self._line_parser(self._format)
 
     def _line_parser(self, log_format: LogFormat) -> Callable[[str, int], RecordedCall | None]:
         if log_format is DECISION_LOG:
-            return parse_record
+            self._records = RecordParser()
+            return self._records
         indexes = map_fields(log_format.names, self._options.fields)
         if TIME not in indexes:
             raise InvalidLog(
@@ -177,7 +179,7 @@ class _OneLog:
         return parse
 
     def batches(self) -> Iterator[list[RecordedCall]]:
-        order = TimeOrder(self._options.window_us)
+        order = TimeOrder(self._options.window_us, None if self._records is None else call_order)
         number = 0
         if self._format.has_header:
             next(self._lines)
@@ -230,6 +232,9 @@ class _OneLog:
             self.summary.shown.append((number, line.strip()[:MAX_SHOWN_LENGTH]))
 
     def _note_assumptions(self) -> None:
+        if self._records is not None:
+            self.summary.skipped = 0
+            self.summary.notes += self._records.notes()
         if self._times.assumed_year and self._options.year is None:
             self.summary.notes.append(f"the times have no year: the last is read as {self._times.year}")
         if self._times.assumed_zone and self._options.zone == "UTC":

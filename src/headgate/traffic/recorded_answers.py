@@ -33,6 +33,9 @@ class RecordedAnswers:
             if self._overrides.get(counter) == limit:
                 continue
             rule, key = counter
+            known = limiter.rulebook.rule(rule)
+            if known is None or not known.overrides:
+                continue
             if limit is None:  # it was removed
                 limiter.overrides(rule).unset(key)
                 self._overrides.pop(counter, None)

@@ -7,7 +7,7 @@ meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -15,13 +15,17 @@ from typing import NamedTuple
 from headgate.algorithms.decision import ALLOWED, DELAY_US, Outcome
 from headgate.algorithms.slots import Slots
 from headgate.clock import ManualClock
-from headgate.enforcement.call_plan import CallPlan
-from headgate.enforcement.rule_decision import RuleDecision
+from headgate.enforcement.call_plan import REMOTE, SLOTS, CallPlan
+from headgate.enforcement.check_together import Ask
+from headgate.enforcement.rule_decision import Charged, ChargeLabel, Denied, RuleDecision
 from headgate.enforcement.rule_limiter import RuleLimiter
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.flow import run
+from headgate.limit_syntax import parse
 from headgate.rules.matching.used_attributes import used_attributes
 from headgate.rules.rule import Modes, Rule, Rulebook
+from headgate.traffic.formats.decision_log import DecisionRecord
+from headgate.traffic.hashed_attributes import check_hashed_attributes
 from headgate.traffic.recorded_answers import RecordedAnswers
 from headgate.traffic.recorded_call import RecordedCall
 from headgate.traffic.replay_counts import DELAYED, PASSED, REFUSED, RuleCounts, Timeline
@@ -31,12 +35,13 @@ NO_KEY = "(no key)"
 
 
 class SlotEvent(NamedTuple):
-    """A slot that is to be renewed or, at its end, released."""
+    """A call that ends later: its slots are to be renewed and, at its end, released; its real cost is settled."""
 
     at_us: int
     number: int
     end_us: int
     decision: RuleDecision
+    real_costs: Sequence[tuple[str, int]] = ()  # by rule
 
 
 class ChangedCall(NamedTuple):
@@ -95,6 +100,8 @@ class RulebookPlayer:
         self.key: str = NO_KEY  # of the last call
         self._slots: list[SlotEvent] = []
         self._slot_number = 0
+        self._node_rules = frozenset(rule.name for rule in book.rules if rule.where == "node")
+        self._checked_hashes: set[tuple[str, ...]] = set()
 
     def play(self, call: RecordedCall) -> int:
         """Decides a call: PASSED, DELAYED or REFUSED."""
@@ -102,40 +109,100 @@ class RulebookPlayer:
         if self._slots:
             self._tend_slots(time_us)
         self._clock.set_us(time_us)
-        plan = self.limiter.plan_call(call[1], call[4])
+        if call[6] is None:
+            plan = self.limiter.plan_call(call[1], call[4])
+        elif call[6].shed:
+            return self._play_shed(call, call[6])
+        else:
+            plan = self._plan_recorded(call, call[6])
         charges = plan.charges
-        if plan.is_single_request and len(charges) == 1:
+        if plan.is_single_request and len(charges) == 1 and (call[6] is None or call[6].is_plain):
             meter, key, cost = charges[0]
             answer = self._count(plan.labels[0], key, meter.decide(key, cost), time_us)
         else:
             answer = self._play_plan(plan, call)
+        self._note_answer(time_us, answer)
+        return answer
+
+    def play_together(self, calls: Sequence[RecordedCall]) -> list[int]:
+        """Decides calls of a decision log that were decided together: all of them are charged, or none is."""
+        time_us = calls[0].time_us
+        self._tend_slots(time_us)
+        self._clock.set_us(time_us)
+        answers = []
+        for call, decision in zip(calls, self.limiter.check_together([_ask(call) for call in calls]), strict=True):
+            self._end_later(decision, call)
+            matches = decision.denied_matches
+            answers.append(self._count_all(decision.labels, decision.charges, decision.outcomes, matches, time_us))
+            self._note_answer(time_us, answers[-1])
+        return answers
+
+    def _note_answer(self, time_us: int, answer: int) -> None:
         self.answers[answer] += 1
         self.timeline.count(time_us // 1_000_000, answer)
+
+    def _play_shed(self, call: RecordedCall, record: DecisionRecord) -> int:
+        """Refuses a call that load shedding refused: no rule was asked, and none was charged."""
+        self.refusing_rule, self.key = record.rule, record.keys[0][1] if record.keys else NO_KEY
+        answer = self._refuse_without_key((record.rule or "", None), self.key, call.time_us)
+        self._note_answer(call.time_us, answer)
         return answer
+
+    def _plan_recorded(self, call: RecordedCall, record: DecisionRecord) -> CallPlan:
+        """Plans a call of a decision log, with what its attributes do not tell: which process counted it, and
+        limits that are not in the rulebook."""
+        compiled = self.limiter.compiled_rulebook
+        plan = CallPlan(compiled) if record.in_code else self.limiter.plan_call(call.attributes, call.cost)
+        if record.hashed and record.hashed not in self._checked_hashes:
+            check_hashed_attributes(self.limiter.rulebook, record.hashed)
+            self._checked_hashes.add(record.hashed)
+        if self._node_rules and record.process:
+            plan.charges = [
+                (meter, f"{key} ({record.process})" if rule in self._node_rules else key, cost)
+                for (rule, _), (meter, key, cost) in zip(plan.labels, plan.charges, strict=True)
+            ]
+        for rule, key, text, cost in record.code_charges:
+            limit = parse(text)
+            if isinstance(limit, Slots):
+                plan.add((SLOTS, (rule, None), [compiled.engine.slots(limit, rule)]), key, cost)
+            else:
+                plan.add((REMOTE, (rule, None), [compiled.caller_meter(limit, rule)]), key, cost)
+        return plan
 
     def _play_plan(self, plan: CallPlan, call: RecordedCall) -> int:
         outcomes: list[Outcome | None]
-        if plan.is_single_request:
+        patience_us = None if call.record is None else call.record.patience_us
+        if plan.is_single_request and (call.record is None or call.record.is_plain):
             outcomes = list(self._engine.decide_all(plan.charges)) if plan.charges else []
         else:
-            decided, several_requests = run(plan.outcomes())
+            decided, several_requests = run(plan.outcomes(patience_us))
             outcomes = list(decided)
             decision = plan.decision(outcomes, several_requests)
-            if any(isinstance(meter.limit, Slots) for meter, _, _ in plan.charges):
-                self._hold(decision, call)
+            self._end_later(decision, call)
+        return self._count_all(plan.labels, plan.charges, outcomes, plan.denied_matches, call.time_us)
+
+    def _count_all(
+        self,
+        labels: Sequence[ChargeLabel],
+        charges: Sequence[Charged],
+        outcomes: Sequence[Outcome | None],
+        denied_matches: Sequence[Denied],
+        time_us: int,
+    ) -> int:
+        """Counts the outcomes of a call; returns its answer."""
         answer = PASSED
         verdicts: dict[tuple[str, str | None], tuple[str, Outcome]] = {}
-        for label, (_, key, _), outcome in zip(plan.labels, plan.charges, outcomes, strict=True):
+        for label, (_, key, _), outcome in zip(labels, charges, outcomes, strict=True):
             if outcome is None:
                 continue
             known = verdicts.get(label)
             if known is None or (known[1][ALLOWED] and not outcome[ALLOWED]):
                 verdicts[label] = key, outcome  # a rule of several limits refuses if one of them does
         for label, (key, outcome) in verdicts.items():
-            answer = max(answer, self._count(label, key, outcome, call.time_us))
-        for _, match in plan.denied_matches:
+            answer = max(answer, self._count(label, key, outcome, time_us))
+        for _, match in denied_matches:
             label = match.rule.name, "shadow" if match.shadow else None
-            answer = max(answer, self._refuse_without_key(label, match.key or NO_KEY, call.time_us))
+            answer = max(answer, self._refuse_without_key(label, match.key or NO_KEY, time_us))
         return answer
 
     def _count(self, label: tuple[str, str | None], key: str, outcome: Outcome, time_us: int) -> int:
@@ -171,15 +238,17 @@ class RulebookPlayer:
         self.refusing_rule, self.key = label[0], key
         return REFUSED
 
-    def _hold(self, decision: RuleDecision, call: RecordedCall) -> None:
-        """Holds the slots of a decision as long as the call lasted."""
-        if not decision.allowed:
+    def _end_later(self, decision: RuleDecision, call: RecordedCall) -> None:
+        """Holds the slots of a decision as long as the call lasted, and settles its real cost then."""
+        holds = any(isinstance(meter.limit, Slots) for meter, _, _ in decision.charges)
+        real_costs = () if call.record is None else call.record.real_costs
+        if not decision.allowed or not (holds or real_costs):
             return
-        if call.duration_us is None:
+        if holds and call.duration_us is None:
             self.without_duration += 1
         self._slot_number += 1
         end_us = call.time_us + (call.duration_us or 0)
-        self._schedule(SlotEvent(call.time_us, self._slot_number, end_us, decision))
+        self._schedule(SlotEvent(call.time_us, self._slot_number, end_us, decision, real_costs))
 
     def _schedule(self, event: SlotEvent) -> None:
         ttls_us = [part.limit.ttl_us for part in event.decision.counter_decisions if isinstance(part.limit, Slots)]
@@ -193,6 +262,8 @@ class RulebookPlayer:
             self._clock.set_us(event.at_us)
             if event.at_us >= event.end_us:
                 self.limiter.release(event.decision)
+                for rule, cost in event.real_costs:
+                    self.limiter.settle(event.decision.only({rule}), cost)
             else:
                 self.limiter.renew(event.decision)
                 self._schedule(event)
@@ -232,6 +303,7 @@ def replay_calls(
     differences, recorded = Differences(max_listed), RecordedAnswers()
     calls, first_us, time_us = 0, 0, 0
     play = new.play
+    groups = TogetherGroups()
     for batch in batches:
         for call in batch:
             if not calls:
@@ -239,17 +311,66 @@ def replay_calls(
             calls += 1
             if call.record is not None:
                 recorded.prepare(call, new.limiter)
+                if call.record.together is not None:
+                    if group := groups.add(call, call.record):
+                        _play_together(group, new, old, differences, recorded)
+                        time_us = call[0]
+                    continue
             answer = play(call)
             if old is not None:
                 _compare(call, answer, new, old.play(call), old, differences)
             if call.record is not None:
                 recorded.compare(call, answer != REFUSED)
             time_us = call[0]
+    for group in groups.incomplete():
+        _play_together(group, new, old, differences, recorded)
     new.timeline.finish()
     if old is not None:
         old.timeline.finish()
     recorded.finish()
     return Replay(calls, first_us, time_us, new, old, differences, recorded)
+
+
+class TogetherGroups:
+    """Gathers calls that one process decided together, and that other calls of the log come between."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, list[RecordedCall]] = {}  # by process
+
+    def add(self, call: RecordedCall, record: DecisionRecord) -> list[RecordedCall] | None:
+        """Adds a call; returns its group once that is complete."""
+        assert record.together is not None
+        index, size = record.together
+        group = self._groups.setdefault(record.process, [])
+        group.append(call)
+        return self._groups.pop(record.process) if index == size - 1 else None
+
+    def incomplete(self) -> Iterator[list[RecordedCall]]:
+        """Yields the groups whose last call is not in the log."""
+        yield from self._groups.values()
+
+
+def _play_together(
+    group: Sequence[RecordedCall],
+    new: RulebookPlayer,
+    old: RulebookPlayer | None,
+    differences: Differences,
+    recorded: RecordedAnswers,
+) -> None:
+    answers = new.play_together(group)
+    old_answers = None if old is None else old.play_together(group)
+    for index, call in enumerate(group):
+        if old is not None and old_answers is not None:
+            _compare(call, answers[index], new, old_answers[index], old, differences)
+        recorded.compare(call, answers[index] != REFUSED)
+
+
+def _ask(call: RecordedCall) -> Ask:
+    """Returns one of several calls that were decided together."""
+    if call.record is not None and call.record.code_charges:
+        rule, key, limit, cost = call.record.code_charges[0]
+        return Ask(call.attributes, cost, parse(limit), rule, key)
+    return Ask(call.attributes, call.cost)
 
 
 def _compare(

@@ -8,7 +8,7 @@ the log, and gets the time that was reached.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
@@ -25,8 +25,11 @@ _time_us = itemgetter(0)
 class TimeOrder:
     """Orders the calls of one log, batch by batch; counts those out of order, and those that came too late."""
 
-    def __init__(self, window_us: int = WINDOW_US) -> None:
+    def __init__(
+        self, window_us: int = WINDOW_US, order: Callable[[RecordedCall], tuple[int, int]] | None = None
+    ) -> None:
         self.window_us = window_us
+        self._order = order  # where calls of one time have an order, too
         self.disordered: int = 0
         self.late: int = 0
         self._waiting: list[RecordedCall] = []
@@ -48,7 +51,9 @@ class TimeOrder:
                     newest_us = time_us
         self._newest_us = max(self._newest_us, max(times))
         self._waiting += batch
-        if not ordered:
+        if self._order is not None:
+            self._waiting.sort(key=self._order)
+        elif not ordered:
             self._waiting.sort(key=_time_us)
         count = bisect_right(self._waiting, self._newest_us - self.window_us, key=_time_us)
         return self._release(max(count, len(self._waiting) - MAX_WAITING))

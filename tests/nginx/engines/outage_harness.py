@@ -16,7 +16,7 @@ DEADLINE = 0.3  # seconds: long enough to tell a wait from a busy machine
 BACK = 2.0  # seconds after which Redis decides again
 PLENTY = "100000/year"  # of which no unit comes back meanwhile
 GONE = "each rule does what its fallback says until Redis answers again"
-AGAIN = "is back, after"
+AGAIN = "answers again after"
 # /slow stays until /open is asked; /in tells how many do.
 SLOW = """
 location = /slow { content_by_lua_block {

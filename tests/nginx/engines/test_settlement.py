@@ -54,7 +54,7 @@ def test_what_all_workers_admitted_alone_is_charged_to_redis_once(server: RedisS
             link.cut()
             time.sleep(0.8)
             link.heal()
-            until(lambda: None if "is back, after" in gate.log else "not back", 10)
+            until(lambda: None if "answers again after" in gate.log else "not back", 10)
             time.sleep(0.2)
         assert {seen.status for seen in load.seen} == {200}
         # Two requests of a worker may have been cut off after they had reached Redis: those were charged twice.

@@ -6,6 +6,7 @@
 -- blocks no worker; a refusal without a body of its own is nginx's, so that `error_page` works.
 
 local deciding_verdict = require "resty.headgate.http.deciding_verdict"
+local decision_record = require "resty.headgate.request.decision_record"
 local headers = require "resty.headgate.http.headers"
 local log_status = require "resty.headgate.request.log_status"
 local memoize = require "resty.headgate.memoize"
@@ -17,10 +18,14 @@ local M = {}
 
 local ngx, max, most_restrictive = ngx, math.max, deciding_verdict.most_restrictive
 local read, write = variables.read, variables.write
+local NO_CHARGES = {}
 local wants_json = memoize(refusal_body.wants_json)
 
--- Notes that no rule applied.
-function M.pass()
+-- Notes that no rule applied. `attributes`, `started_us`: of the record, if one is wanted.
+function M.pass(bundle, attributes, started_us)
+  if attributes then
+    decision_record.write_several(bundle, true, NO_CHARGES, NO_CHARGES, nil, nil, attributes, started_us)
+  end
   write("headgate_status", "PASSED")
   return nil
 end
@@ -111,9 +116,9 @@ end
 -- Returns a delay in seconds; nil if there is none.
 function M.seconds(delay_us) return delay_us > 0 and delay_us / 1000000 or nil end
 
--- Writes the decision about several charges. Returns the status that the request ends with, if it ends here, and the
+-- Writes the decision about several charges, and its record if one is wanted. Returns the status that the request ends with, if it ends here, and the
 -- seconds that it waits, if it does.
-function M.several(bundle, allowed, charges, outcomes, denied)
+function M.several(bundle, allowed, charges, outcomes, denied, attributes, started_us)
   local rule, remaining, wait_us
   local verdicts, delay_us, shadow_verdicts = summarize(charges, outcomes)
   local deciding = most_restrictive(verdicts)
@@ -124,6 +129,9 @@ function M.several(bundle, allowed, charges, outcomes, denied)
     if first then rule, remaining, wait_us = first.rule, 0, nil end
   end
   M.write_variables(allowed, rule, remaining, allowed and delay_us or 0, shadow_verdicts)
+  if attributes then
+    decision_record.write_several(bundle, allowed, charges, outcomes, denied, rule, attributes, started_us)
+  end
   if rule then headers.put(response_headers, bundle.headers, verdicts, wait_us, allowed) end
   if not allowed then return M.refuse(rule, charges, outcomes, denied), nil end
   return nil, M.seconds(delay_us)

@@ -12,7 +12,7 @@
     cross_slot           charges in several slots of a cluster
     server_engine        what both engines share
     published_scripts    scripts for gateways that talk to Redis themselves
-    overrides, quota_ledger, rulebook_versions, key_scan    other state on the server
+    overrides, quota_ledger, rulebook_versions, recent_records_store, key_scan    other state on the server
     counts_store         counts of decisions, shared by all processes
 
     sync:       sync_connection      one open connection

@@ -50,6 +50,11 @@ def rules_key(prefix: str) -> bytes:
     return b"%b%d:rules" % (prefix.encode(), LAYOUT)
 
 
+def recent_head(prefix: str) -> bytes:
+    """Returns everything before the second of a key of recent records. The braces are their hash tag."""
+    return b"%b%d:{recent}:" % (prefix.encode(), LAYOUT)
+
+
 def scripts_key(prefix: str) -> bytes:
     """Returns the key of the scripts' texts by SHA1, for gateways. No head equals it either."""
     return b"%b%d:scripts" % (prefix.encode(), LAYOUT)

@@ -12,6 +12,8 @@
     headers           the format of the header fields
     strict            whether a rule that matches no route is an error
     enabled           False switches all limits off
+    observers         receive every decision and the status of its response; objects, or dotted paths of functions that
+                      return one
     clock, prefix     as of a limiter
 
 Functions may be dotted paths. Sync and async code decide on the same counts: in memory by one engine, on a server
@@ -47,7 +49,7 @@ MIDDLEWARE = "headgate.integrations.django.HeadgateMiddleware"
 AUTHENTICATION = "AuthenticationMiddleware"
 KNOWN = (
     *("engine", "rules", "limits", "user", "attributes", "refusal", "exempt", "trusted_proxies"),
-    *("forwarded_field", "headers", "strict", "enabled", "clock", "prefix"),
+    *("forwarded_field", "headers", "strict", "enabled", "observers", "clock", "prefix"),
 )
 _FUNCTIONS = ("user", "attributes", "refusal")
 _MEMORY = "memory:"
@@ -112,9 +114,13 @@ def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("enabled", "strict"):
         if not isinstance(checked.get(name, True), bool):
             raise InvalidSetting(f'{SETTING}["{name}"] is True or False, not {checked[name]!r}.')
-    for name in ("limits", "exempt", "trusted_proxies"):
+    for name in ("limits", "exempt", "trusted_proxies", "observers"):
         if not isinstance(checked.get(name, ()), Sequence | set | frozenset) or isinstance(checked.get(name), str):
             raise InvalidSetting(f'{SETTING}["{name}"] is a list, not {checked[name]!r}.')
+    if "observers" in checked:
+        checked["observers"] = [
+            _function("observers", each)() if isinstance(each, str) else each for each in checked["observers"]
+        ]
     formats = get_args(Headers)
     if checked.get("headers") not in (None, *formats):
         raise InvalidSetting(f'{SETTING}["headers"] is one of {", ".join(formats)}, not {checked["headers"]!r}.')

@@ -25,7 +25,7 @@ MAX_BYTES = 4 * 1024 * 1024  # bytes, of text and document each
 MAX_AUTHOR_LENGTH = 100
 MAX_NOTE_LENGTH = 500
 # Fields of a document that belong to gateways, not to the book.
-GATEWAY_FIELDS = ("limits", "zones", "charge_options", "scripts", "warnings", "texts")
+GATEWAY_FIELDS = ("limits", "zones", "charge_options", "scripts", "warnings", "used_attributes", "texts")
 
 # Line ends, terminal control characters, changes of writing direction, and lone surrogates.
 _control_characters = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

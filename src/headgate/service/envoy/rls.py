@@ -87,7 +87,10 @@ class RateLimits:
         limiter = self.limiter
         cached = self._request_cache.get(data, limiter.compiled_rulebook)
         try:
-            if cached is not None:
+            if cached is not None and limiter.observers is not None:
+                decisions = await limiter.decide_batch(cached.batch)
+                inputs = ResponseInputs(cached.response_format, cached.checks, decisions)
+            elif cached is not None:
                 outcomes = await limiter.request_outcomes(cached.batch)
                 if encoded := cached.encode(outcomes):
                     return encoded

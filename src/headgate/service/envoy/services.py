@@ -6,6 +6,7 @@ Needs the extra `envoy`. The worker imports this file only where that is install
 from __future__ import annotations
 
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
+from headgate.service.degradations import Degradations
 from headgate.service.envoy import rlqs, rls
 from headgate.service.grpc_health import Health
 from headgate.service.hardened_grpc import GrpcServer
@@ -16,13 +17,15 @@ from headgate.service.settings import Address, Settings
 class EnvoyServices:
     """Envoy's services on one limiter."""
 
-    def __init__(self, limiter: AsyncRuleLimiter, settings: Settings, active: ActiveRequests) -> None:
+    def __init__(
+        self, limiter: AsyncRuleLimiter, settings: Settings, active: ActiveRequests, degradations: Degradations
+    ) -> None:
         self._limiter, self._settings, self._active = limiter, settings, active
         with_headers, with_names = settings.envoy_headers == "on", settings.envoy_names == "on"
         self.rate_limits: rls.RateLimits = rls.RateLimits(
             limiter, with_headers=with_headers, with_names=with_names
         )
-        self._health = Health((rls.SERVICE, rlqs.SERVICE), active)
+        self._health = Health((rls.SERVICE, rlqs.SERVICE), active, degradations)
 
     async def serve(self, address: Address) -> GrpcServer:
         """Starts to answer gRPC at the address."""

@@ -162,7 +162,7 @@ end
 local function refusal(shedding, now)
   local reset = shed_rate.reset(shedding.plan, state, now)
   local wait = floor(random() * max(reset, MIN_RETRY_RANGE_US)) + 1
-  return { 0, 0, wait, reset, 0, clock.wall_us(), 0 }
+  return { 0, 0, wait, reset, 0, clock.wall_us(), 0, shed = true }
 end
 
 -- Begins to count the demand of a key that Redis has refused.

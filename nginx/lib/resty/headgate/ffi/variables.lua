@@ -1,5 +1,5 @@
--- Reads nginx's variables of the current request, and writes four for other modules of nginx: $headgate_status,
--- $headgate_rule, $headgate_remaining, $headgate_dry_run.
+-- Reads nginx's variables of the current request, and writes five for other modules of nginx: $headgate_status,
+-- $headgate_rule, $headgate_remaining, $headgate_dry_run, $headgate_decision.
 --
 -- This takes a tenth of the time of ngx.var, which ends in a tail call of a C function: LuaJIT compiles neither that
 -- nor the code around it.
@@ -47,6 +47,12 @@ function M.write(name, text)
   elseif is_writable == nil then
     writable[name] = pcall(write_slowly, name, text)
   end
+end
+
+-- Returns whether the configuration declares and uses a variable; it is empty from now on.
+function M.is_writable(name)
+  if writable[name] == nil then writable[name] = pcall(write_slowly, name, "") end
+  return writable[name]
 end
 
 -- Returns the status of the current request, "" if it was not decided; nil if the variable is not writable.

@@ -153,7 +153,8 @@ function M.compile(text, settings)
     note = settings.shared_only and unused_overrides(bundle.rules) or nil,
     warnings = type(bundle.warnings) == "table" and bundle.warnings or {},
     split = split, split_position = split_position, match = match_call, bound_limits = bound_limits, rules = rules,
-    headers = bundle.headers or "draft-11",
+    headers = bundle.headers or "draft-11", used_attributes = bundle.used_attributes or {},
+    version = bundle.version and string.format("%d", bundle.version) or "null",
     limits = bundle.limits, zones = bundle.zones or {}, scripts = bundle.scripts or {}, texts = bundle.texts or {},
   }
 end

@@ -167,11 +167,11 @@ local function fetch_scripts(self, bundle, cached)
   return texts
 end
 
--- Returns a bundle with the texts of its scripts, for a start without Redis.
-local function with_scripts(document, texts)
+-- Returns a bundle with its version, and the texts of its scripts, for a start without Redis.
+local function with_scripts(document, version, texts)
   local entries = {}
   for sha, text in pairs(texts) do entries[#entries + 1] = '"' .. sha .. '":' .. encode(text) end
-  return string.sub(document, 1, -2) .. ',"texts":{' .. table.concat(entries, ",") .. "}}"
+  return string.sub(document, 1, -2) .. ',"version":' .. tonumber(version) .. ',"texts":{' .. table.concat(entries, ",") .. "}}"
 end
 
 -- Fetches the bundle of a version; else nil, why not, and whether that is transient.
@@ -182,7 +182,7 @@ function BundleWatcher:fetch(version)
   local document = decode(raw).document
   local texts, why, is_transient = fetch_scripts(self, decode(document), self.bundle and self.bundle.texts or {})
   if not texts then return nil, why, is_transient end
-  return with_scripts(document, texts)
+  return with_scripts(document, version, texts)
 end
 
 -- Polls Redis. Returns why there is nothing to follow, if there is not.

@@ -173,8 +173,20 @@ class DegradedAnswers(Settlement):
             "deny": "Refusing every call",
             "local": f"Deciding locally by a share of 1/{count}" + ("" if rank is None else f" (rank {rank})"),
         }
-        mode = next(iter(self._modes)) if len(self._modes) == 1 else None
-        return texts.get(mode, "Doing what each rule says")
+        return texts.get(self._only_mode, "Doing what each rule says")
+
+    def describe_past_mode(self) -> str:
+        """Returns what happened to calls while the engine was gone, for the log."""
+        texts: dict[FallbackMode | None, str] = {
+            "allow": "allowed without being counted",
+            "deny": "refused",
+            "local": "decided locally",
+        }
+        return texts.get(self._only_mode, "decided as their rules say")
+
+    @property
+    def _only_mode(self) -> FallbackMode | None:
+        return next(iter(self._modes)) if len(self._modes) == 1 else None
 
 
 def all_allowed(answers: Sequence[Outcome]) -> bool:

@@ -97,7 +97,7 @@ class FallbackRouting(DegradedAnswers):
 
     def note_failure(self, shard: Shard, route: BreakerRoute, error: BaseException) -> None:
         """Reports a failed request to the breaker of a part."""
-        shard.on_failure(route, self.clock.now_us(), error, self.describe_mode())
+        shard.on_failure(route, self.clock.now_us(), error, self.describe_mode(), self.describe_past_mode())
 
     def stop_settling(self) -> None:
         """Drops what is unsettled: a closing engine does not settle the rest."""

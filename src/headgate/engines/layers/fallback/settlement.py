@@ -31,6 +31,7 @@ from headgate.engines.layers.fallback.limit_share import share, units_for_rank
 from headgate.engines.layers.fallback.membership import MembershipState
 from headgate.engines.layers.fallback.shard import LocalCount, RecentEntries, Shard, Tag
 from headgate.engines.memory.engine import MemoryEngine
+from headgate.engines.stack import describe_shard
 
 MeterCharge = tuple[Any, str, int]  # a meter of the fallback engine, a key, a cost
 
@@ -59,7 +60,10 @@ class Settlement:
     def shard_of(self, key: str) -> Shard:
         """Returns the part of the engine that decides for the key."""
         name = self.inner.shard(key)
-        return self.shards.get(name) or self.shards.setdefault(name, Shard(name, self.settle_us))
+        return self.shards.get(name) or self.shards.setdefault(name, self._new_shard(name))
+
+    def _new_shard(self, name: Hashable) -> Shard:
+        return Shard(name, self.settle_us, describe_shard(self.inner, name))
 
     def remember(self, charges: Sequence[MeterCharge], answers: Sequence[Outcome]) -> None:
         """Remembers the engine's last outcomes of counts that may be shared."""

@@ -99,8 +99,9 @@ class LocalCount:
 class Shard:
     """A part of the engine. A caller that touches more than `is_healthy` holds the lock."""
 
-    def __init__(self, name: Hashable, settle_us: int) -> None:
+    def __init__(self, name: Hashable, settle_us: int, text: str = "The engine") -> None:
         self.name = name
+        self.text = text  # in messages: "Redis at 10.0.0.5:6379"
         self.lock: Lock = Lock()
         self.breaker: Breaker = Breaker()
         self.is_healthy: bool = True  # it answers, and nothing is unsettled
@@ -110,6 +111,7 @@ class Shard:
         self.settle_us = settle_us
         self._down_since_us: int | None = None
         self._recovered_us = 0
+        self._consequence = ""  # of an outage, once it is over: "decided locally"
         self._degraded_before = 0  # decisions by the fallback before the first failure in a row
 
     def tally(self, name: str) -> None:
@@ -129,8 +131,11 @@ class Shard:
         with self.lock:
             self._transition(self.breaker.on_success(route, now_us, self.settle_us), now_us)
 
-    def on_failure(self, route: BreakerRoute, now_us: int, error: BaseException, consequence: str) -> None:
+    def on_failure(
+        self, route: BreakerRoute, now_us: int, error: BaseException, consequence: str, past_consequence: str
+    ) -> None:
         with self.lock:
+            self._consequence = past_consequence
             if not self.breaker.failures:
                 self._degraded_before = self.tallies["degraded"]
             self._transition(self.breaker.on_failure(route, now_us), now_us, f"{error} {consequence}")
@@ -224,9 +229,11 @@ class Shard:
         """Drops settled counts, and logs that the engine is back."""
         self._drop_settled()
         if self._down_since_us is not None:
-            text = "headgate: the engine (part %s) answers again, after %.1f s and %d decisions by the fallback."
             decided = self.tallies["degraded"] - self._degraded_before
-            _log.warning(text, self.name, (self._recovered_us - self._down_since_us) / SECOND, decided)
+            calls = "1 call was" if decided == 1 else f"{decided} calls were"
+            outage_s = (self._recovered_us - self._down_since_us) / SECOND
+            text = "headgate: %s answers again after %.1f s; %s %s."
+            _log.warning(text, self.text, outage_s, calls, self._consequence)
         self._down_since_us = None
 
     def _drop_settled(self) -> None:

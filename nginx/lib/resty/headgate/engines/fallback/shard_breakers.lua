@@ -94,7 +94,7 @@ function Breakers:degraded_count() return self.dict:get(DEGRADED) or 0 end
 function Breakers:count_degraded() self.dict:incr(DEGRADED, 1) end
 
 local function log_back(self, name, down_since_us, degraded_before, at_us)
-  local text = "headgate: Redis at %s is back, after %.1f s and %.0f decisions without it."
+  local text = "headgate: Redis at %s answers again after %.1f s; %.0f calls were decided as their rules say."
   local server_name = name ~= "" and name or self.server.text
   local degraded = self:degraded_count() - degraded_before
   ngx.log(ngx.WARN, string.format(text, server_name, (at_us - down_since_us) / 1000000, degraded))

@@ -1,0 +1,112 @@
+-- Writes the record of a decision into $headgate_decision, for a log_format: the fields that
+-- headgate/telemetry/decision_record.py writes, without the closing brace, so that the format can add the status and
+-- the duration. `headgate nginx conf --decision-log` prints that format.
+--
+-- Nothing is done unless the configuration declares the variable and uses it. The attributes are written down before
+-- the decision: the table that holds them serves the next request while this one waits for Redis.
+--
+-- Laws (tests/nginx/test_decision_log.py): every request that a rulebook decided has one line; a replay of the lines
+-- under the same rules gives the same answers.
+
+local cjson = require "cjson"
+local clock = require "resty.headgate.clock"
+local memoize = require "resty.headgate.memoize"
+local variables = require "resty.headgate.ffi.variables"
+
+local M = {}
+
+local concat, format = table.concat, string.format
+local write, is_writable = variables.write, variables.is_writable
+local VARIABLE = "headgate_decision"
+
+local json_text = memoize(function(text) return cjson.encode(text) end)
+
+local number = 0 -- of the decision in this worker
+local process -- the name of this nginx: all its workers share their counts
+
+local function process_name()
+  local ok, ngx_process = pcall(require, "ngx.process")
+  local pid = ok and ngx_process.get_master_pid and ngx_process.get_master_pid() or ngx.worker.pid()
+  return json_text((variables.read "hostname" or "nginx") .. ":" .. pid)
+end
+
+-- Returns the attributes that rules use, as JSON, and when the request came; nil if no record is wanted.
+function M.begin(bundle, values)
+  if not is_writable(VARIABLE) then return nil, nil end
+  local started_us = clock.monotonic_us()
+  local names, fields = bundle.used_attributes, {}
+  for i = 1, #names do
+    local value = values[names[i]]
+    if value ~= "" then fields[#fields + 1] = json_text(names[i]) .. ":" .. json_text(value) end
+  end
+  return "{" .. concat(fields, ",") .. "}", started_us
+end
+
+local function text_or_null(text) return text and json_text(text) or "null" end
+
+local function override_field(charge, outcome)
+  local bound_limit = charge.bound_limit
+  if not bound_limit.options.overrides or outcome.degraded then return "" end
+  return ',"override":' .. (outcome[8] and json_text(charge.limit.text) or "null")
+end
+
+local function verdict(charge, outcome)
+  local retry_us = outcome[3]
+  return '{"rule":' .. json_text(charge.rule.name) .. ',"key":' .. json_text(charge.key)
+    .. ',"limit":' .. text_or_null(charge.limit.text)
+    .. format(',"cost":%d,"allowed":%s,"remaining":%d,"retry_after_us":', charge.cost,
+      outcome[1] == 1 and "true" or "false", outcome[2])
+    .. (retry_us >= 0 and format("%d", retry_us) or "null") .. format(',"delay_us":%d', outcome[5])
+    .. override_field(charge, outcome) .. "}"
+end
+
+local function denied_verdict(match)
+  return '{"rule":' .. json_text(match.rule.name) .. ',"key":' .. json_text(match.key or "")
+    .. format(',"limit":null,"cost":%d,"allowed":false,"remaining":0,"retry_after_us":null,"delay_us":0}',
+      match.cost or 1)
+end
+
+-- `marks`: more fields, that a fallback or load shedding decided.
+local function write_record(bundle, at_us, attributes, started_us, allowed, rule, marks, live, shadow, candidate)
+  process = process or process_name()
+  number = number + 1
+  write(VARIABLE, format('{"at_us":%d,"seq":%d,"process":', at_us, number) .. process .. ',"attributes":' .. attributes
+    .. ',"cost":null,"allowed":' .. (allowed and "true" or "false")
+    .. ',"rule":' .. (rule and json_text(rule.name) or "null") .. ',"version":' .. bundle.version
+    .. format(',"sample":1,"latency_us":%d', clock.monotonic_us() - started_us)
+    .. marks
+    .. ',"verdicts":[' .. live .. '],"shadow":[' .. shadow .. '],"candidate":[' .. candidate .. "]")
+end
+
+local function marks_of(degraded, shed)
+  return (degraded and ',"degraded":true' or "") .. (shed and ',"shed":true' or "")
+end
+
+-- Writes the record of a request that met one live rule with one limit.
+function M.write_single(bundle, charge, outcome, attributes, started_us)
+  write_record(bundle, outcome[6] > 0 and outcome[6] or clock.wall_us(), attributes, started_us, outcome[1] == 1,
+    charge.rule, marks_of(outcome.degraded, outcome.shed), verdict(charge, outcome), "", "")
+end
+
+-- Writes the record of any request. `rule`: the one that decided; nil if none applied.
+function M.write_several(bundle, allowed, charges, outcomes, denied, rule, attributes, started_us)
+  local lists = { live = {}, shadow = {}, candidate = {} }
+  local at_us, degraded, shed = 0, false, false
+  for i = 1, #charges do
+    local charge, outcome = charges[i], outcomes[i]
+    if outcome then
+      local list = lists[charge.bound_limit.shadow or "live"]
+      list[#list + 1] = verdict(charge, outcome)
+      if at_us == 0 then at_us = outcome[6] end
+      degraded, shed = degraded or outcome.degraded, shed or outcome.shed
+    end
+  end
+  for _, match in ipairs(denied or {}) do
+    local list = lists[match.shadow and "shadow" or "live"]
+    list[#list + 1] = denied_verdict(match)
+  end
+  write_record(bundle, at_us > 0 and at_us or clock.wall_us(), attributes, started_us, allowed, rule,
+    marks_of(degraded, shed), concat(lists.live, ","), concat(lists.shadow, ","), concat(lists.candidate, ","))
+end
+
+return M

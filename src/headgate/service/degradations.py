@@ -1,0 +1,68 @@
+"""Finds what does not work as it should while the service answers: the engine, the rulebook's source, the decision log.
+
+/healthz and /readyz list these sentences; gRPC health reports each part under its name. None of them makes the
+service unready: it still decides, by the fallback of each rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from time import monotonic
+
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter
+from headgate.engines.stack import describe_shard
+from headgate.observer import Observer
+from headgate.telemetry.decision_log import DecisionLog
+
+ENGINE, RULEBOOK, DECISION_LOG = "engine", "rulebook", "decision_log"
+PARTS = (ENGINE, RULEBOOK, DECISION_LOG)
+FAILURE_S = 5.0  # how long a call that could not be decided makes the engine count as degraded
+
+
+class EngineFailures(Observer):
+    """Notes the last call that could not be decided, because its rules have no fallback."""
+
+    def __init__(self) -> None:
+        self._last: tuple[float, str] | None = None
+
+    def failed(self, error: Exception, latency_us: int) -> None:
+        self._last = monotonic(), str(error)
+
+    @property
+    def recent_error(self) -> str | None:
+        """The last error, if it was within FAILURE_S."""
+        return self._last[1] if self._last is not None and monotonic() - self._last[0] < FAILURE_S else None
+
+
+class Degradations:
+    """Finds what is degraded now, for one worker."""
+
+    def __init__(self, limiter: AsyncRuleLimiter, observers: Sequence[Observer] = ()) -> None:
+        self._limiter = limiter
+        self._logs = [each for each in observers if isinstance(each, DecisionLog)]
+        self._failures = [each for each in observers if isinstance(each, EngineFailures)]
+
+    def sentences(self) -> list[str]:
+        """Returns a sentence for everything that is degraded."""
+        return [sentence for _, sentence in self.parts()]
+
+    def parts(self) -> Iterator[tuple[str, str]]:
+        """Yields the name of each degraded part, and a sentence about it."""
+        engine = self._limiter.engine
+        for name, _ in engine.degraded_shards():
+            yield (
+                ENGINE,
+                f"{describe_shard(engine, name)} does not answer; calls are decided by the fallbacks of their rules.",
+            )
+        for failures in self._failures:
+            if (error := failures.recent_error) is not None:
+                yield ENGINE, f"Calls could not be decided: {error}"
+        watcher = self._limiter.watcher
+        if watcher is not None:
+            if watcher.source_unavailable:
+                yield RULEBOOK, "The rulebook's source cannot be read; the current rulebook stays in force."
+            elif watcher.error is not None:
+                yield RULEBOOK, f"A new rulebook is refused; the current one stays in force. {watcher.error}"
+        for log in self._logs:
+            if (problem := log.problem) is not None:
+                yield DECISION_LOG, problem
