@@ -6,48 +6,44 @@
     limiter = Limiter.from_rules("rules.yaml", "redis://localhost:6379/0", observers=[metrics])
 
 It counts by Counts, and moves the counts to Prometheus counters when a second has ended and when it is scraped. So
-a decision pays for Counts only, and prometheus_client's multiprocess mode works: each process writes its files at
-most once a second, and a last time when its limiter is closed. Response times are sampled: one decision in
-SAMPLE_EVERY is timed. Delays are not: every delayed call is in the histogram.
+a decision pays for Counts only. prometheus_client's multiprocess mode works: there a thread of each process moves
+the counts every second, because another process may be the one that is scraped. Response times are sampled: one
+decision in SAMPLE_EVERY is timed. Delays are not: every delayed call is in the histogram.
 
-No key ever becomes a label. A label `rule` has the name of a rule, or that of a limiter without rules; "" has calls
-that no rule applied to. docs/reference/metrics.md lists every metric.
+No key ever becomes a label. A label `rule` has the name of a rule, or that of a limiter without rules; "" has
+calls that no rule applied to. docs/reference/metrics.md lists every metric.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
-from headgate.algorithms.decision import DELAY_US, Decision
+from headgate.algorithms.decision import Decision
 from headgate.algorithms.limit import SECOND, Limit
 from headgate.clock import Clock, check_clock, nanoseconds
-from headgate.enforcement.rule_decision import RuleDecision
+from headgate.engines.fork_reset import on_fork
 from headgate.extras import require
 from headgate.observer import Observer
 from headgate.rules.keys import ALL
 from headgate.telemetry.counts import Counts
 from headgate.telemetry.decision_counts import DecisionCounts
+from headgate.telemetry.metric_names import LAYERS, OUTCOMES, SAMPLE_EVERY, delay_seconds
 
 require("headgate.telemetry.prometheus", "prometheus", "prometheus_client")
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric  # noqa: E402
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric, values  # noqa: E402
 from prometheus_client.registry import Collector  # noqa: E402
 
-SAMPLE_EVERY: Final = 16  # decisions, of which one is timed
 LATENCY_BUCKETS_S: Final = (
     *(1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3),
     *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
 )
 DELAY_BUCKETS_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
-OUTCOMES: Final = (
-    *("allowed", "refused", "shed"),
-    *("shadow_allowed", "shadow_refused", "candidate_allowed", "candidate_refused"),
-)
-LAYERS: Final = ("engine", "denial_cache", "prefetch", "fallback")
 ENGINE_TOTALS: Final = {  # what engines measure (engines/port.py), each with its help text
     "breaker_opened_total": "Times that a server was given up after three failures in a row.",
     "lost_refunds_total": "Refunds that never reached the engine.",
@@ -100,6 +96,8 @@ class PrometheusMetrics(Observer):
         # Each limiter that reports here, and the totals of its engine that were moved.
         self._limiters: WeakKeyDictionary[Any, dict[str, float]] = WeakKeyDictionary()
         self._open_since_ns: int | None = None  # when it was last seen that a breaker is open
+        self._mover: Thread | None = None  # in multiprocess mode
+        on_fork(self._after_fork)
         registry.register(_MoveBeforeScrape(self))
         self._declare(registry)
 
@@ -153,8 +151,10 @@ class PrometheusMetrics(Observer):
             self._note_limits(decision)
         if self._now_ns() >= self._due_ns:
             self.move_counts()
-        if delay_us := _delay_us(decision):
-            self._delay.observe(delay_us / SECOND)
+            if self._mover is None and is_multiprocess():
+                self._start_mover()
+        if delay := delay_seconds(decision):
+            self._delay.observe(delay)
 
     def failed(self, error: Exception, latency_us: int) -> None:
         """Counts a call that could not be decided."""
@@ -176,6 +176,18 @@ class PrometheusMetrics(Observer):
                 labels = verdict.rule, verdict.limit.text
                 if labels in self._limits or len(self._limits) < MAX_LIMITS:
                     self._limits[labels] = verdict.limit, verdict.remaining if verdict.key == ALL else None
+
+    def _after_fork(self) -> None:
+        """Begins anew in a forked child: the parent's counts are the parent's."""
+        self._lock, self._moved, self._mover = Lock(), {}, None
+
+    def _start_mover(self) -> None:
+        """Starts the thread that moves the counts every second, as long as somebody uses this object."""
+        self._mover = Thread(target=_move_every_second, args=(ref(self),), name="headgate-metrics", daemon=True)
+        try:
+            self._mover.start()
+        except RuntimeError:  # no more threads: calls move the counts, and the next one tries again
+            self._mover = None
 
     # Moving the counts to the metrics.
 
@@ -241,6 +253,22 @@ class PrometheusMetrics(Observer):
         self._breakers_open.set(breakers_open)
 
 
+def is_multiprocess() -> bool:
+    """Returns whether prometheus_client shares its values with other processes, by files.
+
+    >>> is_multiprocess()
+    False
+    """
+    return values.ValueClass is not values.MutexValue
+
+
+def _move_every_second(metrics: ref[PrometheusMetrics]) -> None:
+    while (alive := metrics()) is not None:
+        alive.move_counts()
+        del alive
+        time.sleep(1)
+
+
 class _MoveBeforeScrape(Collector):
     """A collector without metrics: a scrape collects it first, so that the counts are up to date."""
 
@@ -254,11 +282,3 @@ class _MoveBeforeScrape(Collector):
     def describe(self) -> Iterator[Metric]:
         """Registering it collects nothing."""
         return iter(())
-
-
-def _delay_us(decision: Decision) -> int:
-    """Returns the delay of a call that passes. Every decision comes here, so a rulebook's is computed if needed."""
-    if not isinstance(decision, RuleDecision):
-        return decision.outcome[DELAY_US]
-    has_delay = any(outcome is not None and outcome[DELAY_US] for outcome in decision.outcomes)
-    return decision.delay_us if has_delay else 0
