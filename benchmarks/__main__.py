@@ -21,6 +21,7 @@ QUESTIONS = (
     "server_cost",
     "redis_memory",
     "rules_match",
+    "telemetry",
     "nginx",
     "service",
     "integrations",

@@ -75,6 +75,7 @@ COMPUTE = (
     *(f"tests/rules/test_{name}.py" for name in ("keys", "pattern", "serialization")),
     *(f"tests/service/envoy/test_{name}.py" for name in ("messages", "request", "response")),
     *("tests/service/test_forward_auth.py", "tests/service/test_request_cache.py"),
+    *(f"tests/telemetry/test_{name}.py" for name in ("distinct_keys", "hot_keys")),
 )
 
 # Long enough that a busy machine does not look like a dead node.

@@ -33,6 +33,8 @@ class Observer:
     (True, False, 1)
     """
 
+    uses_latency: bool = True  # whether it reads latency_us; where no observer does, no call is timed, and it is 0
+
     def decided(self, decision: Decision, latency_us: int, response_follows: bool) -> None:
         """Receives a decision, and how long it took. `response_follows`: `responded` will be called, too."""
 
@@ -57,8 +59,9 @@ class Observers:
             if not isinstance(observer, Observer):
                 raise InvalidRule(f"observers= is a list of headgate.Observer objects; {observer!r} is none.")
         self.observers: tuple[Observer, ...] = tuple(observers)
+        self.uses_latency: bool = any(each.uses_latency for each in self.observers)
         self._reported_errors: set[tuple[int, str]] = set()
-        self._decided, self._responded, self._failed, self._close = (
+        self.decided_reports, self._responded, self._failed, self._close = (
             self._overridden(method) for method in ("decided", "responded", "failed", "close")
         )
 
@@ -68,11 +71,11 @@ class Observers:
         return [getattr(each, method) for each in self.observers if getattr(type(each), method) is not unchanged]
 
     def decided(self, decision: Decision, latency_us: int, response_follows: bool = False) -> None:
-        for report in self._decided:
+        for report in self.decided_reports:
             try:
                 report(decision, latency_us, response_follows)
             except Exception as error:
-                self._report_error(report, error)
+                self.report_error(report, error)
 
     def responded(self, decision: Decision, status: int, duration_us: int) -> None:
         self._call(self._responded, decision, status, duration_us)
@@ -92,9 +95,9 @@ class Observers:
             try:
                 report(*arguments)
             except Exception as error:
-                self._report_error(report, error)
+                self.report_error(report, error)
 
-    def _report_error(self, report: Any, error: Exception) -> None:
+    def report_error(self, report: Any, error: Exception) -> None:
         """Logs the first error of each kind; an observer that fails for every call must not flood the log."""
         kind = id(report.__self__), type(error).__name__
         if kind not in self._reported_errors:

@@ -25,9 +25,11 @@ from headgate.errors import InvalidRule
 from headgate.extras import require
 
 if TYPE_CHECKING:
+    from headgate.engines.redis.counts_store import RedisCountsStore
     from headgate.engines.redis.rulebook_versions import RedisVersionStore
 
 _MIN_VERSION_DEADLINE_S = 1.0  # a version is larger than a decision
+_MIN_COUNTS_DEADLINE_S = 1.0  # so are the counts of a second, and no call waits for them
 
 
 class KeywordOptions(NamedTuple):
@@ -138,6 +140,15 @@ def open_version_store(url: EngineUrl, prefix: str = "hg") -> tuple[RedisVersion
 
     engine = RedisEngine(server_url, prefix=prefix, deadline=max(options.deadline or 0, _MIN_VERSION_DEADLINE_S))
     return RedisVersionStore(engine), engine.close
+
+
+def open_counts_store(url: str, prefix: str = "hg") -> RedisCountsStore:
+    """Opens the store of shared counts on a server."""
+    server_url, deadline = parse_server_url(url, _MIN_COUNTS_DEADLINE_S)
+    from headgate.engines.redis.counts_store import RedisCountsStore
+    from headgate.engines.redis.sync_engine import RedisEngine
+
+    return RedisCountsStore(RedisEngine(server_url, prefix=prefix, deadline=max(deadline, _MIN_COUNTS_DEADLINE_S)))
 
 
 def parse_server_url(url: str, default_deadline: float) -> tuple[str, float]:

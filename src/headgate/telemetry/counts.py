@@ -25,44 +25,58 @@ Laws (tests/telemetry/test_counts.py):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from threading import Lock
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headgate.algorithms.decision import (
     ALLOWED,
+    AT_US,
     DELAY_US,
     REMAINING,
-    CachedOutcome,
     Decision,
-    DegradedOutcome,
     JointDecision,
     Outcome,
-    PrefetchedOutcome,
 )
 from headgate.clock import Clock, check_clock, nanoseconds
 from headgate.engines.fork_reset import on_fork
 from headgate.errors import InvalidRule
 from headgate.observer import Observer
-from headgate.telemetry.decision_counts import FIELDS, NO_RULE, OTHER_RULES, DecisionCounts
-from headgate.telemetry.time_rings import CountRing
+from headgate.telemetry.counted_rule import (
+    MINUTES_KEPT,
+    SECONDS_KEPT,
+    CountedMeter,
+    CountedRule,
+    UnsharedRule,
+    limiter_name,
+    outweighs,
+)
+from headgate.telemetry.decision_counts import NO_RULE, OTHER_RULES, DecisionCounts
+from headgate.telemetry.hot_keys import HotKey, masked
+from headgate.telemetry.key_estimates import (
+    CALLS,
+    DISTINCT_KINDS,
+    HOT_KINDS,
+    REFUSED,
+    REFUSED_KINDS,
+)
 
-SECONDS_KEPT: Final = 120
-MINUTES_KEPT: Final = 25 * 60
-BATCH_SIZE: Final = 2048  # keys that a list holds before it is emptied
+if TYPE_CHECKING:
+    from headgate.telemetry.counts_writer import CountsWriter
+
+BATCH_SIZE: Final = 1024  # keys that a list holds before it is emptied
 MAX_METERS: Final = 4096  # meters whose rule is remembered: rulebooks come and go
-NEAR_LIMIT_SHARE: Final = 5  # an allowed call is near the limit if less than a fifth is left
 
 _NS: Final = 1_000_000_000
-_COLUMN: Final = {field: column for column, field in enumerate(FIELDS)}
-
-# The counts that a verdict raises, such as ("allowed", "delayed").
-CountedAs = tuple[str, ...]
+_NO_LABEL: Final = (None, None)  # a limiter without rules
 
 
 class Counts(Observer):
     """Counts the decisions of one or more limiters by rule. Thread-safe.
 
+    shared_at  the URL of a Redis where the counts of all processes are merged (SharedCounts reads them); written
+               once a second, by a thread
+    prefix     what its keys begin with, as in Limiter(prefix=...)
     clock      reads the time; the machine's unless given
     max_rules  how many rules are counted apart
 
@@ -74,41 +88,72 @@ class Counts(Observer):
     (3, 1)
     """
 
-    def __init__(self, *, clock: Clock | None = None, max_rules: int = 256) -> None:
+    def __init__(
+        self,
+        *,
+        shared_at: str | None = None,
+        prefix: str = "hg",
+        clock: Clock | None = None,
+        max_rules: int = 256,
+    ) -> None:
         if type(max_rules) is not int or max_rules < 1:
             raise InvalidRule(f"max_rules is a whole number of at least 1, not {max_rules!r}.")
-        self._now_ns = nanoseconds(check_clock(clock))
+        self.clock: Clock = check_clock(clock)
+        self._now_ns = nanoseconds(self.clock)
         self._max_rules = max_rules
+        self._writer: CountsWriter | None = None
+        if shared_at is not None:
+            from headgate.telemetry.counts_writer import CountsWriter
+
+            self._writer = CountsWriter(self, shared_at, prefix)
         self._start_empty()
         on_fork(self._start_empty)
 
     def _start_empty(self) -> None:
-        """Forgets all counts: a forked child counts its own calls only."""
+        """Forgets all counts: a forked child counts its own calls only, and shares them by a thread of its own."""
         self._lock = Lock()
-        self._rules: dict[str, _CountedRule] = {}
-        self._meters: dict[Any, _CountedMeter] = {}
+        self._rules: dict[str, CountedRule] = {}
+        self._meters: dict[Any, CountedMeter] = {}
         self._start_ns = self._now_ns() // _NS * _NS  # of the second that is being counted
         self._end_ns = self._start_ns + _NS
+        # The same second by the engine's clock, from when it was last looked at.
+        self._engine_start_us = self._engine_end_us = 0
 
     # The observer: called for every decision.
 
+    uses_latency = False
+
     def decided(self, decision: Decision, latency_us: int, response_follows: bool) -> None:
         """Counts a decision."""
-        if not self._start_ns <= self._now_ns() < self._end_ns:
-            self._begin_second()
         if decision.__class__ is Decision:
-            self._count(decision.source, (None, None), decision.key, decision.outcome)
-            return
-        if decision.__class__ is JointDecision:
+            meter, label, key, outcome = decision.source, _NO_LABEL, decision.key, decision.outcome
+        elif decision.__class__ is JointDecision:
             self._count_joint(decision)
             return
-        by_rules: Any = decision  # a RuleDecision; its module is not needed here
-        labels = by_rules.labels
-        if len(labels) == 1 and not by_rules.denied_matches:
-            meter, key, _ = by_rules.charges[0]
-            self._count(meter, labels[0], key, by_rules.outcomes[0])
         else:
-            self._count_several(by_rules)
+            by_rules: Any = decision  # a RuleDecision; its module is not needed here
+            if len(by_rules.labels) != 1 or by_rules.denied_matches:
+                self._count_several(by_rules)
+                return
+            meter, key, _ = by_rules.charges[0]
+            label, outcome = by_rules.labels[0], by_rules.outcomes[0]
+        # Most calls are counted here. That the second has ended is seen by the engine's time: no clock is read.
+        if (
+            outcome.__class__ is not tuple
+            or outcome[DELAY_US]
+            or not self._engine_start_us <= outcome[AT_US] < self._engine_end_us
+            or meter not in self._meters
+        ):
+            self._count(meter, label, key, outcome)
+            return
+        counted = self._meters[meter]
+        if outcome[ALLOWED]:
+            keys = counted.allowed if outcome[REMAINING] >= counted.near_limit else counted.near
+        else:
+            keys = counted.refused
+        keys.append(key)
+        if len(keys) >= BATCH_SIZE:
+            self._empty(counted.rule)
 
     def failed(self, error: Exception, latency_us: int) -> None:
         """Counts a call that could not be decided."""
@@ -116,17 +161,16 @@ class Counts(Observer):
 
     def _count(self, meter: Any, label: tuple[str | None, str | None], key: str, outcome: Outcome | None) -> None:
         """Counts the verdict of a rule that made one charge."""
+        now_s = self._now_second()
         counted = self._meters.get(meter)
         if counted is None:
             counted = self._add_meter(meter, label)
         if outcome is None:  # not decided, because another rule had refused already
             return
-        if outcome.__class__ is not tuple or outcome[DELAY_US]:
-            keys = counted.keys_of(outcome)
-        elif not outcome[ALLOWED]:
-            keys = counted.refused
-        else:
-            keys = counted.allowed if outcome[REMAINING] >= counted.near_limit else counted.near
+        if outcome.__class__ is tuple:
+            self._engine_start_us = outcome[AT_US]
+            self._engine_end_us = outcome[AT_US] + ((now_s + 1) * _NS - self._now_ns()) // 1000
+        keys = counted.keys_of(outcome)
         keys.append(key)
         if len(keys) >= BATCH_SIZE:
             self._empty(counted.rule)
@@ -140,7 +184,7 @@ class Counts(Observer):
         for label, (meter, key, _), outcome in zip(
             decision.labels, decision.charges, decision.outcomes, strict=True
         ):
-            if outcome is not None and (label not in decisive or _outweighs(outcome, decisive[label][2])):
+            if outcome is not None and (label not in decisive or outweighs(outcome, decisive[label][2])):
                 decisive[label] = meter, key, outcome
         for label, (meter, key, outcome) in decisive.items():
             self._count(meter, label, key, outcome)
@@ -151,37 +195,39 @@ class Counts(Observer):
         """Counts a decision of several limits without rules: one verdict for each name."""
         decisive: dict[str, Decision] = {}
         for part in decision.counter_decisions:
-            name = _limiter_name(part.source)
-            if name not in decisive or _outweighs(part.outcome, decisive[name].outcome):
+            name = limiter_name(part.source)
+            if name not in decisive or outweighs(part.outcome, decisive[name].outcome):
                 decisive[name] = part
         for part in decisive.values():
-            self._count(part.source, (None, None), part.key, part.outcome)
+            self._count(part.source, _NO_LABEL, part.key, part.outcome)
 
     # Filling and emptying the lists.
 
-    def _add_meter(self, meter: Any, label: tuple[str | None, str | None]) -> _CountedMeter:
+    def _add_meter(self, meter: Any, label: tuple[str | None, str | None]) -> CountedMeter:
         """Remembers which rule a meter belongs to."""
         rule, shadow_kind = label
-        counted_rule = self._counted_rule(_limiter_name(meter) if rule is None else rule)
-        counted = _CountedMeter(counted_rule, shadow_kind, meter.limit.quota)
+        counted_rule = self._counted_rule(limiter_name(meter) if rule is None else rule)
+        counted = CountedMeter(counted_rule, shadow_kind, meter.limit.quota)
         with self._lock:
             if len(self._meters) >= MAX_METERS:
                 self._meters.clear()
             self._meters[meter] = counted
+        if self._writer is not None:
+            self._writer.start()
         return counted
 
-    def _counted_rule(self, name: str) -> _CountedRule:
+    def _counted_rule(self, name: str) -> CountedRule:
         counted = self._rules.get(name)
         if counted is None:
             with self._lock:
                 if name not in self._rules and len(self._rules) >= self._max_rules and name != NO_RULE:
                     name = OTHER_RULES
-                counted = self._rules.setdefault(name, _CountedRule())
+                counted = self._rules.setdefault(name, CountedRule(self._writer is not None))
         return counted
 
-    def _empty(self, rule: _CountedRule) -> None:
+    def _empty(self, rule: CountedRule) -> None:
         with self._lock:
-            rule.empty()
+            rule.empty(self._start_ns // _NS)
 
     def _begin_second(self) -> None:
         """Files the counts of the second that has ended."""
@@ -189,12 +235,37 @@ class Counts(Observer):
             self._file_counts()
             self._start_ns = self._now_ns() // _NS * _NS
             self._end_ns = self._start_ns + _NS
+            for rule in self._rules.values():
+                rule.estimates.end_second(self._start_ns // _NS)
+        if self._writer is not None:
+            self._writer.start()
 
     def _file_counts(self) -> None:
         second = self._start_ns // _NS
         for rule in self._rules.values():
-            rule.empty()
+            rule.empty(second)
             rule.file_counts(second)
+
+    def take_unshared(self) -> list[UnsharedRule]:
+        """Returns what was counted since the last call and is to be shared; the writer calls it every second."""
+        self._now_second()
+        with self._lock:
+            self._file_counts()
+            unshared = [rule.take_unshared(name) for name, rule in self._rules.items()]
+        return [each for each in unshared if each.seconds or each.minutes or any(each.keys)]
+
+    def flush(self) -> bool:
+        """Shares at once what is not yet shared; returns whether Redis has it all.
+
+        >>> Counts().flush()
+        True
+        """
+        return self._writer is None or self._writer.write()
+
+    def close(self) -> None:
+        """Shares what is not yet shared, and ends the thread that does so."""
+        if self._writer is not None:
+            self._writer.close()
 
     # Reading.
 
@@ -224,7 +295,7 @@ class Counts(Observer):
         first, last, unit = self._units(seconds, minutes)
         with self._lock:
             self._file_counts()
-            counted = self._rules.get(rule) or _CountedRule()
+            counted = self._rules.get(rule) or CountedRule(False)
             return counted.ring(unit).rows(first, last)
 
     def totals(self) -> dict[str, DecisionCounts]:
@@ -237,12 +308,67 @@ class Counts(Observer):
             self._file_counts()
             return {name: DecisionCounts(*rule.total) for name, rule in self._rules.items()}
 
+    def hot_keys(self, rule: str, kind: str = CALLS, number: int = 10, mask: bool = False) -> list[HotKey]:
+        """Returns the keys with the most calls of a rule in the last minute; or, by kind "refused",
+        "shadow_refused" or "candidate_refused", with the most refusals. `mask` hides most of each key.
+
+        >>> counts = Counts()
+        >>> limiter = Limiter("2/minute", name="login", observers=[counts])
+        >>> [limiter.take("user=annabel").allowed for _ in range(3)]
+        [True, True, False]
+        >>> counts.hot_keys("login"), counts.hot_keys("login", "refused", mask=True)
+        ([HotKey(key='user=annabel', calls=3)], [HotKey(key='user=an***', calls=1)])
+        """
+        check_kind(kind, HOT_KINDS)
+        second = self._now_second()
+        with self._lock:
+            self._file_counts()
+            counted = self._rules.get(rule)
+            keys = [] if counted is None else counted.estimates.hot(second, kind, number)
+        return masked(keys) if mask else keys
+
+    def distinct_keys(self, rule: str, kind: str = REFUSED, hours: int = 1) -> int:
+        """Returns about how many different keys (within 3 %) a rule refused; or, by kind, "shadow_refused",
+        "candidate_refused", or "tried" for those that a shadow or a candidate decided. Hours are whole: 1 is since
+        the last full hour. Where counts are shared, SharedCounts has them.
+
+        >>> Counts().distinct_keys("login")
+        0
+        """
+        check_kind(kind, DISTINCT_KINDS)
+        hour = self._now_second() // 3600
+        with self._lock:
+            self._file_counts()
+            counted = self._rules.get(rule)
+            return 0 if counted is None else counted.estimates.distinct(hour - hours + 1, hour, kind)
+
+    def most_refused(
+        self, rule: str, kind: str = REFUSED, hours: int = 1, number: int = 10, mask: bool = False
+    ) -> list[HotKey]:
+        """Returns the keys that a rule, its shadow or its candidate refused most in the last hours. Where counts
+        are shared, SharedCounts has them.
+
+        >>> Counts().most_refused("login", "candidate_refused", hours=24)
+        []
+        """
+        check_kind(kind, REFUSED_KINDS)
+        hour = self._now_second() // 3600
+        with self._lock:
+            self._file_counts()
+            counted = self._rules.get(rule)
+            keys = [] if counted is None else counted.estimates.most_refused(hour - hours + 1, hour, kind, number)
+        return masked(keys) if mask else keys
+
+    def _now_second(self) -> int:
+        """Files the last second if it has ended, and returns the current one."""
+        if not self._start_ns <= self._now_ns() < self._end_ns:
+            self._begin_second()
+        return self._start_ns // _NS
+
     def _units(self, seconds: int | None, minutes: int | None) -> tuple[int, int, str]:
         """Returns the first and last second or minute of a span, and which of the two."""
         unit, number, kept = check_span(seconds, minutes)
-        if not self._start_ns <= self._now_ns() < self._end_ns:
-            self._begin_second()
-        last = self._start_ns // _NS // (60 if unit == "minutes" else 1)
+        last = self._now_second() // (60 if unit == "minutes" else 1)
         return last - min(number, kept) + 1, last, unit
 
 
@@ -255,89 +381,7 @@ def check_span(seconds: int | None, minutes: int | None) -> tuple[str, int, int]
     return chosen[0]
 
 
-class _CountedRule:
-    """The counts of one rule, and the keys that are not yet counted."""
-
-    __slots__ = ("_current", "_minutes", "_seconds", "keys", "total")
-
-    def __init__(self) -> None:
-        self.keys: dict[CountedAs, list[str]] = {}
-        self.total: list[int] = [0] * len(FIELDS)
-        self._current: list[int] = [0] * len(FIELDS)  # of this second
-        self._seconds = CountRing(SECONDS_KEPT)
-        self._minutes = CountRing(MINUTES_KEPT)
-
-    def keys_counted_as(self, fields: CountedAs) -> list[str]:
-        """Returns the list of keys that raises these counts. It is emptied in place, and never replaced."""
-        keys = self.keys.get(fields)
-        return self.keys.setdefault(fields, []) if keys is None else keys
-
-    def empty(self) -> None:
-        """Counts the keys in all lists. Calls may append meanwhile: they are counted now or next time."""
-        for fields, keys in [*self.keys.items()]:
-            number = len(keys)
-            if number:
-                del keys[:number]
-                for field in fields:
-                    self._current[_COLUMN[field]] += number
-
-    def file_counts(self, second: int) -> None:
-        """Moves the counts of a second to the rings and the total."""
-        if any(self._current):
-            self._seconds.add(second, self._current)
-            self._minutes.add(second // 60, self._current)
-            self.total = [*map(int.__add__, self.total, self._current)]
-            self._current = [0] * len(FIELDS)
-
-    def ring(self, unit: str) -> CountRing:
-        return self._minutes if unit == "minutes" else self._seconds
-
-
-class _CountedMeter:
-    """The lists of the rule that a meter belongs to."""
-
-    __slots__ = ("_shadow_kind", "allowed", "near", "near_limit", "refused", "rule")
-
-    def __init__(self, rule: _CountedRule, shadow_kind: str | None, quota: int) -> None:
-        self.rule = rule
-        self._shadow_kind = shadow_kind
-        verdict = "" if shadow_kind is None else f"{shadow_kind}_"
-        self.near_limit: int = -(-quota // NEAR_LIMIT_SHARE)
-        self.allowed: list[str] = rule.keys_counted_as((f"{verdict}allowed",))
-        self.refused: list[str] = rule.keys_counted_as((f"{verdict}refused",))
-        near_fields = ("allowed", "near_limit") if shadow_kind is None else (f"{verdict}allowed",)
-        self.near: list[str] = rule.keys_counted_as(near_fields)
-
-    def keys_of(self, outcome: Outcome) -> list[str]:
-        """Returns the list for an outcome that a layer decided, or that is delayed."""
-        if self._shadow_kind is not None:
-            return self.allowed if outcome[ALLOWED] else self.refused
-        return self.rule.keys_counted_as((*self._verdict(outcome), *_layers(outcome)))
-
-    def _verdict(self, outcome: Outcome) -> Iterator[str]:
-        yield "allowed" if outcome[ALLOWED] else "refused"
-        if outcome[ALLOWED] and outcome[DELAY_US]:
-            yield "delayed"
-        if outcome[ALLOWED] and outcome[REMAINING] < self.near_limit:
-            yield "near_limit"
-
-
-def _layers(outcome: Outcome) -> CountedAs:
-    """Returns the count of the layer that decided; none for the engine."""
-    if isinstance(outcome, CachedOutcome):
-        return ("by_denial_cache",)
-    if isinstance(outcome, PrefetchedOutcome):
-        return ("by_prefetch",)
-    return ("by_fallback",) if isinstance(outcome, DegradedOutcome) else ()
-
-
-def _outweighs(outcome: Outcome, other: Outcome) -> bool:
-    """Whether a charge decides its rule rather than the other: a refusal, or the longer delay."""
-    return (not outcome[ALLOWED], outcome[DELAY_US]) > (not other[ALLOWED], other[DELAY_US])
-
-
-def _limiter_name(meter: Any) -> str:
-    """Returns the name of a limiter without rules. Several limits of one limiter are name#0, name#1."""
-    name: str = meter.name
-    base, mark, position = name.rpartition("#")
-    return base if mark and position.isdigit() else name
+def check_kind(kind: str, kinds: Sequence[str]) -> None:
+    """Raises InvalidRule if there are no such keys."""
+    if kind not in kinds:
+        raise InvalidRule(f"Keys are of one kind of {', '.join(kinds)}; not {kind!r}.")

@@ -13,6 +13,7 @@
     server_engine        what both engines share
     published_scripts    scripts for gateways that talk to Redis themselves
     overrides, quota_ledger, rulebook_versions, key_scan    other state on the server
+    counts_store         counts of decisions, shared by all processes
 
     sync:       sync_connection      one open connection
                 sync_pool            the connections to one server, shared by threads

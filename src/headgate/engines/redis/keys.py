@@ -55,6 +55,11 @@ def scripts_key(prefix: str) -> bytes:
     return b"%b%d:scripts" % (prefix.encode(), LAYOUT)
 
 
+def counts_head(prefix: str) -> bytes:
+    """Returns everything before the suffix of a key of shared counts. The braces are their hash tag."""
+    return b"%b%d:{counts}:" % (prefix.encode(), LAYOUT)
+
+
 def initials(algorithm: str) -> bytes:
     """Abbreviates an algorithm: first letters of two words, first and last of one: token_bucket is tb, slots is
     ss."""
