@@ -175,3 +175,9 @@ def test_promtool_accepts_and_tests_the_alerts() -> None:
             [command("promtool", "prometheus"), *words], cwd=folder, capture_output=True, text=True, check=False
         )
         assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_the_documentation_lists_every_metric() -> None:
+    page = (ROOT / "docs/reference/metrics.md").read_text("utf-8")
+    listed = set(re.findall(r"^\| `(headgate_\w+)` \|", page, re.M))
+    assert listed == {re.sub(r"_(bucket|sum|count)$", "", name) for name in _declared()}
