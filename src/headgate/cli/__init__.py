@@ -4,6 +4,7 @@
     headgate take|peek KEY        ask an engine, as a program would; refund, reset: correct what it counts
     headgate keys                 the counters, busiest first
     headgate overrides            limits of single keys
+    headgate stats                what each rule allowed and refused
     headgate rules                the rulebook: validate, explain, test, diff, push, pull, and so on
     headgate suggest LOG          finds a limit in a log
     headgate replay LOG           decides recorded traffic by a rulebook
@@ -31,6 +32,7 @@ Modules:
     take               headgate take, peek, refund and reset
     keys               headgate keys
     overrides          headgate overrides
+    stats              headgate stats
     rules              headgate rules
     suggest, replay    headgate suggest and replay
     serve              headgate serve
@@ -75,6 +77,7 @@ from headgate.cli import (
     rules,
     serve,
     simulate,
+    stats,
     suggest,
     take,
 )
@@ -130,6 +133,7 @@ def tree() -> Parser:
         take,
         keys,
         overrides,
+        stats,
         rules,
         suggest,
         replay,

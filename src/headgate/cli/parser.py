@@ -80,12 +80,12 @@ def wrap_paragraphs(text: str) -> str:
     return "\n\n".join(fill(paragraph, 96) for paragraph in text.split("\n\n"))
 
 
-def whole_number(minimum: int) -> Callable[[str], int]:
-    """Returns a parser of whole numbers of at least `minimum`."""
+def whole_number(minimum: int, maximum: int = 10**15 - 1) -> Callable[[str], int]:
+    """Returns a parser of whole numbers of at least `minimum`, and at most `maximum`."""
 
     def read(text: str) -> int:
-        if re.fullmatch(r"[0-9]{16,}", text):
-            raise argparse.ArgumentTypeError(f"at most {10**15 - 1}, not {text!r}")
+        if re.fullmatch(r"[0-9]+", text) and (len(text) > 15 or int(text) > maximum):
+            raise argparse.ArgumentTypeError(f"at most {maximum}, not {text!r}")
         if not re.fullmatch(r"[0-9]{1,15}", text) or int(text) < minimum:
             raise argparse.ArgumentTypeError(f"a whole number of at least {minimum}, not {text!r}")
         return int(text)

@@ -515,7 +515,7 @@ class AsyncRuleLimiter(_RuleLimiterBase):
     async def _decide_batch(self, batch: CallBatch) -> tuple[RuleDecision, ...]:
         if not batch.joint_plan.is_single_request:
             return await arun(batch.decide())
-        return batch.decisions(await self.request_outcomes(batch))
+        return batch.decisions(await self._request_outcomes(batch))
 
     async def peek_batch(self, batch: CallBatch) -> tuple[RuleDecision, ...]:
         """Decides what `decide_batch` would decide, and charges nothing."""
@@ -524,6 +524,14 @@ class AsyncRuleLimiter(_RuleLimiterBase):
 
     async def request_outcomes(self, batch: CallBatch) -> Sequence[Outcome]:
         """Sends the single request of a batch, and returns the outcome of each charge."""
+        if self.observers is None:
+            return await self._request_outcomes(batch)
+        with ObservedDecision(self.observers) as observed:
+            outcomes = await self._request_outcomes(batch)
+            batch.report(observed, batch.decisions(outcomes))
+            return outcomes
+
+    async def _request_outcomes(self, batch: CallBatch) -> Sequence[Outcome]:
         charges = batch.joint_plan.charges
         if len(charges) != 1:
             return await self.engine.decide_all(charges) if charges else ()

@@ -180,7 +180,8 @@ class App:
             and not check.receipt
             and self._check_cache.is_repeat(body)
         ):
-            self._check_cache.store(body, plan.compiled_rulebook, CachedCheck.from_plan(plan))
+            cached = CachedCheck.from_plan(plan, self._limiter.observers)
+            self._check_cache.store(body, plan.compiled_rulebook, cached)
         answer = self._decided_check(check, plan)
         if check.receipt:
             return 200, _JSON, self._encode(await request.unless_disconnected(answer, self._checker.undo))
@@ -244,7 +245,8 @@ class App:
             )
             plan = limiter.plan_call(attributes)
             if fields is not None and self._subrequest_cache.is_repeat(cache_key):
-                self._subrequest_cache.store(cache_key, plan.compiled_rulebook, CachedCheck.from_plan(plan))
+                cached = CachedCheck.from_plan(plan, limiter.observers)
+                self._subrequest_cache.store(cache_key, plan.compiled_rulebook, cached)
             decision = await limiter.decide_plan(plan)
         if decision.allowed and decision.delay_us:
             await request.unless_disconnected(self._wait_delay(decision))

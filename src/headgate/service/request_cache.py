@@ -25,6 +25,7 @@ from headgate.enforcement.call_plan import CallPlan, CompiledRulebook
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.engines.memory.async_engine import AsyncMemoryMeter
 from headgate.http.headers import LimitFields, headers
+from headgate.observer import ObservedDecision, Observers
 from headgate.service.asgi import RawHeaders, encode_headers
 
 MAX_CACHED_REQUESTS = 4096
@@ -44,7 +45,7 @@ class CachedCheck:
         "plan",
     )
 
-    def __init__(self, plan: CallPlan) -> None:
+    def __init__(self, plan: CallPlan, observers: Observers | None = None) -> None:
         self.plan: CallPlan = plan
         meter, key, cost = plan.charges[0]
         rule = plan.labels[0][0]
@@ -52,12 +53,28 @@ class CachedCheck:
         self.decide_now: Callable[[], Outcome] | None = None  # if its engine is in memory
         if isinstance(meter, AsyncMemoryMeter):
             self.decide_now = partial(meter.meter.decide, key, cost)
+        if observers is not None:
+            self.decide = partial(self._observed, observers, self.decide)
+            if self.decide_now is not None:
+                self.decide_now = partial(self._observed_now, observers, self.decide_now)
         self._header_format = plan.compiled_rulebook.book.headers
         self._limit_fields = LimitFields(rule, meter.limit)
         self._policy = b"RateLimit-Policy", self._limit_fields.policy.encode()
         self._json_head = (
             f'{{"allowed":true,"rule":{_json_string(rule)},"limit":{_json_string(meter.limit.text)},"remaining":'
         )
+
+    async def _observed(self, observers: Observers, decide: Callable[[], Awaitable[Outcome]]) -> Outcome:
+        with ObservedDecision(observers) as observed:
+            outcome = await decide()
+            observed.report(self.decision(outcome), self.plan.attributes)
+            return outcome
+
+    def _observed_now(self, observers: Observers, decide: Callable[[], Outcome]) -> Outcome:
+        with ObservedDecision(observers) as observed:
+            outcome = decide()
+            observed.report(self.decision(outcome), self.plan.attributes)
+            return outcome
 
     def decision(self, outcome: Outcome) -> RuleDecision:
         return self.plan.decision((outcome,))
@@ -76,11 +93,11 @@ class CachedCheck:
         return [self._policy, (b"RateLimit", self._limit_fields.state(outcome).encode())]
 
     @classmethod
-    def from_plan(cls, plan: CallPlan) -> CachedCheck | None:
+    def from_plan(cls, plan: CallPlan, observers: Observers | None = None) -> CachedCheck | None:
         """Returns None if the answer does not follow from one limit."""
         if not plan.is_single_request or len(plan.charges) != 1 or plan.labels[0][1] is not None:
             return None
-        return None if plan.charges[0][0].limit is UNLIMITED else cls(plan)
+        return None if plan.charges[0][0].limit is UNLIMITED else cls(plan, observers)
 
 
 Cached = TypeVar("Cached")

@@ -26,6 +26,7 @@ from headgate.service.idle_connections import ActiveRequests
 from headgate.service.receipt_tokens import ReceiptSigner
 from headgate.service.settings import Settings
 from headgate.service.supervisor import Sockets
+from headgate.telemetry.counts import Counts
 
 if TYPE_CHECKING:
     from headgate.service.envoy.services import EnvoyServices
@@ -42,16 +43,26 @@ def _envoy_services(limiter: AsyncRuleLimiter, settings: Settings, active: Activ
     return EnvoyServices(limiter, settings, active)
 
 
+def counts_of(settings: Settings) -> Counts:
+    """Returns the counts of this worker, shared with all others through the engine's server."""
+    shared_at = None if settings.engine.startswith("memory:") else settings.engine
+    return Counts(shared_at=shared_at, prefix=settings.prefix)
+
+
 async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]) -> None:
     """Serves until a signal stops it."""
+    counts = counts_of(settings)
     limiter = AsyncRuleLimiter(
-        settings.rules or sample_rules.SAMPLE_RULEBOOK, settings.engine, prefix=settings.prefix
+        settings.rules or sample_rules.SAMPLE_RULEBOOK,
+        settings.engine,
+        prefix=settings.prefix,
+        observers=[counts],
     )
     active = ActiveRequests()
     envoy = _envoy_services(limiter, settings, active)
     rate_limits = None if envoy is None else envoy.rate_limits
     app = App(Checker(limiter, ReceiptSigner(settings.secret), settings.batch), rate_limits, settings)
-    admin = Admin(limiter, settings, settings.admin_token)
+    admin = Admin(limiter, settings, settings.admin_token, counts)
     servers: list[Any] = []
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

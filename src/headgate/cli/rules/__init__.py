@@ -3,6 +3,7 @@
     validate, explain, test, diff      work on files; they need no server
     compile                            makes the bundle for nginx from a file
     push, pull, history, rollback      work on the versions on a server
+    report                             reads counts on a server: live against shadow and candidate
     import, schema                     convert the limits of another limiter; print the JSON Schema for editors
 
 One command in each file. For `test`, case_format.py parses a table of calls, and run_cases.py runs it.
@@ -19,6 +20,7 @@ from headgate.cli.rules import (
     imports,
     pull,
     push,
+    report,
     rollback,
     schema,
     test,
@@ -27,6 +29,6 @@ from headgate.cli.rules import (
 
 
 def add(commands: Commands) -> None:
-    verbs = group(commands, "rules", "check, explain, test, compare, publish and import rulebooks")
-    for module in (validate, explain, test, diff, compile, push, pull, history, rollback, imports, schema):
+    verbs = group(commands, "rules", "check, explain, test, compare, publish, try and import rulebooks")
+    for module in (validate, explain, test, diff, compile, push, pull, history, rollback, report, imports, schema):
         module.add(verbs)

@@ -48,6 +48,7 @@ from headgate.service.asgi import Handler, HttpError, Request, Response, encode_
 from headgate.service.check_schema import MAX_NAME_CHARS, MAX_VALUE_CHARS
 from headgate.service.json_decoding import JsonDecoder
 from headgate.service.settings import Settings
+from headgate.telemetry.counts import Counts
 
 REQUEST_LIMIT = "10/s burst 20"
 MAX_NUMBER_CHARS = 40  # in a query
@@ -70,8 +71,8 @@ _version_number = re.compile(r'(?:W/)?"?([0-9]{1,15})"?')
 class Admin:
     """The application that granian runs at the admin address."""
 
-    def __init__(self, limiter: AsyncRuleLimiter, settings: Settings, token: str) -> None:
-        self._handlers = AdminHandlers(limiter, settings)
+    def __init__(self, limiter: AsyncRuleLimiter, settings: Settings, token: str, counts: Counts) -> None:
+        self._handlers = AdminHandlers(limiter, settings, counts)
         self._token = token.encode()
         self._max_body_bytes = settings.body
         self._rate_limit = MemoryEngine().meter(parse(REQUEST_LIMIT), "admin")

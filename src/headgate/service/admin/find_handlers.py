@@ -1,4 +1,4 @@
-"""Finds the handlers that routes.py names: methods of RuleHandlers, CounterHandlers and AdminHandlers."""
+"""Finds the handlers that routes.py names, in RuleHandlers, CounterHandlers, StatsHandlers and AdminHandlers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from headgate.service.admin import schema
 from headgate.service.admin.counter_handlers import CounterHandlers
 from headgate.service.admin.request import AdminRequest
 from headgate.service.admin.rule_handlers import SAMPLE, RuleHandlers
+from headgate.service.admin.stats_handlers import StatsHandlers
 from headgate.service.admin.unlayered_engines import UnlayeredEngines
 from headgate.service.settings import Settings
+from headgate.telemetry.counts import Counts
 
 Handler = Callable[[AdminRequest], Awaitable[msgspec.Struct]]
 
@@ -24,11 +26,17 @@ Handler = Callable[[AdminRequest], Awaitable[msgspec.Struct]]
 class AdminHandlers:
     """All handlers of the admin API; its own is the worker's status."""
 
-    def __init__(self, limiter: AsyncRuleLimiter, settings: Settings) -> None:
+    def __init__(self, limiter: AsyncRuleLimiter, settings: Settings, counts: Counts) -> None:
         self._limiter, self._settings = limiter, settings
         self._clients = UnlayeredEngines(limiter, settings)
         self._counter_handlers = CounterHandlers(limiter, self._clients)
-        self._handlers = RuleHandlers(limiter, settings, self._clients), self._counter_handlers, self
+        self._stats_handlers = StatsHandlers(counts, settings, self._clients.is_remote)
+        self._handlers = (
+            RuleHandlers(limiter, settings, self._clients),
+            self._counter_handlers,
+            self._stats_handlers,
+            self,
+        )
         self._started_at = time.monotonic()
 
     def handler(self, name: str) -> Handler:
@@ -57,4 +65,5 @@ class AdminHandlers:
 
     async def close(self) -> None:
         self._counter_handlers.stop_scan()
+        self._stats_handlers.close()
         await self._clients.close()

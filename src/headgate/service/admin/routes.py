@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headgate.service.admin import schema
+from headgate.telemetry.key_estimates import HOT_KINDS
 
 RULEBOOK_FORMATS = {
     "application/yaml": "yaml",
@@ -31,6 +32,21 @@ QUERY_PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
     "expected": (_WHOLE_NUMBER, "Only if this version is in force (0: none is). If-Match does the same."),
     "note": ({"type": "string", "maxLength": 500}, "Why, in a line."),
     "rule": ({"type": "string", "maxLength": 256}, "Only the counts of this rule, or of this name."),
+    "seconds": (_WHOLE_NUMBER | {"minimum": 1, "maximum": 120}, "The span: the last seconds."),
+    "minutes": (_WHOLE_NUMBER | {"minimum": 1, "maximum": 1500}, "The span: the last minutes (5 unless given)."),
+    "hours": (
+        _WHOLE_NUMBER | {"minimum": 1, "maximum": 25},
+        "The span: so many whole hours, the current one too.",
+    ),
+    "kind": (
+        {"enum": list(HOT_KINDS)},
+        "Which keys: with the most calls (the default), or the most refusals, enforced or not.",
+    ),
+    "mask": ({"type": "boolean"}, "Hides most of each key."),
+    "max_refused": (
+        {"type": "number", "minimum": 0, "maximum": 1},
+        "The share of keys that may be refused (0.001).",
+    ),
     "top": ({"type": "integer", "minimum": 1, "maximum": 10_000}, "How many are returned."),
 }
 
@@ -178,6 +194,33 @@ ROUTES: tuple[AdminRoute, ...] = (
         schema.AdminRefundRequest,
         is_change=True,
         errors=(404, 413, 503),
+    ),
+    AdminRoute(
+        "GET",
+        "/stats",
+        "stats",
+        "Counts of calls by rule, of all workers and gateways.",
+        schema.StatsResult,
+        queries=("rule", "seconds", "minutes"),
+        errors=(503,),
+    ),
+    AdminRoute(
+        "GET",
+        "/stats/{rule}/keys",
+        "hot_keys",
+        "The hottest keys of a rule in the last minute.",
+        schema.HotKeysResult,
+        queries=("kind", "top", "mask"),
+        errors=(503,),
+    ),
+    AdminRoute(
+        "GET",
+        "/rules/{rule}/report",
+        "rule_report",
+        "A rule against its shadow and its candidate: who would suffer, and is it safe to enforce?",
+        schema.RuleReportResult,
+        queries=("hours", "max_refused", "mask"),
+        errors=(404, 503),
     ),
     AdminRoute("GET", "/status", "status", "The state of this worker.", schema.WorkerStatus),
 )

@@ -299,3 +299,70 @@ class AdminErrorBody(Struct):
     problems: Annotated[
         list[RulebookProblemBody] | UnsetType, Meta(description="All that is wrong in a rulebook.")
     ] = UNSET
+
+
+class RuleStats(Struct):
+    """The counts of one rule in a span of time."""
+
+    rule: Annotated[str, Meta(description="Empty for calls that no rule applied to.")]
+    calls: int
+    allowed: int
+    refused: int
+    shed: int
+    delayed: int
+    near_limit: int
+    shadow_allowed: int
+    shadow_refused: int
+    candidate_allowed: int
+    candidate_refused: int
+    by_denial_cache: int
+    by_prefetch: int
+    by_fallback: int
+    errors: int
+    by_engine: int
+    degraded: int
+
+
+class StatsResult(Struct):
+    """Counts of calls by rule."""
+
+    seconds: Annotated[int, Meta(description="The length of the span.")]
+    rules: list[RuleStats]
+
+
+class HotKeyRow(Struct):
+    """A key, and its calls or refusals in the span."""
+
+    key: str
+    calls: int
+
+
+class HotKeysResult(Struct):
+    """The hottest keys of a rule in the last minute."""
+
+    rule: str
+    kind: str
+    keys: list[HotKeyRow]
+
+
+class RuleReportRow(Struct):
+    """The counts of the live rule, of its shadow or of its candidate."""
+
+    kind: Annotated[str, Meta(description="live, shadow or candidate")]
+    calls: int
+    refused: int
+    keys_refused: Annotated[int, Meta(description="Different keys that were refused, within 3 %.")]
+    keys: Annotated[int | None, Meta(description="Different keys that called, within 3 %; null for live.")]
+    safe: Annotated[str | None, Meta(description="yes, no or not enough data; null for live.")]
+    why: str | None
+
+
+class RuleReportResult(Struct):
+    """A rule against its shadow and its candidate."""
+
+    rule: str
+    hours: int
+    since: Annotated[float, Meta(description="The beginning of the first hour, in seconds since 1970.")]
+    max_refused: float
+    rows: list[RuleReportRow]
+    suffering: Annotated[list[HotKeyRow], Meta(description="The keys that are, or would be, refused most.")]
