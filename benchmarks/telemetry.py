@@ -22,7 +22,13 @@ from benchmarks.interleave import (
 from benchmarks.report import BenchmarkReport, figure, thousands
 from benchmarks.servers import pinned_server
 
-ONE, MANY, REFUSED, RULES, REDIS = "1 key", "100,000 keys", "1 key, refused", "a rulebook, 1 key", "Redis, 5,000 keys"
+ONE, MANY, REFUSED, RULES, REDIS = (
+    "1 key",
+    "100,000 keys",
+    "1 key, refused",
+    "a rulebook, 1 key",
+    "Redis, 5,000 keys",
+)
 IN_MEMORY = ONE, MANY, REFUSED, RULES
 PLAIN, COUNTED = "without observers", "with counts"
 LEAST = {**dict.fromkeys(IN_MEMORY, 0.6), REDIS: 0.93}  # the share of the decisions per second that must be left

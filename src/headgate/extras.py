@@ -13,6 +13,8 @@ _PACKAGES = {  # those that are not called like their modules
     "django": "Django",
     "google.protobuf": "protobuf",
     "grpc": "grpcio",
+    "opentelemetry": "opentelemetry-api",
+    "prometheus_client": "prometheus-client",
     "rest_framework": "djangorestframework",
     "yaml": "PyYAML",
 }

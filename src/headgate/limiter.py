@@ -88,6 +88,7 @@ class Limiter:
         self._bind()
         if self.observers is not None:
             self.take = self._observed_take  # type: ignore[method-assign]
+            self.observers.watch(self)
 
     @staticmethod
     def from_rules(
@@ -369,6 +370,7 @@ class AsyncLimiter:
         self._bind()
         if self.observers is not None:
             self.take = self._observed_take  # type: ignore[method-assign]
+            self.observers.watch(self)
 
     @staticmethod
     def from_rules(

@@ -44,6 +44,9 @@ class Observer:
     def failed(self, error: Exception, latency_us: int) -> None:
         """Receives the error of a call that could not be decided."""
 
+    def watch(self, limiter: Any) -> None:
+        """Receives each limiter that reports here, once, when it is ready: for its rulebook and its engine."""
+
     def close(self) -> None:
         """Writes what is still to be written. Called when a limiter is closed, perhaps several times."""
 
@@ -79,6 +82,10 @@ class Observers:
 
     def failed(self, error: Exception, latency_us: int) -> None:
         self._call(self._failed, error, latency_us)
+
+    def watch(self, limiter: Any) -> None:
+        for observer in self.observers:
+            observer.watch(limiter)
 
     def close(self) -> None:
         self._call(self._close)

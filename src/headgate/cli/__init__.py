@@ -5,6 +5,7 @@
     headgate keys                 the counters, busiest first
     headgate overrides            limits of single keys
     headgate stats                what each rule allowed and refused
+    headgate top                  the same, live
     headgate rules                the rulebook: validate, explain, test, diff, push, pull, and so on
     headgate suggest LOG          finds a limit in a log
     headgate replay LOG           decides recorded traffic by a rulebook
@@ -33,6 +34,7 @@ Modules:
     keys               headgate keys
     overrides          headgate overrides
     stats              headgate stats
+    top, top_screen    headgate top, and what it shows
     rules              headgate rules
     suggest, replay    headgate suggest and replay
     serve              headgate serve
@@ -80,6 +82,7 @@ from headgate.cli import (
     stats,
     suggest,
     take,
+    top,
 )
 from headgate.cli.output import ENGINE_UNAVAILABLE, INTERRUPTED, INVALID, Output
 from headgate.cli.parser import Parser
@@ -134,6 +137,7 @@ def tree() -> Parser:
         keys,
         overrides,
         stats,
+        top,
         rules,
         suggest,
         replay,

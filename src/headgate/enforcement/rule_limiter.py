@@ -79,6 +79,8 @@ class _RuleLimiterBase:
         self.replace(book)
         if self.watcher is not None and not self.watcher.start():
             self.plan_call = self._plan_call_and_watch  # type: ignore[method-assign]
+        if self.observers is not None:
+            self.observers.watch(self)
 
     @property
     def rulebook(self) -> Rulebook:

@@ -148,6 +148,12 @@ class StackedEngine(Protocol):
     def degraded_shards(self) -> Sequence[tuple[Hashable, str]]:
         """Returns the parts of the engine that give no answer, each with the state of its breaker."""
 
+    def measurements(self) -> Iterator[tuple[str, float | list[float]]]:
+        """Yields names and values of what this engine and those inside it measure, for metrics.
+
+        A name that ends in _total has a number that only grows, a list has the values since the last call, and all
+        others may go up and down."""
+
     @property
     def degraded_count(self) -> int:
         """How many decisions were made without the engine."""

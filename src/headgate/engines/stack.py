@@ -35,6 +35,10 @@ class InnermostEngine:
         """Returns none: only a fallback has breakers."""
         return ()
 
+    def measurements(self) -> Iterator[tuple[str, float | list[float]]]:
+        """Yields nothing, unless the engine measures something."""
+        yield from ()
+
 
 def describe_shard(engine: Any, name: Hashable) -> str:
     """Returns a part of an engine as messages name it: the server's address; of a cluster, that of the node.
@@ -61,6 +65,10 @@ class EngineLayer:
         """How many decisions were made without the engine."""
         count: int = self.inner.degraded_count
         return count
+
+    def measurements(self) -> Iterator[tuple[str, float | list[float]]]:
+        """Yields what the engine inside measures."""
+        yield from self.inner.measurements()
 
     def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> Any:
         """Binds slots to the engine inside."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import count as numbers
 from typing import Any
 
@@ -78,6 +78,14 @@ class FallbackRouting(DegradedAnswers):
     def lost_resets(self) -> int:
         """How many keys were reset, or given another limit, here but not in the engine."""
         return self._total("lost_resets")
+
+    def measurements(self) -> Iterator[tuple[str, float | list[float]]]:
+        """Yields the state of the breakers, and what an outage cost."""
+        yield from self.inner.measurements()
+        yield "breakers_open", len(self.degraded_shards())
+        yield "breaker_opened_total", self.opened_count
+        yield "lost_refunds_total", self.lost_refunds
+        yield "lost_surcharges_total", self.lost_surcharges
 
     def _total(self, name: str) -> int:
         return sum(shard.tallies[name] for shard in tuple(self.shards.values()))

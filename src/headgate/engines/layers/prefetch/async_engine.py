@@ -78,6 +78,12 @@ class AsyncPrefetchEngine(EngineLayer):
     ) -> Iterator[tuple[str, str]]:
         return prefetch_guarantees(limit, nodes, options, self._hold)
 
+    def measurements(self) -> Iterator[tuple[str, float | list[float]]]:
+        """Yields how many prefetched units were handed out, and how many were lost."""
+        yield from self.inner.measurements()
+        yield "prefetched_units_total", self.prefetched
+        yield "prefetch_lost_units_total", self.lost_units
+
     @property
     def prefetched(self) -> int:
         """How many prefetched units were handed out."""
