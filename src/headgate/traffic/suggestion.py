@@ -1,6 +1,7 @@
 """Suggests a limit for a log: chooses a point of the frontier, and confirms it on calls that were not used.
 
-The first two thirds of the calls choose, the last third confirms. Of the points that refuse no ordinary key, each
+The first two thirds of the log choose, the last third confirms; it is cut by the minutes in which each key was
+active, so that a scanner or a flood cannot move the cut into itself. Of the points that refuse no ordinary key, each
 with headroom on the burst, the one is chosen that passes the fewest calls in five minutes to a client that never
 stops. A rate counts only if its bucket refills within ten minutes, because a visitor who used it up comes back,
 and within a quarter of the log, because the log says nothing about slower ones.
@@ -34,7 +35,8 @@ from headgate.traffic.run_in_parallel import run_both
 
 HEADROOM = 1.5
 MIN_HEADROOM_UNITS = 4
-CHOOSING_SHARE = 2 / 3  # of the calls
+CHOOSING_SHARE = 2 / 3  # of the minutes in which each key was active
+_MIN_SLOTS = 100  # into which a short log is cut instead of minutes
 ABUSE_SPAN_US = 5 * MINUTE
 MAX_REFILL_US = 10 * MINUTE
 REFILL_SHARE = 1 / 4  # of the log, in which a bucket must refill
@@ -119,7 +121,7 @@ def suggest_limit(
     first_us, last_us = table.times_us[0], table.times_us[-1]
     whole = table.by_key()
     demand = demand_rows(whole)
-    split_us = max(first_us + 1, table.times_us[int((len(table) - 1) * CHOOSING_SHARE)])
+    split_us = split_time_us(table)
     choosing, confirming = whole.before(split_us), whole.since(split_us)
     per_second = demand[0].most
     rates = [rate for rate in RATES if rate.units_in(1_000_000) <= max(per_second, 1)]
@@ -162,6 +164,28 @@ def suggest_limit(
         confirmed=confirmed and confirmation.enough,
         sampled=table.sampled,
     )
+
+
+def split_time_us(table: CallTable) -> int:
+    """Returns the instant that parts the calls to choose by from those to confirm with.
+
+    Each key counts once a minute. By the number of calls, a log that begins with a flood would be cut within it.
+    """
+    first_us, last_us = table.times_us[0], table.times_us[-1]
+    slot_us = max(1, min(MINUTE, (last_us - first_us) // _MIN_SLOTS))
+    last_slots = array("q", [-1]) * len(table.keys)
+    active: dict[int, int] = {}  # keys in each slot
+    for time_us, number in zip(table.times_us, table.numbers, strict=True):
+        slot = (time_us - first_us) // slot_us
+        if last_slots[number] != slot:
+            last_slots[number] = slot
+            active[slot] = active.get(slot, 0) + 1
+    enough = sum(active.values()) * CHOOSING_SHARE
+    for slot, count in active.items():
+        enough -= count
+        if enough <= 0:
+            return max(first_us + 1, min(first_us + (slot + 1) * slot_us, last_us))
+    return max(first_us + 1, last_us)
 
 
 def with_headroom(burst: int) -> int:
