@@ -21,6 +21,7 @@ from headgate.traffic.formats.log_format import LogFormat
 from headgate.traffic.formats.timestamps import SECOND_US, TimeParser
 from headgate.traffic.log_files import LogFile
 from headgate.traffic.log_summary import LogSummary
+from headgate.traffic.read_ahead import MIN_BYTES, read_ahead
 from headgate.traffic.recorded_call import RecordedCall
 from headgate.traffic.time_order import BATCH_SIZE, WINDOW_US, TimeOrder, merge_in_order
 
@@ -89,6 +90,7 @@ class LogReader:
             raise
         self.summaries: list[LogSummary] = []
         self._on_progress = on_progress
+        self._progress: float | None = None
 
     def batches(self) -> Iterator[list[RecordedCall]]:
         """Yields the calls of all logs in order, in lists.
@@ -99,9 +101,29 @@ class LogReader:
         try:
             logs = [_OneLog(file, self.options, self._report) for file in self._files]
             self.summaries = [log.summary for log in logs]
-            yield from merge_in_order(log.batches() for log in logs)
+            if sum(file.size or 0 for file in self._files) < MIN_BYTES:
+                yield from merge_in_order(log.batches() for log in logs)
+            else:
+                yield from self._read_ahead(logs)
         finally:
             self.close()
+
+    def _read_ahead(self, logs: Sequence[_OneLog]) -> Iterator[list[RecordedCall]]:
+        """Yields the calls of large logs, which a second process reads."""
+        on_progress, self._on_progress = self._on_progress, self._keep_progress
+
+        def status() -> tuple[list[LogSummary], float | None]:
+            return self.summaries, self._progress
+
+        def on_status(received: tuple[list[LogSummary], float | None]) -> None:
+            self.summaries = received[0]
+            if on_progress is not None:
+                on_progress(received[1])
+
+        yield from read_ahead(lambda: merge_in_order(log.batches() for log in logs), status, on_status)
+
+    def _keep_progress(self, share: float | None) -> None:
+        self._progress = share
 
     def close(self) -> None:
         """Closes the files; reading them to the end does so, too.
