@@ -20,7 +20,7 @@ from headgate.traffic.formats.field_names import COST, TIME, map_fields, synonym
 from headgate.traffic.formats.log_format import LogFormat
 from headgate.traffic.formats.timestamps import SECOND_US, TimeParser
 from headgate.traffic.log_files import LogFile
-from headgate.traffic.log_summary import LogSummary
+from headgate.traffic.log_summary import LogSummary, escape_unprintable
 from headgate.traffic.read_ahead import MIN_BYTES, read_ahead
 from headgate.traffic.recorded_call import RecordedCall
 from headgate.traffic.time_order import BATCH_SIZE, WINDOW_US, TimeOrder, merge_in_order
@@ -156,6 +156,8 @@ class _OneLog:
         self._file, self._options, self._report = file, options, report
         lines = iter(file)
         sample = list(islice(lines, SAMPLE_LINES))
+        if sample:
+            sample[0] = sample[0].removeprefix("\ufeff")  # a mark that some editors write
         text_sample = [line for line in sample if line.strip()]
         if not text_sample:
             raise InvalidLog(f"{file.name} is empty.")
@@ -166,6 +168,7 @@ class _OneLog:
         written_us = round(written_s * SECOND_US) if options.year is None else None
         self._times = TimeParser(options.timezone(), year, written_us)
         self.summary = LogSummary(file.name, self._format.title)
+        self._first_error = ""
         self._parse = self._line_parser(self._format)
 
     def _line_parser(self, log_format: LogFormat) -> Callable[[str, int], RecordedCall | None]:
@@ -193,7 +196,7 @@ class _OneLog:
             if values is None:
                 if selects:
                     return None
-                raise ValueError("the format does not fit")
+                raise ValueError("the format does not fit it")
             return extract(values, number)
 
         return parse
@@ -229,7 +232,7 @@ class _OneLog:
             except (ValueError, IndexError) as error:
                 if isinstance(error, InvalidLog):
                     raise
-                self._unreadable(number, line)
+                self._unreadable(number, line, error)
                 continue
             if call is not None:
                 append(call)
@@ -243,13 +246,14 @@ class _OneLog:
         summary.lines += len(raw)
         return batch
 
-    def _unreadable(self, number: int, line: str) -> None:
+    def _unreadable(self, number: int, line: str, error: Exception) -> None:
         if not line.strip():
             self.summary.lines -= 1  # a blank line is no line of the log
             return
         self.summary.unreadable += 1
         if len(self.summary.shown) < MAX_SHOWN_LINES:
-            self.summary.shown.append((number, line.strip()[:MAX_SHOWN_LENGTH]))
+            self.summary.shown.append((number, escape_unprintable(line.strip()[:MAX_SHOWN_LENGTH])))
+            self._first_error = self._first_error or str(error)
 
     def _note_assumptions(self) -> None:
         if self._times.assumed_year and self._options.year is None:
@@ -263,5 +267,9 @@ class _OneLog:
             return f"{summary.name}: the pattern is found in none of {summary.lines:,} lines."
         if not summary.lines:
             return f"{summary.name} names its columns, and has no calls."
-        first = f" Line {summary.shown[0][0]}: {summary.shown[0][1]}" if summary.shown else ""
+        first = (
+            f" Line {summary.shown[0][0]}: {self._first_error}. It is: {summary.shown[0][1]}"
+            if summary.shown
+            else ""
+        )
         return f"{summary.name}: none of {summary.lines:,} lines could be read as {summary.title}.{first}"
