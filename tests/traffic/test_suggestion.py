@@ -80,6 +80,15 @@ def test_the_scanner_is_set_apart_with_evidence(tmp_path: Path) -> None:
     assert suggestion.expected.refused_keys == 1
 
 
+def test_a_scanner_at_the_end_is_described_too(tmp_path: Path) -> None:
+    log = combined_log(tmp_path / "log", [*visits(600), *scan(13_000, 900, per_second=3)])
+    suggestion, _ = suggested(log)
+    assert suggestion.confirmation.new_heavy_keys == 1
+    [heavy] = suggestion.heavy_keys
+    assert (heavy.calls, heavy.looks_like) == (900, "scanner")
+    assert suggestion.confirmed
+
+
 def test_the_rulebook_is_a_shadow_with_its_reasons(ordinary: Path) -> None:
     suggestion, book = suggested(ordinary)
     [rule] = book.rules

@@ -141,11 +141,11 @@ def suggest_limit(
         needed = {rate: quantile(each, 1 - bound) for rate, each in ordered.items()}
         rate = _choose(needed, span_us)
         burst = with_headroom(needed[rate])
-        confirmation = _confirm(confirming, rate, burst, heavy_numbers, least_heavy[rate], attempts)
+        confirmation, far_above = _confirm(confirming, rate, burst, heavy_numbers, least_heavy[rate], attempts)
         confirmed = not confirmation.enough or confirmation.ordinary.key_share <= refuse_keys
         if attempts == len(bounds) or confirmed:
             break
-    chosen = dict(zip(bursts.numbers, bursts.by_rate[rate], strict=True))
+    chosen = dict(zip(bursts.numbers, bursts.by_rate[rate], strict=True)) | far_above
     return Suggestion(
         rate=rate,
         burst=burst,
@@ -156,7 +156,7 @@ def suggest_limit(
         last_us=last_us,
         demand=demand,
         frontier=frontier,
-        heavy_keys=describe_heavy_keys(table, heavy_numbers, chosen),
+        heavy_keys=describe_heavy_keys(table, heavy_numbers | far_above.keys(), chosen),
         day_parts=day_and_night(whole, first_us, last_us, zone),
         confirmation=confirmation,
         expected=count_refusals(whole, rate, burst),
@@ -243,20 +243,25 @@ def _key_bursts_at(
 
 def _confirm(
     keyed: KeyedTimes, rate: Rate, burst: int, heavy: Collection[int], least_heavy: int, attempts: int
-) -> Confirmation:
+) -> tuple[Confirmation, dict[int, int]]:
+    """Returns how the limit does on these calls, and the bursts of keys far above it, if they are few."""
     ordinary, far_above = Refusals(0, 0, 0, 0), Refusals(0, 0, 0, 0)
+    bursts_far_above: dict[int, int] = {}
     for number, times_us, costs in keyed:
         if number in heavy:
             continue
         refused = count_refused(rate, burst, times_us, costs)
         of_key = Refusals(len(times_us), refused, 1, int(refused > 0))
-        if refused and smallest_burst(rate, times_us, costs) >= max(least_heavy, MIN_GAP * burst):
+        needed = smallest_burst(rate, times_us, costs) if refused else 0
+        if refused and needed >= max(least_heavy, MIN_GAP * burst):
             far_above = far_above.plus(of_key)
+            bursts_far_above[number] = needed
         else:
             ordinary = ordinary.plus(of_key)
     if far_above.keys > MAX_HEAVY_SHARE * ordinary.keys:  # not few, so they are no exceptions
-        ordinary, far_above = ordinary.plus(far_above), Refusals(0, 0, 0, 0)
-    return Confirmation(ordinary, far_above.keys, ordinary.keys >= MIN_CONFIRMING_KEYS, attempts)
+        ordinary, bursts_far_above = ordinary.plus(far_above), {}
+    enough = ordinary.keys >= MIN_CONFIRMING_KEYS
+    return Confirmation(ordinary, len(bursts_far_above), enough, attempts), bursts_far_above
 
 
 def count_refusals(keyed: KeyedTimes, rate: Rate, burst: int) -> Refusals:
