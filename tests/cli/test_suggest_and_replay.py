@@ -185,9 +185,16 @@ def test_a_full_disk_leaves_nothing_half_written(prompt: Prompt, log: str) -> No
         check=False,
     )
     assert ran.returncode == 2
-    assert "rules.yaml cannot be written: File too large." in ran.stderr
+    assert "report.html cannot be written: File too large." in ran.stderr
     assert sorted(path.name for path in folder.iterdir()) == ["access.log"]
-    assert "cannot be written" in prompt.told("suggest", log, "--html", "/dev/full/report.html")
+    assert "cannot be written: there is no folder" in prompt.told(
+        "suggest", log, "--html", "/dev/full/report.html"
+    )
+
+
+def test_a_log_counts_once(prompt: Prompt, log: str) -> None:
+    assert "is given twice" in prompt.told("suggest", log, log)
+    assert "Standard input is given twice" in prompt.told("suggest", "-", "-")
 
 
 @pytest.mark.parametrize("command", ["suggest", "replay"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import threading
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ def test_same_calls_and_summaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(reader_module, "MIN_BYTES", 0)
     shares: list[float | None] = []
     there = LogReader([str(log), str(log)], on_progress=shares.append)
-    assert list(there.calls()) == calls
+    assert [call for batch in there.batches(ahead=True) for call in batch] == calls
     assert there.summaries == here.summaries
     assert there.summaries[0].unreadable == 1
     assert shares[-1] == 1
@@ -48,12 +49,10 @@ def test_errors_and_what_was_read_until_then(tmp_path: Path, ahead: None) -> Non
     log = tmp_path / "log"
     log.write_text(f"{combined_line(0, '192.0.2.9')}\n" * 20_000)
     cut = tmp_path / "cut.gz"
-    import gzip
-
     cut.write_bytes(gzip.compress(log.read_bytes())[:-50])
     reader = LogReader([str(cut)])
     with pytest.raises(InvalidLog, match=r"cannot be read to its end: Compressed file ended"):
-        list(reader.calls())
+        list(reader.batches(ahead=True))
     assert reader.summaries[0].lines > 0
 
 

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> Output:
     progress = Progress("replaying")
     try:
         reader = open_logs(args, needed, progress)
-        replay = replay_calls(reader.batches(), new, old, args.changes)
+        replay = replay_calls(reader.batches(ahead=True), new, old, args.changes)
     finally:
         progress.clear()
     read_lines = summary_lines(reader, as_json=args.json)

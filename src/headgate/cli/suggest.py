@@ -94,15 +94,14 @@ def run(args: argparse.Namespace) -> Output:
         progress.clear()
     book = suggested_rulebook(suggestion, by, where)
     text = rulebook_text(suggestion, book, [summary.name for summary in reader.summaries])
-    written = _write(args, suggestion, text)
-    logs = [log_document(summary) for summary in reader.summaries]
-    document = {"logs": logs} | suggestion_document(suggestion) | {"rulebook": text, "written": bool(written)}
     read_lines = summary_lines(reader, as_json=args.json)
     report = write_report(args.html, suggestion_page(suggestion, args.by, read_lines, text))
     unconfirmed = bool(suggestion.refuse_keys) and not suggestion.confirmed
-    if not written:
-        written = ["--write FILE writes it as a rulebook in shadow mode"]
-    lines = [*read_lines, "", *_lines(suggestion, table), *written, *report]
+    rulebook_line = _write(args.write, suggestion, text, unconfirmed=unconfirmed)
+    written = args.write is not None and not unconfirmed
+    logs = [log_document(summary) for summary in reader.summaries]
+    document = {"logs": logs} | suggestion_document(suggestion) | {"rulebook": text, "written": written}
+    lines = [*read_lines, "", *_lines(suggestion, table), rulebook_line, *report]
     return Output(document, lines, NEGATIVE if unconfirmed else DONE)
 
 
@@ -121,13 +120,14 @@ def _check_targets(args: argparse.Namespace) -> None:
         raise Misuse(f"{path} exists: write to another file, or say --force to replace it.")
 
 
-def _write(args: argparse.Namespace, suggestion: Suggestion, text: str) -> list[str]:
-    if args.write is None:
-        return []
-    if suggestion.refuse_keys and not suggestion.confirmed:
-        return [f"{args.write} was not written: the bound of {suggestion.refuse_keys:.2%} is not confirmed."]
-    atomic_file.write(Path(args.write), text.encode())
-    return [f"wrote {args.write}: in shadow mode, it refuses nobody"]
+def _write(target: str | None, suggestion: Suggestion, text: str, *, unconfirmed: bool) -> str:
+    """Writes the rulebook if that is wanted and its bound is confirmed; returns the line that says so."""
+    if target is None:
+        return "--write FILE writes it as a rulebook in shadow mode"
+    if unconfirmed:
+        return f"{target} was not written: the bound of {suggestion.refuse_keys:.2%} is not confirmed."
+    atomic_file.write(Path(target), text.encode())
+    return f"wrote {target}: in shadow mode, it refuses nobody"
 
 
 Line = str | tuple[str, str] | TextTable

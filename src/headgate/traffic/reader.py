@@ -92,8 +92,10 @@ class LogReader:
         self._on_progress = on_progress
         self._progress: float | None = None
 
-    def batches(self) -> Iterator[list[RecordedCall]]:
+    def batches(self, ahead: bool = False) -> Iterator[list[RecordedCall]]:
         """Yields the calls of all logs in order, in lists.
+
+        `ahead` reads large logs in a second process. It helps if work on a call takes longer than reading it.
 
         >>> [len(batch) for batch in LogReader(["access.log"]).batches()]
         [60]
@@ -101,10 +103,10 @@ class LogReader:
         try:
             logs = [_OneLog(file, self.options, self._report) for file in self._files]
             self.summaries = [log.summary for log in logs]
-            if sum(file.size or 0 for file in self._files) < MIN_BYTES:
-                yield from merge_in_order(log.batches() for log in logs)
-            else:
+            if ahead and sum(file.size or 0 for file in self._files) >= MIN_BYTES:
                 yield from self._read_ahead(logs)
+            else:
+                yield from merge_in_order(log.batches() for log in logs)
         finally:
             self.close()
 
