@@ -53,7 +53,7 @@ def test_suggest_as_a_document(prompt: Prompt, log: str) -> None:
 def test_the_written_headroom_is_the_arithmetic(prompt: Prompt, log: str, tmp_path: Path) -> None:
     document = prompt.json("suggest", log)
     needed, burst = document["needed_burst"], document["burst"]
-    assert (needed, burst) == (15, 23)
+    assert (needed, burst) == (17, 26)
     assert f"a burst of {needed} refuses no key" in document["rulebook"]
     assert f"times 1.5 for headroom, rounded up: {burst}." in document["rulebook"]
     single = combined_log(tmp_path / "single.log", [(n * 60.0, f"192.0.2.{n % 200}", "/") for n in range(400)])
@@ -185,9 +185,16 @@ def test_a_full_disk_leaves_nothing_half_written(prompt: Prompt, log: str) -> No
         check=False,
     )
     assert ran.returncode == 2
-    assert "rules.yaml cannot be written: File too large." in ran.stderr
+    assert "report.html cannot be written: File too large." in ran.stderr
     assert sorted(path.name for path in folder.iterdir()) == ["access.log"]
-    assert "cannot be written" in prompt.told("suggest", log, "--html", "/dev/full/report.html")
+    assert "cannot be written: there is no folder" in prompt.told(
+        "suggest", log, "--html", "/dev/full/report.html"
+    )
+
+
+def test_a_log_counts_once(prompt: Prompt, log: str) -> None:
+    assert "is given twice" in prompt.told("suggest", log, log)
+    assert "Standard input is given twice" in prompt.told("suggest", "-", "-")
 
 
 @pytest.mark.parametrize("command", ["suggest", "replay"])
@@ -210,7 +217,7 @@ def test_text_of_a_log_cannot_enter_the_page_as_html(prompt: Prompt, tmp_path: P
     log.write_text(
         "time,user\n"
         + "".join(f"{1000 + n},<b>ann{n % 15}\n" for n in range(60))
-        + "1058,<script>x\n" * 99
+        + "1030,<script>x\n" * 99
         + "1100,ann\n" * 90
     )
     assert prompt("suggest", str(log), "--by", "user", "--html", str(report)) == 0

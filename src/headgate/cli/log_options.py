@@ -54,6 +54,7 @@ def open_logs(args: argparse.Namespace, needed: Collection[str] | None, progress
         needed=needed,
     )
     options.timezone()
+    _check_logs(args.logs)
     return LogReader(args.logs, options, progress)
 
 
@@ -86,9 +87,21 @@ def log_document(summary: LogSummary) -> dict[str, object]:
 
 
 def check_target(path: str | None, logs: Sequence[str]) -> None:
-    """Raises Misuse if a file to be written is one of the logs that are read."""
-    if path is not None and any(log != "-" and Path(log).resolve() == Path(path).resolve() for log in logs):
+    """Raises Misuse if a file to be written is one of the logs that are read, or has no folder."""
+    if path is None:
+        return
+    if any(log != "-" and Path(log).resolve() == Path(path).resolve() for log in logs):
         raise Misuse(f"{path} is a log that is read: write to another file.")
+    if not Path(path).parent.is_dir():
+        raise Misuse(f"{path} cannot be written: there is no folder {Path(path).parent}.")
+
+
+def _check_logs(logs: Sequence[str]) -> None:
+    """Raises Misuse if a log is given twice, so that its calls would count twice."""
+    resolved = [log if log == "-" else str(Path(log).resolve()) for log in logs]
+    for index, log in enumerate(resolved):
+        if log in resolved[:index]:
+            raise Misuse(f"{'Standard input' if log == '-' else logs[index]} is given twice: give each log once.")
 
 
 def write_report(path: str | None, page: str) -> list[str]:

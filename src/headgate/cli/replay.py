@@ -24,14 +24,13 @@ from headgate.rules import load
 from headgate.rules.rule import Rulebook
 from headgate.traffic.log_summary import format_span
 from headgate.traffic.replay import Replay, RulebookPlayer, enforced, needed_attributes, replay_calls
-from headgate.traffic.replay_counts import DELAYED, PASSED, REFUSED, Timeline
+from headgate.traffic.replay_counts import DELAYED, PASSED, REFUSED, RuleCounts, Timeline
 from headgate.traffic.report.documents import replay_document
 from headgate.traffic.report.replay_page import format_instant, replay_page
-from headgate.traffic.report.svg_charts import merge_values
 from headgate.traffic.suggest_and_replay import known_attributes
 from headgate.traffic.unmatched_rules import describe_unmatched_rules
 
-_COLUMNS = 80  # of the picture
+_COLUMNS = 70  # of the picture
 _MAX_SHOWN_KEYS = 5
 
 
@@ -68,7 +67,7 @@ def run(args: argparse.Namespace) -> Output:
     progress = Progress("replaying")
     try:
         reader = open_logs(args, needed, progress)
-        replay = replay_calls(reader.batches(), new, old, args.changes)
+        replay = replay_calls(reader.batches(ahead=True), new, old, args.changes)
     finally:
         progress.clear()
     read_lines = summary_lines(reader, as_json=args.json)
@@ -98,9 +97,12 @@ Line = str | tuple[str, str] | TextTable
 def _lines(replay: Replay, args: argparse.Namespace) -> list[Line]:
     lines: list[Line] = [*_picture(replay.new.timeline), ""]
     players = [(args.rules, replay.new)] + ([(args.against, replay.old)] if replay.old is not None else [])
-    lines += [_totals(players), "", _rules(players)]
-    if refused := _refused_keys(replay.new):
-        lines += ["", refused]
+    lines += [_totals(players), "", _peaks(players)]
+    for name, player in players:
+        lines += ["", _rules(name, player)]
+    for counts in replay.new.counts.values():
+        if counts.refused:
+            lines += ["", _refused_keys(counts)]
     if replay.old is not None:
         lines += ["", *_differences(replay)]
     if recorded := replay.recorded.calls:
@@ -113,62 +115,60 @@ def _lines(replay: Replay, args: argparse.Namespace) -> list[Line]:
 
 
 def _totals(players: list[tuple[str, RulebookPlayer]]) -> TextTable:
-    titles = ("rulebook", "offered", "passed", "delayed", "refused", "max/s", "max/min", "passed/s", "passed/min")
+    titles = ("rulebook", "offered", "passed", "delayed", "refused")
     rows: list[tuple[Value, ...]] = []
     for name, player in players:
-        answers, timeline = player.answers, player.timeline
-        rows.append(
-            (
-                name,
-                sum(answers),
-                answers[PASSED] + answers[DELAYED],
-                answers[DELAYED],
-                Cell(answers[REFUSED], "red") if answers[REFUSED] else 0,
-                timeline.peak_second,
-                timeline.peak_minute,
-                timeline.passed_peak_second,
-                timeline.passed_peak_minute,
-            )
-        )
+        answers = player.answers
+        refused = Cell(answers[REFUSED], "red") if answers[REFUSED] else 0
+        rows.append((name, sum(answers), answers[PASSED] + answers[DELAYED], answers[DELAYED], refused))
     return TextTable(titles, rows, right_aligned=titles[1:])
 
 
-def _rules(players: list[tuple[str, RulebookPlayer]]) -> TextTable:
-    titles = ("rule", "", "offered", "passed", "delayed", "refused", "keys", "keys refused")
+def _peaks(players: list[tuple[str, RulebookPlayer]]) -> TextTable:
+    titles = ("at most", "offered/s", "offered/min", "passed/s", "passed/min")
     rows: list[tuple[Value, ...]] = []
     for name, player in players:
-        for counts in player.counts.values():
-            keys = counts.keys
-            rows.append(
-                (
-                    counts.rule if len(players) == 1 else f"{name}: {counts.rule}",
-                    counts.shadow_kind or "live",
-                    counts.offered,
-                    counts.passed,
-                    counts.delayed,
-                    counts.refused,
-                    keys.keys if keys.sampled == 1 else f"~{keys.keys:,}",
-                    f"{keys.refused_keys:,} ({keys.refused_keys / max(1, keys.keys):.1%})",
-                )
+        timeline = player.timeline
+        passed = timeline.passed_peak_second, timeline.passed_peak_minute
+        rows.append((name, timeline.peak_second, timeline.peak_minute, *passed))
+    return TextTable(titles, rows, right_aligned=titles[1:])
+
+
+def _rules(name: str, player: RulebookPlayer) -> TextTable:
+    titles = (f"rule of {name}", "", "offered", "passed", "delayed", "refused", "keys", "keys refused")
+    rows: list[tuple[Value, ...]] = []
+    for counts in player.counts.values():
+        keys = counts.keys
+        rows.append(
+            (
+                counts.rule,
+                counts.shadow_kind or "live",
+                counts.offered,
+                counts.passed,
+                counts.delayed,
+                Cell(counts.refused, "red") if counts.refused else 0,
+                keys.keys if keys.sampled == 1 else f"~{keys.keys:,}",
+                f"{keys.refused_keys:,} ({keys.refused_keys / max(1, keys.keys):.1%})",
             )
+        )
     return TextTable(titles, rows, right_aligned=titles[2:])
 
 
-def _refused_keys(player: RulebookPlayer) -> TextTable | None:
+def _refused_keys(counts: RuleCounts) -> TextTable:
+    """Returns who is refused most by a rule: how often, since when, and for how long."""
+    kind = f" ({counts.shadow_kind})" if counts.shadow_kind else ""
+    titles = (f"most refused by {counts.rule}{kind}", "refused", "of", "since", "for")
     rows: list[tuple[Value, ...]] = [
         (
-            counts.rule + (f" ({counts.shadow_kind})" if counts.shadow_kind else ""),
             each.key,
             each.refused,
             each.offered,
             format_instant(each.first_us),
             format_span(each.last_us - each.first_us),
         )
-        for counts in player.counts.values()
         for each in counts.keys.most_refused(_MAX_SHOWN_KEYS)
     ]
-    titles = ("most refused by", "key", "refused", "of", "since", "for")
-    return TextTable(titles, rows, right_aligned=("refused", "of", "for")) if rows else None
+    return TextTable(titles, rows, right_aligned=titles[1:])
 
 
 def _differences(replay: Replay) -> list[Line]:
@@ -189,7 +189,7 @@ def _differences(replay: Replay) -> list[Line]:
             )
             for call in differences.calls
         ]
-        lines.append(TextTable(("line", "time", "key", "now", "rule"), rows, right_aligned=("line",)))
+        lines.append(TextTable(("line", "time", "key", "now", "rule"), rows, right_aligned=("line", "time")))
     return lines
 
 
@@ -199,21 +199,16 @@ def _counted(count: int, noun: str) -> str:
 
 def _picture(timeline: Timeline) -> list[Line]:
     """Draws calls and refusals over time, each as a row of bars."""
-    minutes = timeline.minutes
-    first, last = min(minutes), max(minutes)
-    filled = [minutes.get(minute, [0, 0, 0]) for minute in range(first, last + 1)]
-    offered = merge_values([sum(counts) for counts in filled], _COLUMNS)
-    refused = merge_values([counts[REFUSED] for counts in filled], _COLUMNS)
+    bars = timeline.bars(_COLUMNS)
+    offered, refused = [sum(counts) for counts in bars.counts], [counts[REFUSED] for counts in bars.counts]
     levels = Style.on(sys.stdout).levels
     highest = max(offered)
     lines: list[Line] = []
     for name, values, color in (("offered", offered, "cyan"), ("refused", refused, "red")):
         steps = [ceil_level(value, highest, len(levels) - 1) for value in values]
         lines.append((f"{name}  {''.join(levels[step] for step in steps)}", color))
-    span = format_span((last - first + 1) * 60_000_000)
-    lines.append(
-        f"         from {format_instant(first * 60_000_000)} UTC, {span}; a full bar is {highest:,.0f} calls"
-    )
+    span = format_span(bars.last_us - bars.first_us)
+    lines.append(f"         from {format_instant(bars.first_us)} UTC, {span}; a full bar is {highest:,} calls")
     return lines
 
 

@@ -17,7 +17,7 @@ from headgate.cli.table import TextTable
 from headgate.rules import load
 from headgate.traffic.replay_counts import REFUSED
 from headgate.traffic.report.documents import simulation_document
-from headgate.traffic.report.simulation_page import TITLES, describe_shape, simulation_page, simulation_row
+from headgate.traffic.report.simulation_page import LEGEND, TITLES, describe_shape, simulation_page, simulation_row
 from headgate.traffic.report.svg_charts import merge_values
 from headgate.traffic.shapes import RETRIES, SHAPES, TrafficShape
 from headgate.traffic.simulation import CALL_ATTRIBUTES, SimulatedLimit, limit_rulebook, simulate
@@ -87,10 +87,11 @@ def run(args: argparse.Namespace) -> Output:
     for (name, book), result in zip(books, results, strict=True):
         warn_unmatched(name, describe_unmatched_rules(book, result.decided_rules, CALL_ATTRIBUTES), args)
     written = write_report(args.html, simulation_page(shape, results))
-    lines: list[str | tuple[str, str] | TextTable] = [describe_shape(shape), ""]
+    lines: list[str | tuple[str, str] | TextTable] = [*describe_shape(shape).split("; "), ""]
     for result in results:
         lines += [*_picture(result), ""]
     lines.append(TextTable(TITLES, [simulation_row(result) for result in results], right_aligned=TITLES[1:]))
+    lines.append(LEGEND)
     return Output(simulation_document(shape, results), [*lines, *written])
 
 

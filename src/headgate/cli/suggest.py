@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headgate.cli.log_options import (
@@ -21,6 +22,7 @@ from headgate.cli.style import Style
 from headgate.cli.table import Cell, TextTable, Value
 from headgate.gateway import atomic_file
 from headgate.traffic.call_table import CallTable
+from headgate.traffic.frontier import FrontierPoint
 from headgate.traffic.report.documents import suggestion_document
 from headgate.traffic.report.suggestion_page import suggestion_page
 from headgate.traffic.suggest_and_replay import attributes_to_read, parse_dimensions, read_table
@@ -30,7 +32,8 @@ from headgate.traffic.where_condition import parse_where
 
 _SUFFIXES = (".yaml", ".yml")
 _MAX_SHOWN_KEYS = 10
-_BAR_WIDTH = 30
+_MAX_SHOWN_RATES = 12
+_BAR_WIDTH = 18
 
 
 def add(commands: Commands) -> None:
@@ -91,13 +94,14 @@ def run(args: argparse.Namespace) -> Output:
         progress.clear()
     book = suggested_rulebook(suggestion, by, where)
     text = rulebook_text(suggestion, book, [summary.name for summary in reader.summaries])
-    written = _write(args, suggestion, text)
-    logs = [log_document(summary) for summary in reader.summaries]
-    document = {"logs": logs} | suggestion_document(suggestion) | {"rulebook": text, "written": bool(written)}
     read_lines = summary_lines(reader, as_json=args.json)
-    written += write_report(args.html, suggestion_page(suggestion, args.by, read_lines, text))
+    report = write_report(args.html, suggestion_page(suggestion, args.by, read_lines, text))
     unconfirmed = bool(suggestion.refuse_keys) and not suggestion.confirmed
-    lines = [*read_lines, "", *_lines(suggestion, table), *written]
+    rulebook_line = _write(args.write, suggestion, text, unconfirmed=unconfirmed)
+    written = args.write is not None and not unconfirmed
+    logs = [log_document(summary) for summary in reader.summaries]
+    document = {"logs": logs} | suggestion_document(suggestion) | {"rulebook": text, "written": written}
+    lines = [*read_lines, "", *_lines(suggestion, table), rulebook_line, *report]
     return Output(document, lines, NEGATIVE if unconfirmed else DONE)
 
 
@@ -116,13 +120,14 @@ def _check_targets(args: argparse.Namespace) -> None:
         raise Misuse(f"{path} exists: write to another file, or say --force to replace it.")
 
 
-def _write(args: argparse.Namespace, suggestion: Suggestion, text: str) -> list[str]:
-    if args.write is None:
-        return []
-    if suggestion.refuse_keys and not suggestion.confirmed:
-        return [f"{args.write} was not written: the bound of {suggestion.refuse_keys:.2%} is not confirmed."]
-    atomic_file.write(Path(args.write), text.encode())
-    return [f"wrote {args.write}: in shadow mode, it refuses nobody"]
+def _write(target: str | None, suggestion: Suggestion, text: str, *, unconfirmed: bool) -> str:
+    """Writes the rulebook if that is wanted and its bound is confirmed; returns the line that says so."""
+    if target is None:
+        return "--write FILE writes it as a rulebook in shadow mode"
+    if unconfirmed:
+        return f"{target} was not written: the bound of {suggestion.refuse_keys:.2%} is not confirmed."
+    atomic_file.write(Path(target), text.encode())
+    return f"wrote {target}: in shadow mode, it refuses nobody"
 
 
 Line = str | tuple[str, str] | TextTable
@@ -136,13 +141,14 @@ def _lines(suggestion: Suggestion, table: CallTable) -> list[Line]:
             right_aligned=("p50", "p90", "p99", "p99.9", "max"),
         ),
         "",
+        "the smallest burst that refuses none of so many keys, by rate:",
         _frontier(suggestion),
         "",
     ]
     if suggestion.heavy_keys:
         lines += [*_heavy(suggestion), ""]
     if suggestion.day_parts:
-        titles = ("", "hours", "calls", "keys", "p99 a minute", "max a minute")
+        titles = ("", "hours", "calls", "keys", "p99/min", "max/min")
         lines += [TextTable(titles, [tuple(part) for part in suggestion.day_parts], right_aligned=titles[2:]), ""]
     if suggestion.sampled > 1:
         lines.append(
@@ -154,22 +160,30 @@ def _lines(suggestion: Suggestion, table: CallTable) -> list[Line]:
 
 
 def _frontier(suggestion: Suggestion) -> TextTable:
-    """Returns the frontier, with a bar for the burst that refuses no key."""
-    most = max(point.all_keys for point in suggestion.frontier)
+    """Returns the frontier, with a bar for the burst that refuses no key; of many rates some."""
+    points = _spread(suggestion.frontier, lambda point: point.rate == suggestion.rate)
+    most = max(point.all_keys for point in points)
     block = "█" if Style.on(sys.stdout).blocks else "#"
     rows: list[tuple[Value, ...]] = []
-    for point in suggestion.frontier:
+    for point in points:
         bar = block * max(1, round(_BAR_WIDTH * point.all_keys / most))
         chosen = point.rate == suggestion.rate
         rows.append(
             (
                 Cell(str(point.rate), "bold") if chosen else str(point.rate),
                 *point[1:],
-                Cell(f"{bar} <- with headroom {suggestion.burst}", "green") if chosen else bar,
+                Cell(f"{bar} <- suggested", "green") if chosen else bar,
             )
         )
-    titles = ("rate: burst that refuses none of", "50 %", "90 %", "99 %", "99.9 %", "all keys", "")
+    titles = ("rate", "50 %", "90 %", "99 %", "99.9 %", "all keys", "")
     return TextTable(titles, rows, right_aligned=titles[1:6])
+
+
+def _spread(points: Sequence[FrontierPoint], is_chosen: Callable[[FrontierPoint], bool]) -> list[FrontierPoint]:
+    """Returns some points of the whole range, and the chosen one."""
+    step = max(1, (len(points) - 1) / (_MAX_SHOWN_RATES - 2))
+    shown = {round(number * step) for number in range(_MAX_SHOWN_RATES)}
+    return [point for index, point in enumerate(points) if index in shown or is_chosen(point)]
 
 
 def _heavy(suggestion: Suggestion) -> list[Line]:
@@ -185,29 +199,33 @@ def _heavy(suggestion: Suggestion) -> list[Line]:
         )
         for each in suggestion.heavy_keys[:_MAX_SHOWN_KEYS]
     ]
-    titles = ("heavy keys, set apart", "calls", "max a minute", "paths", "errors", "irregular", "looks like")
+    titles = ("heavy keys, set apart", "calls", "max/min", "paths", "errors", "jitter", "looks like")
     more = len(suggestion.heavy_keys) - _MAX_SHOWN_KEYS
     return [TextTable(titles, rows, right_aligned=titles[1:6]), *([f"and {more:,} more"] if more > 0 else [])]
 
 
 def _conclusion(suggestion: Suggestion) -> list[Line]:
-    ordinary, expected = suggestion.confirmation.ordinary, suggestion.expected
-    new_heavy = suggestion.confirmation.new_heavy_keys
-    confirmed = (
-        f"last third of the log, not used to choose: {ordinary.refused_keys:,} of {ordinary.keys:,} keys refused "
-        f"({ordinary.key_share:.2%})" + (f", beside {new_heavy:,} heavy ones" if new_heavy else "")
-    )
-    if not suggestion.confirmation.enough:
-        confirmed += "; too few keys to confirm it"
-    elif not suggestion.refuse_keys:
-        confirmed += "; confirmed" if suggestion.confirmed else "; look at them in a replay"
-    else:
-        confirmed += f"; the bound of {suggestion.refuse_keys:.2%} is " + (
-            "confirmed" if suggestion.confirmed else "not confirmed"
-        )
-    return [
-        (f"suggested: {suggestion.limit}", "green"),
-        confirmed,
-        f"whole log, enforced: {expected.refused_calls:,} of {expected.calls:,} calls refused, of "
-        f"{expected.refused_keys:,} of {expected.keys:,} keys",
+    confirmation, expected = suggestion.confirmation, suggestion.expected
+    ordinary = confirmation.ordinary
+    lines: list[Line] = [
+        (f"suggested: {suggestion.limit} (a burst of {suggestion.needed_burst}, and headroom)", "green"),
+        f"last third, not used to choose: {ordinary.refused_keys:,} of {ordinary.keys:,} keys refused "
+        f"({ordinary.key_share:.2%}); {_verdict(suggestion)}",
     ]
+    if confirmation.new_heavy_keys:
+        lines.append(f"and {confirmation.new_heavy_keys:,} heavy keys there, which were not set apart before")
+    lines.append(
+        f"whole log, if enforced: {expected.refused_calls:,} of {expected.calls:,} calls refused, of "
+        f"{expected.refused_keys:,} of {expected.keys:,} keys"
+    )
+    if not confirmation.enough or not suggestion.confirmed:
+        lines.append("run it in shadow mode, and replay a longer log, before you enforce it")
+    return lines
+
+
+def _verdict(suggestion: Suggestion) -> str:
+    """Returns in a word whether the last third of the log confirms the limit."""
+    if not suggestion.confirmation.enough:
+        return "too few"
+    verdict = "confirmed" if suggestion.confirmed else "not confirmed"
+    return f"the bound of {suggestion.refuse_keys:.2%} is {verdict}" if suggestion.refuse_keys else verdict

@@ -3,6 +3,7 @@
     reader               reads logs into ordered calls; recorded_call is one of them, log_summary what was read
     log_files            opens files, gzip, zstd and standard input
     formats              how lines become calls
+    read_ahead           reads in a second process, while this one works on the calls
     time_order           puts calls in order within a window
     call_table           the calls of a log by key, in a few bytes each
     demand, frontier     how much keys call; the exact frontier of rates and bursts

@@ -31,7 +31,7 @@ class DayPart(NamedTuple):
     """The calls of the day or of the night."""
 
     name: str
-    hours: str  # such as 22:00 to 06:00
+    hours: str  # such as 22:00 to 06:00 UTC
     calls: int
     keys: int
     p99_per_minute: int
@@ -78,8 +78,8 @@ def day_and_night(keyed: KeyedTimes, first_us: int, last_us: int, zone: tzinfo =
                 part.append(peak(times_in_part, MINUTE))
     calls_at_night = sum(by_hour[hour] for hour in night)
     return [
-        _part("day", f"{end:02}:00 to {start:02}:00", sum(by_hour) - calls_at_night, peaks[0]),
-        _part("night", f"{start:02}:00 to {end:02}:00", calls_at_night, peaks[1]),
+        _part("day", f"{end:02}:00 to {start:02}:00 {zone}", sum(by_hour) - calls_at_night, peaks[0]),
+        _part("night", f"{start:02}:00 to {end:02}:00 {zone}", calls_at_night, peaks[1]),
     ]
 
 

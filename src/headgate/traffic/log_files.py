@@ -16,6 +16,7 @@ from headgate.extras import require
 
 STDIN = "-"
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_UTF16 = b"\xff\xfe", b"\xfe\xff"
 _PEEK_BYTES = 4096
 
 
@@ -30,17 +31,19 @@ class LogFile:
         self._errors: tuple[type[Exception], ...] = (EOFError, OSError, ValueError, zlib.error)
         try:
             data = self._decompressed(self._raw.peek(_PEEK_BYTES)[:_PEEK_BYTES])
-            is_binary = b"\0" in data.peek(_PEEK_BYTES)[:_PEEK_BYTES]
+            beginning = data.peek(_PEEK_BYTES)[:_PEEK_BYTES]
         except MissingExtra:
             self._raw.close()
             raise
         except self._errors as error:
             self._raw.close()
             raise InvalidLog(f"{self.name} cannot be decompressed: {error}.") from error
-        if is_binary:
+        if b"\0" in beginning:
             self._raw.close()
             raise InvalidLog(
-                f"{self.name} is binary, not a log of lines of text. Text, gzip and zstd can be read."
+                f"{self.name} is UTF-16: convert it first, by iconv -f UTF-16 -t UTF-8."
+                if beginning.startswith(_UTF16)
+                else f"{self.name} is binary, not a log of lines of text. Text, gzip and zstd can be read."
             )
         self._text = io.TextIOWrapper(cast(BinaryIO, data), "utf-8", "surrogateescape", newline="\n")
 

@@ -80,5 +80,16 @@ def format_span(span_us: int) -> str:
     return f"{seconds:.3g} s"
 
 
+def escape_unprintable(text: str) -> str:
+    """Returns text of a log without characters that a terminal would obey.
+
+    >>> escape_unprintable("\\x1b[31mred")
+    '\\\\x1b[31mred'
+    """
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode() for each in text
+    )
+
+
 def _lines(count: int) -> str:
     return f"{count:,} line{'' if count == 1 else 's'}"

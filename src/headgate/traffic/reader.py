@@ -20,7 +20,8 @@ from headgate.traffic.formats.field_names import COST, TIME, map_fields, synonym
 from headgate.traffic.formats.log_format import LogFormat
 from headgate.traffic.formats.timestamps import SECOND_US, TimeParser
 from headgate.traffic.log_files import LogFile
-from headgate.traffic.log_summary import LogSummary
+from headgate.traffic.log_summary import LogSummary, escape_unprintable
+from headgate.traffic.read_ahead import MIN_BYTES, read_ahead
 from headgate.traffic.recorded_call import RecordedCall
 from headgate.traffic.time_order import BATCH_SIZE, WINDOW_US, TimeOrder, merge_in_order
 
@@ -89,9 +90,12 @@ class LogReader:
             raise
         self.summaries: list[LogSummary] = []
         self._on_progress = on_progress
+        self._progress: float | None = None
 
-    def batches(self) -> Iterator[list[RecordedCall]]:
+    def batches(self, ahead: bool = False) -> Iterator[list[RecordedCall]]:
         """Yields the calls of all logs in order, in lists.
+
+        `ahead` reads large logs in a second process. It helps if work on a call takes longer than reading it.
 
         >>> [len(batch) for batch in LogReader(["access.log"]).batches()]
         [60]
@@ -99,9 +103,29 @@ class LogReader:
         try:
             logs = [_OneLog(file, self.options, self._report) for file in self._files]
             self.summaries = [log.summary for log in logs]
-            yield from merge_in_order(log.batches() for log in logs)
+            if ahead and sum(file.size or 0 for file in self._files) >= MIN_BYTES:
+                yield from self._read_ahead(logs)
+            else:
+                yield from merge_in_order(log.batches() for log in logs)
         finally:
             self.close()
+
+    def _read_ahead(self, logs: Sequence[_OneLog]) -> Iterator[list[RecordedCall]]:
+        """Yields the calls of large logs, which a second process reads."""
+        on_progress, self._on_progress = self._on_progress, self._keep_progress
+
+        def status() -> tuple[list[LogSummary], float | None]:
+            return self.summaries, self._progress
+
+        def on_status(received: tuple[list[LogSummary], float | None]) -> None:
+            self.summaries = received[0]
+            if on_progress is not None:
+                on_progress(received[1])
+
+        yield from read_ahead(lambda: merge_in_order(log.batches() for log in logs), status, on_status)
+
+    def _keep_progress(self, share: float | None) -> None:
+        self._progress = share
 
     def close(self) -> None:
         """Closes the files; reading them to the end does so, too.
@@ -134,6 +158,8 @@ class _OneLog:
         self._file, self._options, self._report = file, options, report
         lines = iter(file)
         sample = list(islice(lines, SAMPLE_LINES))
+        if sample:
+            sample[0] = sample[0].removeprefix("\ufeff")  # a mark that some editors write
         text_sample = [line for line in sample if line.strip()]
         if not text_sample:
             raise InvalidLog(f"{file.name} is empty.")
@@ -145,6 +171,7 @@ class _OneLog:
         self._times = TimeParser(options.timezone(), year, written_us)
         self.summary = LogSummary(file.name, self._format.title)
         self._records: RecordParser | None = None
+        self._first_error = ""
         self._parse = self._line_parser(self._format)
 
     def _line_parser(self, log_format: LogFormat) -> Callable[[str, int], RecordedCall | None]:
@@ -173,7 +200,7 @@ class _OneLog:
             if values is None:
                 if selects:
                     return None
-                raise ValueError("the format does not fit")
+                raise ValueError("the format does not fit it")
             return extract(values, number)
 
         return parse
@@ -209,7 +236,7 @@ class _OneLog:
             except (ValueError, IndexError) as error:
                 if isinstance(error, InvalidLog):
                     raise
-                self._unreadable(number, line)
+                self._unreadable(number, line, error)
                 continue
             if call is not None:
                 append(call)
@@ -223,13 +250,14 @@ class _OneLog:
         summary.lines += len(raw)
         return batch
 
-    def _unreadable(self, number: int, line: str) -> None:
+    def _unreadable(self, number: int, line: str, error: Exception) -> None:
         if not line.strip():
             self.summary.lines -= 1  # a blank line is no line of the log
             return
         self.summary.unreadable += 1
         if len(self.summary.shown) < MAX_SHOWN_LINES:
-            self.summary.shown.append((number, line.strip()[:MAX_SHOWN_LENGTH]))
+            self.summary.shown.append((number, escape_unprintable(line.strip()[:MAX_SHOWN_LENGTH])))
+            self._first_error = self._first_error or str(error)
 
     def _note_assumptions(self) -> None:
         if self._records is not None:
@@ -246,5 +274,9 @@ class _OneLog:
             return f"{summary.name}: the pattern is found in none of {summary.lines:,} lines."
         if not summary.lines:
             return f"{summary.name} names its columns, and has no calls."
-        first = f" Line {summary.shown[0][0]}: {summary.shown[0][1]}" if summary.shown else ""
+        first = (
+            f" Line {summary.shown[0][0]}: {self._first_error}. It is: {summary.shown[0][1]}"
+            if summary.shown
+            else ""
+        )
         return f"{summary.name}: none of {summary.lines:,} lines could be read as {summary.title}.{first}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headgate.traffic.key_counts import KeyCounts
 
@@ -26,6 +27,14 @@ class RuleCounts:
     @property
     def passed(self) -> int:
         return self.offered - self.refused
+
+
+class Bars(NamedTuple):
+    """Counts over time in a few bars: [passed, delayed, refused] of each, and when they begin and end."""
+
+    counts: list[list[int]]
+    first_us: int
+    last_us: int
 
 
 @dataclass
@@ -74,3 +83,15 @@ class Timeline:
             if sum(counts) > self.peak_minute:
                 self.peak_minute, self.peak_minute_at_us = sum(counts), minute * MINUTE_SECONDS * SECOND_US
             self.passed_peak_minute = max(self.passed_peak_minute, counts[PASSED] + counts[DELAYED])
+
+    def bars(self, most: int) -> Bars:
+        """Returns the minutes in at most so many bars, however far apart the first and the last are."""
+        first, end = min(self.minutes), max(self.minutes) + 1
+        step = -(-(end - first) // most)
+        bars = [[0, 0, 0] for _ in range(-(-(end - first) // step))]
+        for minute, counts in self.minutes.items():
+            bar = bars[(minute - first) // step]
+            for answer, calls in enumerate(counts):
+                bar[answer] += calls
+        minute_us = MINUTE_SECONDS * SECOND_US
+        return Bars(bars, first * minute_us, end * minute_us)

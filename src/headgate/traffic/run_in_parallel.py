@@ -17,13 +17,18 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
+def can_fork() -> bool:
+    """Whether a second process helps, and this one may fork."""
+    return hasattr(os, "fork") and (os.cpu_count() or 1) > 1 and threading.active_count() == 1
+
+
 def run_both(first: Callable[[], A], second: Callable[[], B]) -> tuple[A, B]:
     """Returns both results. The second must be one that can be pickled.
 
     >>> run_both(lambda: 1 + 1, lambda: "b")
     (2, 'b')
     """
-    if not hasattr(os, "fork") or (os.cpu_count() or 1) < 2 or threading.active_count() > 1:
+    if not can_fork():
         return first(), second()
     receiving, sending = os.pipe()
     child = os.fork()

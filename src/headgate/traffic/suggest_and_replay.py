@@ -106,13 +106,7 @@ def replay_logs(
     reader = LogReader(
         [fspath(log) for log in logs], replace(options or ReadOptions(), needed=needed), on_progress
     )
-    return replay_calls(reader.batches(), rules, against, max_listed)
-
-
-def _open(
-    logs: Logs, options: ReadOptions | None, needed: frozenset[str], on_progress: OnProgress | None
-) -> LogReader:
-    return LogReader([fspath(log) for log in logs], replace(options or ReadOptions(), needed=needed), on_progress)
+    return replay_calls(reader.batches(ahead=True), rules, against, max_listed)
 
 
 def known_attributes(reader: LogReader) -> frozenset[str] | None:

@@ -60,7 +60,7 @@ def _reasons(suggestion: Suggestion) -> list[str]:
         f"{suggestion.calls:,} calls of {suggestion.keys:,} keys.",
         f"At {suggestion.rate} a burst of {suggestion.needed_burst} refuses {refuses}, heavy keys set apart; "
         f"{_headroom_reason(suggestion)}: {suggestion.burst}.",
-        f"On the last third of the calls, not used to choose: {ordinary.refused_keys:,} of {ordinary.keys:,} keys "
+        f"On the last third of the log, not used to choose: {ordinary.refused_keys:,} of {ordinary.keys:,} keys "
         f"refused ({ordinary.key_share:.2%})"
         + ("." if suggestion.confirmation.enough else ", too few keys to confirm it."),
         f"Expected on the whole log, enforced: {expected.refused_calls:,} of {expected.calls:,} calls refused, of "

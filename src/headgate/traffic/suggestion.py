@@ -1,9 +1,10 @@
 """Suggests a limit for a log: chooses a point of the frontier, and confirms it on calls that were not used.
 
-The first two thirds of the calls choose, the last third confirms. Of the points that refuse no ordinary key, each
-with headroom on the burst, the one is chosen that passes the fewest calls in five minutes to a client that never
-stops. A rate counts only if its bucket refills within ten minutes, because a visitor who used it up comes back,
-and within a quarter of the log, because the log says nothing about slower ones.
+The first two thirds of the log choose, the last third confirms; it is cut by the minutes in which each key was
+active, so that a scanner or a flood cannot move the cut into itself. Of the points that refuse no ordinary key,
+each with headroom on the burst, the one is chosen that passes the fewest calls in five minutes to a client that
+never stops. A rate counts only if its bucket refills within ten minutes, because a visitor who used it up comes
+back, and within a quarter of the log, because the log says nothing about slower ones.
 docs/explanation/suggest.md has the reasons.
 """
 
@@ -34,7 +35,8 @@ from headgate.traffic.run_in_parallel import run_both
 
 HEADROOM = 1.5
 MIN_HEADROOM_UNITS = 4
-CHOOSING_SHARE = 2 / 3  # of the calls
+CHOOSING_SHARE = 2 / 3  # of the minutes in which each key was active
+_MIN_SLOTS = 100  # into which a short log is cut instead of minutes
 ABUSE_SPAN_US = 5 * MINUTE
 MAX_REFILL_US = 10 * MINUTE
 REFILL_SHARE = 1 / 4  # of the log, in which a bucket must refill
@@ -119,7 +121,7 @@ def suggest_limit(
     first_us, last_us = table.times_us[0], table.times_us[-1]
     whole = table.by_key()
     demand = demand_rows(whole)
-    split_us = max(first_us + 1, table.times_us[int((len(table) - 1) * CHOOSING_SHARE)])
+    split_us = split_time_us(table)
     choosing, confirming = whole.before(split_us), whole.since(split_us)
     per_second = demand[0].most
     rates = [rate for rate in RATES if rate.units_in(1_000_000) <= max(per_second, 1)]
@@ -139,11 +141,11 @@ def suggest_limit(
         needed = {rate: quantile(each, 1 - bound) for rate, each in ordered.items()}
         rate = _choose(needed, span_us)
         burst = with_headroom(needed[rate])
-        confirmation = _confirm(confirming, rate, burst, heavy_numbers, least_heavy[rate], attempts)
+        confirmation, far_above = _confirm(confirming, rate, burst, heavy_numbers, least_heavy[rate], attempts)
         confirmed = not confirmation.enough or confirmation.ordinary.key_share <= refuse_keys
         if attempts == len(bounds) or confirmed:
             break
-    chosen = dict(zip(bursts.numbers, bursts.by_rate[rate], strict=True))
+    chosen = dict(zip(bursts.numbers, bursts.by_rate[rate], strict=True)) | far_above
     return Suggestion(
         rate=rate,
         burst=burst,
@@ -154,7 +156,7 @@ def suggest_limit(
         last_us=last_us,
         demand=demand,
         frontier=frontier,
-        heavy_keys=describe_heavy_keys(table, heavy_numbers, chosen),
+        heavy_keys=describe_heavy_keys(table, heavy_numbers | far_above.keys(), chosen),
         day_parts=day_and_night(whole, first_us, last_us, zone),
         confirmation=confirmation,
         expected=count_refusals(whole, rate, burst),
@@ -162,6 +164,28 @@ def suggest_limit(
         confirmed=confirmed and confirmation.enough,
         sampled=table.sampled,
     )
+
+
+def split_time_us(table: CallTable) -> int:
+    """Returns the instant that parts the calls to choose by from those to confirm with.
+
+    Each key counts once a minute. By the number of calls, a log that begins with a flood would be cut within it.
+    """
+    first_us, last_us = table.times_us[0], table.times_us[-1]
+    slot_us = max(1, min(MINUTE, (last_us - first_us) // _MIN_SLOTS))
+    last_slots = array("q", [-1]) * len(table.keys)
+    active: dict[int, int] = {}  # keys in each slot
+    for time_us, number in zip(table.times_us, table.numbers, strict=True):
+        slot = (time_us - first_us) // slot_us
+        if last_slots[number] != slot:
+            last_slots[number] = slot
+            active[slot] = active.get(slot, 0) + 1
+    enough = sum(active.values()) * CHOOSING_SHARE
+    for slot, count in active.items():
+        enough -= count
+        if enough <= 0:
+            return max(first_us + 1, min(first_us + (slot + 1) * slot_us, last_us))
+    return max(first_us + 1, last_us)
 
 
 def with_headroom(burst: int) -> int:
@@ -219,20 +243,25 @@ def _key_bursts_at(
 
 def _confirm(
     keyed: KeyedTimes, rate: Rate, burst: int, heavy: Collection[int], least_heavy: int, attempts: int
-) -> Confirmation:
+) -> tuple[Confirmation, dict[int, int]]:
+    """Returns how the limit does on these calls, and the bursts of keys far above it, if they are few."""
     ordinary, far_above = Refusals(0, 0, 0, 0), Refusals(0, 0, 0, 0)
+    bursts_far_above: dict[int, int] = {}
     for number, times_us, costs in keyed:
         if number in heavy:
             continue
         refused = count_refused(rate, burst, times_us, costs)
         of_key = Refusals(len(times_us), refused, 1, int(refused > 0))
-        if refused and smallest_burst(rate, times_us, costs) >= max(least_heavy, MIN_GAP * burst):
+        needed = smallest_burst(rate, times_us, costs) if refused else 0
+        if refused and needed >= max(least_heavy, MIN_GAP * burst):
             far_above = far_above.plus(of_key)
+            bursts_far_above[number] = needed
         else:
             ordinary = ordinary.plus(of_key)
     if far_above.keys > MAX_HEAVY_SHARE * ordinary.keys:  # not few, so they are no exceptions
-        ordinary, far_above = ordinary.plus(far_above), Refusals(0, 0, 0, 0)
-    return Confirmation(ordinary, far_above.keys, ordinary.keys >= MIN_CONFIRMING_KEYS, attempts)
+        ordinary, bursts_far_above = ordinary.plus(far_above), {}
+    enough = ordinary.keys >= MIN_CONFIRMING_KEYS
+    return Confirmation(ordinary, len(bursts_far_above), enough, attempts), bursts_far_above
 
 
 def count_refusals(keyed: KeyedTimes, rate: Rate, burst: int) -> Refusals:

@@ -9,7 +9,7 @@ from headgate.traffic.formats.decision_log import is_decision_log
 from headgate.traffic.formats.delimited import delimited_format
 from headgate.traffic.formats.field_names import TIME, synonyms_of
 from headgate.traffic.formats.format_strings import parse_format
-from headgate.traffic.formats.json_lines import json_format
+from headgate.traffic.formats.json_lines import json_format, parse_object
 from headgate.traffic.formats.line_pattern import pattern_format
 from headgate.traffic.formats.log_format import TEXT_FORMATS, LogFormat
 
@@ -21,10 +21,10 @@ def detect_format(
 ) -> LogFormat:
     """Returns the format of a log, as the user says or as the sample looks; `name` is its file, for messages."""
     if pattern is not None:
-        return pattern_format(pattern)
+        return pattern_format(pattern, mapping)
     if format_text is not None:
         return parse_format(format_text)
-    if is_decision_log(sample):
+    if parse_object(sample[0]) is not None and is_decision_log(sample):
         return DECISION_LOG
     if sample[0].lstrip().startswith("{") and (found := json_format(sample)):
         return found
@@ -36,8 +36,12 @@ def detect_format(
         return found
     if most:
         return best
+    if sample[0].lstrip()[:2].rstrip() in ("[", "[{"):
+        raise InvalidLog(
+            f"{name} is a JSON array: write one object on each line, for example by jq -c '.[]', and read that."
+        )
     raise InvalidLog(
         f"{name}: no time was found. It is no access log of nginx, Apache or Envoy and no JSON; as CSV or TSV its "
         f"first line would name one of these columns: {synonyms_of(TIME)}. Give --format, --pattern, or "
-        "--field time=COLUMN."
+        "--field time=COLUMN, a name or a number from 1."
     )

@@ -1,6 +1,7 @@
 """Maps the names that logs give to fields to the names that rules use.
 
-Names are compared in small letters, with _ for every other character: `Remote-Addr` is remote_addr. A column
+Names are compared in small letters, with _ for every other character and between words: `Remote-Addr` and
+`remoteAddr` are remote_addr. A column
 called host is the client's address, unless another column is; then it is the host of the request.
 """
 
@@ -32,7 +33,15 @@ _SYNONYMS: Mapping[str, Sequence[str]] = {
             "source_ip",
             "src_ip",
         ),
-        *("request_remote_ip", "remote_host", "client", "downstream_remote_address", "x_forwarded_for", "host"),
+        *(
+            "request_remote_ip",
+            "remote_host",
+            "client",
+            "client_host",
+            "downstream_remote_address",
+            "x_forwarded_for",
+        ),
+        *("http_x_forwarded_for", "http_x_real_ip", "host"),
     ),
     "method": ("method", "request_method", "http_method", "verb"),
     TARGET: ("path", "url", "uri", "request_uri", "target", "request_path", "x_envoy_original_path"),
@@ -48,16 +57,17 @@ _SYNONYMS: Mapping[str, Sequence[str]] = {
     "header.referer": ("referer", "referrer", "http_referer"),
 }
 _PREFIXES = (("http_", "header."), ("cookie_", "cookie."), ("arg_", "argument."))
+_word_end = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _other_characters = re.compile(r"[^a-z0-9]+")
 
 
 def simplify(name: str) -> str:
     """Returns a field's name in small letters, with _ between the words.
 
-    >>> simplify("@Remote-Addr")
-    '_remote_addr'
+    >>> simplify("@Remote-Addr"), simplify("clientIP")
+    ('_remote_addr', 'client_ip')
     """
-    return _other_characters.sub("_", name.lower())
+    return _other_characters.sub("_", _word_end.sub("_", name).lower())
 
 
 def map_fields(names: Sequence[str], mapping: Mapping[str, str]) -> dict[str, int]:
@@ -77,7 +87,7 @@ def map_fields(names: Sequence[str], mapping: Mapping[str, str]) -> dict[str, in
             if synonym in simple and simple.index(synonym) not in indexes.values():
                 indexes[attribute] = simple.index(synonym)
                 break
-    for index, name in enumerate(simple):
+    for index, name in enumerate(names):
         own_name = _own_name(name)
         if own_name and index not in indexes.values():
             indexes.setdefault(own_name, index)
@@ -109,7 +119,7 @@ def _field_index(names: Sequence[str], simple: Sequence[str], field: str) -> int
 def _own_name(name: str) -> str | None:
     """Returns the attribute that a field is if it is none of the well-known ones; None if it cannot be one."""
     for prefix, attribute_prefix in _PREFIXES:
-        if name.startswith(prefix) and len(name) > len(prefix):
-            return normalize_name(attribute_prefix + name.removeprefix(prefix))
-    name = name.strip("_")
+        if name.lower().startswith(prefix) and len(name) > len(prefix):
+            return normalize_name(attribute_prefix + simplify(name[len(prefix) :]))
+    name = simplify(name).strip("_")
     return name if name[:1].isalpha() else None

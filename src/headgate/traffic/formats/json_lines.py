@@ -18,7 +18,7 @@ def parse_object(line: str) -> dict[str, Any] | None:
     """Returns the object on a line, flattened; None if there is none."""
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or nested too deeply
         return None
     if not isinstance(found, dict):
         return None

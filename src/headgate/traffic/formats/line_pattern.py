@@ -2,23 +2,25 @@
 
     Failed password for (?:invalid user )?(?P<user>\\S+) from (?P<address>\\S+)
 
-The time is the group `time`, or else the time at the beginning of a syslog line.
+The time is the group `time` (timestamp, ts and so on), or else the time at the beginning of a syslog line.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from headgate.errors import InvalidLog
+from headgate.traffic.formats.field_names import TIME, map_fields, synonyms_of
 from headgate.traffic.formats.log_format import LogFormat
 
 _syslog_time = re.compile(
     r"(?:<\d+>1? ?)?(\w{3} +\d{1,2} \d\d:\d\d:\d\d(?:\.\d+)?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*) "
 )
+_TIME_GROUPS = synonyms_of(TIME)
 
 
-def pattern_format(expression: str) -> LogFormat:
+def pattern_format(expression: str, mapping: Mapping[str, str]) -> LogFormat:
     """Returns the format of lines in which a pattern is found; its groups are the fields."""
     try:
         pattern = re.compile(expression)
@@ -29,7 +31,7 @@ def pattern_format(expression: str) -> LogFormat:
         raise InvalidLog(
             "The pattern names no field: write a group such as (?P<address>\\S+) for each field that counts."
         )
-    own_time = "time" in names
+    own_time = TIME in mapping or TIME in map_fields(names, {})
     numbers = [pattern.groupindex[name] for name in names]
 
     def split(line: str) -> Sequence[str | None] | None:
@@ -40,7 +42,11 @@ def pattern_format(expression: str) -> LogFormat:
         if own_time:
             return values
         at = _syslog_time.match(line)
-        return [at[1] if at else None, *values]
+        if at is None:
+            raise ValueError(
+                f"it does not begin with a time, and the pattern has none of the groups {_TIME_GROUPS}"
+            )
+        return [at[1], *values]
 
     title = "lines by a pattern" if own_time else "syslog lines by a pattern"
     return LogFormat(title, names if own_time else ["time", *names], split, selects=True)

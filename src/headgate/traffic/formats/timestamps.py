@@ -3,27 +3,39 @@
     10/Oct/2000:13:55:36 -0700              nginx, Apache
     2024-12-10T00:00:02.123Z                ISO 8601; a blank in place of T; with or without a zone
     1733763602, 1733763602.123              epoch seconds; milli-, micro- and nanoseconds by their size
+    Tue, 10 Dec 2024 00:00:02 GMT           HTTP, also as ctime writes it: Tue Dec 10 00:00:02 2024
     Dec 10 06:55:46                         syslog, without a year
 
-A time without a zone is read in the parser's zone. A time without a year gets the parser's year, and the next one
-where December is followed by January.
+A time without a zone is read in the parser's zone. In the hour that is there twice, when summer time ends, it is
+the second one if the first would lie far before the last line. A time without a year gets the parser's year, and
+the next one where December is followed by January.
 """
 
 from __future__ import annotations
 
 import re
+from calendar import isleap
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
 SECOND_US = 1_000_000
+DAY_US = 86_400 * SECOND_US
+MAX_STEP_BACK_US = 300 * SECOND_US  # more than lines are usually out of order
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MONTH_NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES, start=1)}
 _clf = re.compile(r"\[?(\d\d)/(\w{3})/(\d{4}):(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?: ?([+-]\d\d):?(\d\d))?\]?")
 _epoch = re.compile(r"(\d{1,19})(?:\.(\d{1,9})\d*)?")
+_slashed = re.compile(r"(\d{4})/(\d\d)/(\d\d)[T ](.*)")
+_utc = re.compile(r"(.*\d) ?(?:UTC|GMT)")
+_http = re.compile(
+    r"(?:\w{3},? )?(\d{1,2})[ -](\w{3})[ -](\d{4}) (\d\d:\d\d:\d\d(?:\.\d+)?)(?: ?([+-]\d\d:?\d\d))?"
+)
+_ctime = re.compile(r"\w{3} (\w{3}) +(\d{1,2}) (\d\d:\d\d:\d\d(?:\.\d+)?)( \w+)? (\d{4})")
 _syslog = re.compile(r"(\w{3}) +(\d{1,2}) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
 
 # An epoch number from this on has this many units in a second: 1e11 seconds is the year 5138.
+MAX_TIME_US = 1 << 53  # in the year 2255: as far as an engine's time is exact
 _UNITS = ((10**17, 10**9), (10**14, 10**6), (10**11, 10**3), (0, 1))
 
 TimeReader = Callable[[str], "int | None"]
@@ -39,7 +51,9 @@ class TimeParser:
         self.assumed_zone: bool = False
         self.assumed_year: bool = False
         self._last_month = 0
-        self._kinds: list[TimeReader] = [self._clf_us, _epoch_us, self._iso_us, self._syslog_us]
+        self._kinds: list[TimeReader] = [
+            *(self._clf_us, _epoch_us, self._iso_us, self._syslog_us, self._rare_us),
+        ]
         self._days_us: dict[str, int] = {}  # midnight of a date and zone, as CLF writes them
         self._last_text: str | None = None
         self._last_us = 0
@@ -50,7 +64,7 @@ class TimeParser:
             return self._last_us
         for index, kind in enumerate(self._kinds):
             time_us = kind(text)
-            if time_us is not None:
+            if time_us is not None and 0 <= time_us < MAX_TIME_US:
                 if index:
                     self._kinds.insert(0, self._kinds.pop(index))
                 self._last_text, self._last_us = text, time_us
@@ -61,23 +75,25 @@ class TimeParser:
         midnight_us = self._days_us.get(text[:11] + text[20:]) if len(text) == 26 else None
         if midnight_us is not None:
             try:
-                return (
-                    midnight_us + (int(text[12:14]) * 3600 + int(text[15:17]) * 60 + int(text[18:20])) * SECOND_US
-                )
+                hour, minute, second = int(text[12:14]), int(text[15:17]), int(text[18:20])
             except ValueError:
                 return None
+            if hour > 23 or minute > 59 or second > 60:
+                return None
+            return midnight_us + (hour * 3600 + minute * 60 + second) * SECOND_US
         match = _clf.fullmatch(text)
         if match is None or match[2] not in _MONTHS:
             return None
-        day, month, year, hour, minute, second, fraction, zone_hours, zone_minutes = match.groups()
-        time_us = self._instant_us(int(year), _MONTHS[month], int(day), zone=_offset(zone_hours, zone_minutes))
-        if time_us is None:
-            return None
-        if len(text) == 26 and text[0] != "[":
+        day, month, year, hours, minutes, seconds, fraction, zone_hours, zone_minutes = match.groups()
+        zone = _offset(zone_hours, zone_minutes)
+        date = int(year), _MONTHS[month], int(day)
+        if zone is not None and len(text) == 26 and text[0] != "[":
             if len(self._days_us) > 1000:
                 self._days_us.clear()
-            self._days_us[text[:11] + text[20:]] = time_us
-        return time_us + (int(hour) * 3600 + int(minute) * 60 + int(second)) * SECOND_US + _fraction_us(fraction)
+            midnight_us = self._instant_us(*date, zone=zone)
+            if midnight_us is not None:
+                self._days_us[text[:11] + text[20:]] = midnight_us
+        return self._instant_us(*date, int(hours), int(minutes), int(seconds), _fraction_us(fraction), zone)
 
     def _iso_us(self, text: str) -> int | None:
         try:
@@ -93,31 +109,74 @@ class TimeParser:
         if match is None or match[1] not in _MONTHS or self.year is None:
             return None
         month = _MONTHS[match[1]]
-        midnight_us = self._instant_us(self.year, month, int(match[2]))
-        if not self.assumed_year and self._written_us is not None and (midnight_us or 0) > self._written_us:
-            self.year -= 1
-            midnight_us = self._instant_us(self.year, month, int(match[2]))
+        day, hour, minute, second = int(match[2]), int(match[3]), int(match[4]), int(match[5])
+        moment = month, day, hour, minute, second, _fraction_us(match[6])
+        time_us = self._instant_us(self.year, *moment)
+        if not self.assumed_year and self._written_us is not None:
+            while (month, day) == (2, 29) and not isleap(self.year):
+                self.year -= 1
+            time_us = self._instant_us(self.year, *moment)
+            if time_us is not None and time_us > self._written_us + DAY_US:
+                self.year -= 1
+                time_us = self._instant_us(self.year, *moment)
         elif (self._last_month, month) == (12, 1):
             self.year += 1
-            midnight_us = self._instant_us(self.year, month, int(match[2]))
+            time_us = self._instant_us(self.year, *moment)
         self.assumed_year = True
         self._last_month = month
-        if midnight_us is None:
-            return None
-        seconds = int(match[3]) * 3600 + int(match[4]) * 60 + int(match[5])
-        return midnight_us + seconds * SECOND_US + _fraction_us(match[6])
+        return time_us
 
-    def _instant_us(self, year: int, month: int, day: int, zone: tzinfo | None = None) -> int | None:
+    def _rare_us(self, text: str) -> int | None:
+        """Parses times with UTC or GMT behind them, with slashes, and as HTTP and ctime write them."""
+        text = text.strip("[]")
+        zone = "Z" if (in_utc := _utc.fullmatch(text)) else ""
+        text = in_utc[1] if in_utc else text
+        if match := _slashed.fullmatch(text):
+            return self._iso_us(f"{match[1]}-{match[2]}-{match[3]} {match[4]}{zone}")
+        if match := _http.fullmatch(text):
+            day, month, year, clock, zone = *match.groups()[:4], match[5] or zone
+        elif match := _ctime.fullmatch(text):
+            month, day, clock, name, year = match.groups()
+            zone = "Z" if name in (" UTC", " GMT") else ""
+        else:
+            return self._iso_us(f"{text}{zone}") if zone else None
+        if month not in _MONTHS:
+            return None
+        return self._iso_us(f"{year}-{_MONTHS[month]:02}-{int(day):02} {clock}{zone}")
+
+    def _instant_us(
+        self,
+        year: int,
+        month: int,
+        day: int,
+        hour: int = 0,
+        minute: int = 0,
+        second: int = 0,
+        microsecond: int = 0,
+        zone: tzinfo | None = None,
+    ) -> int | None:
+        leap_us = SECOND_US if second == 60 else 0
+        second = 59 if leap_us else second
         try:
-            return self._moment_us(datetime(year, month, day, tzinfo=zone))
+            moment = datetime(year, month, day, hour, minute, second, microsecond, zone)
         except ValueError:
             return None
+        return self._moment_us(moment) + leap_us
 
     def _moment_us(self, moment: datetime) -> int:
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=self.zone)
-            self.assumed_zone = True
-        return (moment - _EPOCH) // timedelta(microseconds=1)
+        if moment.tzinfo is not None:
+            return _since_epoch_us(moment)
+        self.assumed_zone = True
+        time_us = _since_epoch_us(moment.replace(tzinfo=self.zone))
+        if self.zone is UTC or self._last_text is None:
+            return time_us
+        again_us = _since_epoch_us(moment.replace(tzinfo=self.zone, fold=1))
+        is_second = again_us > time_us and self._last_us - time_us > MAX_STEP_BACK_US
+        return again_us if is_second else time_us
+
+
+def _since_epoch_us(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def _epoch_us(text: str) -> int | None:

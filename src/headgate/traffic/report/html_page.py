@@ -27,15 +27,20 @@ padding:.7rem 1rem;overflow-wrap:anywhere}
 .cards b{display:block;font-size:1.25rem}
 figure{margin:1rem 0}svg{width:100%;height:auto;display:block}
 svg text{font:13px system-ui,sans-serif;fill:var(--soft)}svg .label{fill:var(--ink);font-weight:600}
+.dashed{stroke-dasharray:5 4}
+@media (min-width:40rem){svg text{font-size:10px}}
 .grid{stroke:var(--edge)}.line{fill:none!important;stroke-width:2}.mark{fill:var(--ink)}
 .legend span{margin-right:1rem;white-space:nowrap}.legend i{display:inline-block;width:.8em;height:.8em;
 margin-right:.35em;border-radius:2px}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.92rem}
 th,td{text-align:left;padding:.3rem .7rem .3rem 0;border-bottom:1px solid var(--edge);vertical-align:top}
 th{color:var(--soft);font-weight:500}.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-td:first-child{overflow-wrap:anywhere;min-width:7rem}
-pre{background:var(--card);border:1px solid var(--edge);border-radius:.5rem;padding:.8rem;overflow-x:auto;
-font-size:.85rem}
+td:first-child{overflow-wrap:anywhere;min-width:9rem}
+pre{background:var(--card);border:1px solid var(--edge);border-radius:.5rem;padding:.8rem;white-space:pre-wrap;
+overflow-wrap:anywhere;font-size:.85rem}
+th.n{white-space:normal}
+@media (max-width:30rem){svg text{font-size:16px}table{font-size:.8rem}th,td{padding-right:.45rem}
+.n{white-space:normal}.n span{white-space:nowrap}td:first-child{min-width:7rem}pre{font-size:.75rem}}
 """
 _COLORS = ("passed", "delayed", "refused", "first", "second", "third", "fourth", "fifth")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -80,7 +85,9 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[object]], numbers_from:
     lines = []
     for row in rows:
         cells = "".join(
-            f'<td class="n">{_cell(value)}</td>' if column >= numbers_from else f"<td>{_cell(value)}</td>"
+            f'<td class="n">{_unbroken(_cell(value))}</td>'
+            if column >= numbers_from
+            else f"<td>{_cell(value)}</td>"
             for column, value in enumerate(row)
         )
         lines.append(f"<tr>{cells}</tr>")
@@ -91,3 +98,8 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[object]], numbers_from:
 
 def _cell(value: object) -> str:
     return "-" if value is None else f"{value:,}" if isinstance(value, int) else escape(str(value))
+
+
+def _unbroken(text: str) -> str:
+    """Returns HTML that is broken at blanks only: a date has hyphens."""
+    return " ".join(f"<span>{word}</span>" for word in text.split()) if " " in text else text

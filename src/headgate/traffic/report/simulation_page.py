@@ -10,7 +10,8 @@ from headgate.traffic.report.svg_charts import Series, stacked_bars
 from headgate.traffic.shapes import TrafficShape
 from headgate.traffic.simulation import SimulatedLimit
 
-TITLES = ("limit", "offered", "passed", "delayed", "refused", "given up", "max passed/s", "wait p50", "wait p99")
+TITLES = ("limit", "offered", "passed", "delayed", "refused", "gave up", "peak/s", "p50", "p99")
+LEGEND = "peak/s: most calls passed in a second; p50, p99: seconds until a call passed"
 
 
 def simulation_page(shape: TrafficShape, limits: Sequence[SimulatedLimit]) -> str:
@@ -20,6 +21,7 @@ def simulation_page(shape: TrafficShape, limits: Sequence[SimulatedLimit]) -> st
         paragraph(describe_shape(shape)),
         heading("Side by side"),
         table(TITLES, [simulation_row(limit) for limit in limits]),
+        paragraph(LEGEND, "soft"),
     ]
     for limit in limits:
         layers = [
@@ -27,6 +29,7 @@ def simulation_page(shape: TrafficShape, limits: Sequence[SimulatedLimit]) -> st
             Series("delayed", "delayed", [second[DELAYED] for second in limit.seconds]),
             Series("refused", "refused", [second[REFUSED] for second in limit.seconds]),
         ]
+        layers = [layer for layer in layers if layer.name != "delayed" or any(layer.values)]
         body += [heading(limit.name), stacked_bars("Calls over time", layers, ["0 s", f"{len(limit.seconds)} s"])]
     return html_page(f"Simulated traffic: {shape.name}", body)
 
@@ -58,6 +61,6 @@ def simulation_row(limit: SimulatedLimit) -> tuple[str | int, ...]:
         limit.refused,
         limit.given_up,
         limit.peak_passed,
-        f"{limit.wait_s(0.5):.2f} s",
-        f"{limit.wait_s(0.99):.2f} s",
+        f"{limit.wait_s(0.5):.2f}",
+        f"{limit.wait_s(0.99):.2f}",
     )

@@ -9,11 +9,12 @@ from headgate.traffic.frontier import MINUTE
 from headgate.traffic.log_summary import format_span
 from headgate.traffic.report.html_page import cards, heading, html_page, paragraph, table
 from headgate.traffic.report.svg_charts import Series, log_lines
+from headgate.traffic.suggest_and_replay import ALL_CALLS
 from headgate.traffic.suggestion import Suggestion
 
 _LINES = (
     ("half of the clients", "first", "p50"),
-    ("99 %", "second", "p99"),
+    ("99 %", "second dashed", "p99"),
     ("all ordinary clients", "fourth", "all_keys"),
 )
 
@@ -24,7 +25,7 @@ def suggestion_page(suggestion: Suggestion, by: str, logs: Sequence[str], rulebo
     body = [
         heading("Suggested limit", 1),
         *(paragraph(line, "soft") for line in logs),
-        paragraph(f"{suggestion.limit}, for each {by}", "big"),
+        paragraph(f"{suggestion.limit}, {_for_whom(by)}", "big"),
         paragraph(
             f"A client may send {suggestion.burst} calls at once, and {suggestion.rate} on and on. Ordinary "
             f"clients of this log needed {suggestion.needed_burst} at once; the rest is headroom."
@@ -34,7 +35,7 @@ def suggestion_page(suggestion: Suggestion, by: str, logs: Sequence[str], rulebo
                 (f"{suggestion.calls:,}", "calls"),
                 (f"{suggestion.keys:,}", "clients"),
                 (format_span(suggestion.last_us - suggestion.first_us), "of traffic"),
-                (f"{expected.refused_keys:,}", "clients refused, if enforced"),
+                (f"{expected.refused_keys:,} of {expected.keys:,}", "clients refused, if enforced"),
                 (f"{expected.refused_calls / max(1, expected.calls):.1%}", "of calls refused, if enforced"),
             ]
         ),
@@ -77,6 +78,17 @@ def suggestion_page(suggestion: Suggestion, by: str, logs: Sequence[str], rulebo
         ]
     body += [heading("The rulebook"), f"<pre>{escape(rulebook)}</pre>"]
     return html_page(f"Suggested limit: {suggestion.limit}", body)
+
+
+def _for_whom(by: str) -> str:
+    """Returns whose calls count together.
+
+    >>> _for_whom("user, path"), _for_whom("all")
+    ('for each user and path', 'for all calls together')
+    """
+    if by == ALL_CALLS:
+        return "for all calls together"
+    return f"for each {' and '.join(name.strip() for name in by.split(','))}"
 
 
 def _verdict(suggestion: Suggestion) -> str:

@@ -11,7 +11,7 @@ from math import ceil, floor, log10
 from typing import NamedTuple
 
 WIDTH, HEIGHT = 480, 250
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 14, 34
+LEFT, RIGHT, TOP, BOTTOM = 52, 12, 14, 42
 PLOT_WIDTH, PLOT_HEIGHT = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 MAX_BARS = 120
 
@@ -20,7 +20,7 @@ class Series(NamedTuple):
     """One line or one layer of bars: its name, its colour class, and its values."""
 
     name: str
-    color: str  # a class: passed, delayed, refused, first ... fifth
+    color: str  # a class: passed, delayed, refused, first ... fifth; also dashed
     values: Sequence[float]
 
 
@@ -56,7 +56,7 @@ def log_lines(
     highest = max(*values, mark[1])
     to_y = _log_scale([1, highest * 1.6], TOP + PLOT_HEIGHT, TOP)  # the label needs room above
     parts = []
-    for line in lines:
+    for line in reversed(lines):  # the first is on top
         points = " ".join(f"{to_x(x):.1f},{to_y(y):.1f}" for x, y in zip(xs, line.values, strict=True))
         parts.append(f'<polyline class="line {line.color}" points="{points}"/>')
     x, y = to_x(mark[0]), to_y(mark[1])
@@ -70,10 +70,10 @@ def log_lines(
     ticks = [float(step * 10**power) for power in range(8) for step in steps if step * 10**power <= highest * 1.6]
     x_ticks = [x for x in (0.1, 1, 10, 100, 1_000, 10_000, 100_000) if min(xs) <= x <= max(xs)]
     x_parts = [
-        f'<text x="{to_x(x):.1f}" y="{HEIGHT - 18}" text-anchor="middle">{format_number(x)}</text>'
+        f'<text x="{to_x(x):.1f}" y="{HEIGHT - 23}" text-anchor="middle">{format_number(x)}</text>'
         for x in x_ticks
     ]
-    name = f'<text x="{LEFT + PLOT_WIDTH / 2}" y="{HEIGHT - 4}" text-anchor="middle">{escape(x_name)}</text>'
+    name = f'<text x="{LEFT + PLOT_WIDTH / 2}" y="{HEIGHT - 5}" text-anchor="middle">{escape(x_name)}</text>'
     return _svg(title, [*_y_axis((tick, to_y(tick)) for tick in ticks), *parts, *x_parts, name], lines)
 
 
@@ -88,15 +88,15 @@ def merge_values(values: Sequence[float], bars: int) -> list[float]:
 
 
 def nice_ceiling(value: float) -> float:
-    """Returns the next round number: 1, 2 or 5 times a power of ten.
+    """Returns the next round number, whose half is round, too.
 
     >>> nice_ceiling(0), nice_ceiling(37), nice_ceiling(200)
-    (1, 50, 200)
+    (1, 40, 200)
     """
     if value <= 1:
         return 1
     power: int = 10 ** floor(log10(value))
-    return next(power * step for step in (1, 2, 5, 10) if power * step >= value)
+    return next(power * step for step in (1, 2, 3, 4, 5, 6, 8, 10) if power * step >= value)
 
 
 def format_number(value: float) -> str:
@@ -131,7 +131,7 @@ def _x_axis(labels: Sequence[str]) -> list[str]:
     for index, label in enumerate(labels):
         x = LEFT + PLOT_WIDTH * index / max(1, len(labels) - 1)
         anchor = "start" if index == 0 else "end" if index == len(labels) - 1 else "middle"
-        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - 12}" text-anchor="{anchor}">{escape(label)}</text>')
+        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - 22}" text-anchor="{anchor}">{escape(label)}</text>')
     return parts
 
 
