@@ -59,13 +59,16 @@ _NS_PER_SECOND = 1_000_000_000.0
 
 _QUEUE = 1.15  # times the base: a queue that a trial can show
 _SURE_QUEUE = 1.25  # times the base: a queue that tells how many calls the service works on
-_CALM = 1.15  # times the base, over the last windows: bursts may be longer
+_SHORT_QUEUE = 2.2  # calls, where a service works on so few that its tolerance is less
+_LEAST_QUEUE = 1.5  # calls
+_BRIDGED = 4.0  # logarithm of 1 / the part of the time that may be idle
 
 _MOVED_UP, _MOVED_DOWN = log(1.33), -log(1.45)  # a trial moved the calls in flight by enough to conclude
 _PROPORTIONAL = 0.5  # R followed by at least half: there was a queue
 _CHANGED = -0.3  # R rose while calls in flight fell: something else happened
 _TRIAL_WINDOWS = 3  # until a trial that did not move anything is forgotten
 
+_CAREFUL = 0.08  # of the limit, by which it grows where there is a queue already
 _CUT = 0.6  # the least that is left of a limit after one window
 _VERIFY_CUT = 0.62  # to just below the end of the queue: 1 / tolerance, and a little less
 _FALLEN = 0.7  # of the limit when the base was last confirmed: time to confirm it again
@@ -134,7 +137,8 @@ class AdaptiveConcurrency:
         if state.trial and state.trial.limit > state.limit:  # a limit that is too low should not last
             return max(shortest_ns, 0.5 * state.response_ns), max(_MIN_SAMPLES, min(10, int(state.limit)))
         calls_each = 1 if state.trial else 2  # of so many as the limit: growth should not wait
-        samples = max(_MIN_SAMPLES, min(self.samples, int(calls_each * state.limit)))
+        least = _MIN_SAMPLES if state.limit >= 2.0 else 2
+        samples = max(least, min(self.samples, int(calls_each * state.limit)))
         return max(shortest_ns, 0.9 * state.response_ns), samples
 
     def update(self, state: ConcurrencyState, window: Window) -> Update[ConcurrencyState]:
@@ -162,7 +166,7 @@ class AdaptiveConcurrency:
         if not window.samples:
             return self._set(state, state.limit, "no answer")
         state = with_base(state, window)
-        if surely_slower(state, window) <= self.tolerance:
+        if surely_slower(state, window) <= self._tolerated(state, window):
             state = state._replace(slow=False)
         if state.trial:
             state, limit, reason = self._judge(state, state.trial, window)
@@ -186,8 +190,9 @@ class AdaptiveConcurrency:
 
     def _when_not_full(self, state: ConcurrencyState, window: Window) -> Update[ConcurrencyState]:
         limit, slower = state.limit, surely_slower(state, window)
+        tolerated = self._tolerated(state, window)
         fast = window.typical_ns < 1.06 * state.base_ns
-        if slower > self.tolerance:
+        if slower > tolerated:
             # Queueing below the limit: the limit follows down, but refuses nobody who is there now.
             wanted = max(self._target(state, window), 1.2 * window.in_flight, 0.7 * limit)
             return self._set(state, min(limit, wanted), "slow, not full")
@@ -198,13 +203,13 @@ class AdaptiveConcurrency:
     def _when_full(self, state: ConcurrencyState, window: Window) -> Update[ConcurrencyState]:
         limit, response_ns = state.limit, window.typical_ns
         ratio, slower = response_ns / state.base_ns, surely_slower(state, window)
-        target = self._target(state, window)
-        if slower > self.tolerance:
-            if not state.slow and ratio < _PANIC * self.tolerance:  # a pause of the machine passes by itself
+        target, tolerated = self._target(state, window), self._tolerated(state, window)
+        if slower > tolerated:
+            if not state.slow and ratio < _PANIC * tolerated:  # a pause of the machine passes by itself
                 return self._set(state._replace(slow=True), limit, "slow once")
             limit = min(limit, float(window.in_flight))
             state = with_trial(state, limit, window)
-            part = 1.0 if ratio > 1.3 * self.tolerance else 0.5
+            part = 1.0 if ratio > 1.3 * tolerated else 0.5
             return self._set(state, max(_CUT * limit, limit + part * min(0.0, target - limit)), "queueing")
         if window.strained:
             return self._set(state, 0.9 * limit if slower > 1.05 else limit, "strained")
@@ -222,26 +227,41 @@ class AdaptiveConcurrency:
         if slower > 1.05:
             if target < limit and ratio < _SURE_QUEUE:  # too little to tell a queue from a slower moment
                 return self._set(state, limit, "short queue")
-            return self._grow(state, limit + 0.5 * (target - limit), "short queue")
+            if state.load.burst_queue:
+                return self._grow(state, target, "random burst")
+            return self._grow(state, limit + min(0.5 * (target - limit), _CAREFUL * limit), "short queue")
         state = with_trial(state, limit, window)
         if ratio > 1.05:  # not surely
             return self._grow(state, 1.05 * limit, "no queue")
+        if limit > 0.85 * state.load.capacity * state.base_ns > 0.0:  # about where there was a queue before
+            return self._grow(state, (1.0 + _CAREFUL) * limit, "no queue")
         wanted = min(1.0, max(0.0, 4.0 * demand - 1.0))  # none up to a quarter refused, all from a half on
         grown = min((1.1 + 0.4 * wanted) * limit, 2.7 * met_in_flight(window))
         return self._grow(state, max(limit + 1.0, 1.1 * limit, grown), "no queue")
 
     def _target(self, state: ConcurrencyState, window: Window) -> float:
         """Returns the number of calls in flight at which each would take `tolerance` times the base."""
-        target = met_in_flight(window) * self.tolerance * state.base_ns / window.typical_ns
-        calm = state.relation is not None and exp(state.relation.response) < _CALM * state.base_ns
-        return target * self.burst if calm else target
+        workers = met_in_flight(window) * state.base_ns / window.typical_ns
+        return workers + self._queue(state, workers)
+
+    def _tolerated(self, state: ConcurrencyState, window: Window) -> float:
+        workers = met_in_flight(window) * state.base_ns / window.typical_ns
+        return 1.0 + self._queue(state, workers) / workers
+
+    def _queue(self, state: ConcurrencyState, workers: float) -> float:
+        """Returns how many calls may wait inside a service that works on so many at a time."""
+        queue = max((self.tolerance - 1.0) * workers, min(workers, _SHORT_QUEUE))
+        # Calls that wait bridge the gaps between arrivals. Where the limit is full all the time there are none.
+        gaps = _BRIDGED / log(1.0 + 1.0 / state.room) if state.room > 0.01 else 0.0
+        queue = min(queue, max(_LEAST_QUEUE, 0.12 * workers, gaps))
+        return max(queue, state.load.burst_queue)
 
     def _judge(self, state: ConcurrencyState, trial: Trial, window: Window) -> tuple[ConcurrencyState, float, str]:
         """Concludes from a trial, if it moved the calls in flight. The reason is empty if the limit stays open."""
         limit, response_ns, in_flight = state.limit, window.typical_ns, met_in_flight(window)
         moved = log(in_flight / trial.in_flight)
         if _MOVED_DOWN < moved < _MOVED_UP:
-            falling = limit < trial.limit and response_ns > self.tolerance * state.base_ns
+            falling = limit < trial.limit and response_ns > self._tolerated(state, window) * state.base_ns
             kept = falling or trial.windows + 1 < _TRIAL_WINDOWS
             return state._replace(trial=trial._replace(windows=trial.windows + 1) if kept else None), limit, ""
         followed = log(response_ns / trial.response_ns) / moved
@@ -255,20 +275,25 @@ class AdaptiveConcurrency:
             return done, limit, ""
         if followed < _CHANGED:
             return again, limit, "changed"
-        back = trial.in_flight * self.tolerance / trial.response_ns  # times the base: the limit as of the trial
         if followed + window.spread / abs(moved) < _PROPORTIONAL:
             reason = "slower service" if response_ns > 1.1 * state.base_ns else "verified"
             if reason == "slower service" and not trial.slower_ns:  # or a pause of the machine: look twice
                 return state._replace(trial=trial._replace(slower_ns=response_ns)), limit, "slower once"
             response_ns = min(response_ns, trial.slower_ns) if trial.slower_ns else response_ns
             done = done._replace(proven=True, base_ns=response_ns, unverified=0)
-            return done, max(limit, back * response_ns), reason
+            return done, max(limit, self._before(done, trial)), reason
         base_ns = min(state.base_ns, response_ns)
         if not state.proven and window.refused:
             return again._replace(base_ns=base_ns), _CUT * limit, "explore"
         if response_ns < _QUEUE * base_ns:
-            return done._replace(base_ns=base_ns), max(limit, back * base_ns), "verified"
+            done = done._replace(base_ns=base_ns)
+            return done, max(limit, self._before(done, trial)), "verified"
         return done, limit, ""
+
+    def _before(self, state: ConcurrencyState, trial: Trial) -> float:
+        """Returns the limit as of the window before a trial, by the base as it is known now."""
+        workers = trial.in_flight * state.base_ns / trial.response_ns
+        return workers + self._queue(state, workers)
 
     def _grow(self, state: ConcurrencyState, limit: float, reason: str) -> Update[ConcurrencyState]:
         """Sets a limit that may be higher, but not as high as where calls were dropped."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 from math import exp, log
 from typing import Final, NamedTuple
 
+from headgate.adaptive.offered_load import OfferedLoad
 from headgate.adaptive.window import Window
 
 RECENT: Final = 0.15  # weight of a window in moving averages
+_MORE_ROOM, _LESS_ROOM = 0.2, 0.5  # weights of a window
 _SURE = 2.0  # standard errors
 _NO_QUEUE = 1.08  # times the base: a window this fast confirms the base
 _SAME = 0.06  # of the base: windows that differ by less took equally long
@@ -35,6 +37,7 @@ class Relation(NamedTuple):
     response: float
     in_flight_variance: float = 0.0
     response_variance: float = 0.0
+    covariance: float = 0.0
 
     def with_window(self, in_flight: float, response: float) -> Relation:
         """Returns the averages with one more window."""
@@ -44,12 +47,14 @@ class Relation(NamedTuple):
             self.response + RECENT * y,
             keep * (self.in_flight_variance + RECENT * x * x),
             keep * (self.response_variance + RECENT * y * y),
+            keep * (self.covariance + RECENT * x * y),
         )
 
     @property
     def flat(self) -> bool:
         """Whether calls in flight varied and response times did not: there is no queue."""
-        return self.in_flight_variance > 0.005 and self.response_variance < 0.06 * self.in_flight_variance
+        varied = self.in_flight_variance
+        return varied > 0.005 and self.response_variance < 0.06 * varied and self.covariance < 0.1 * varied
 
 
 class ConcurrencyState(NamedTuple):
@@ -70,6 +75,8 @@ class ConcurrencyState(NamedTuple):
     refusing         windows in a row in which calls were refused
     slow             whether the last full window was surely slower than tolerable
     flat_low, flat_high    least and most calls in flight of windows that took as long as the base
+    load             what comes, in what the service can do
+    room             calls by which the full limit was above the mean in flight, over the last windows
     """
 
     limit: float
@@ -88,6 +95,8 @@ class ConcurrencyState(NamedTuple):
     slow: bool = False
     flat_low: float = 0.0
     flat_high: float = 0.0
+    load: OfferedLoad = OfferedLoad()
+    room: float = 0.25
 
 
 def met_in_flight(window: Window) -> float:
@@ -134,7 +143,13 @@ def with_base(state: ConcurrencyState, window: Window) -> ConcurrencyState:
     if abs(response_ns - base_ns) < _SAME * base_ns:
         low, high = min(low or in_flight, in_flight), max(high, in_flight)
         proven = proven or high > _FLAT_RANGE * low  # calls in flight differed, and response times did not
+    room = state.room
+    if window.refused and response_ns > _NO_QUEUE * base_ns:
+        more = max(0.0, int(state.limit) - in_flight) - room
+        room += (_MORE_ROOM if more > 0 else _LESS_ROOM) * more
     state = state._replace(
+        load=state.load.with_window(window, in_flight, base_ns),
+        room=room,
         base_ns=base_ns,
         proven=proven,
         response_ns=response_ns,
@@ -143,5 +158,7 @@ def with_base(state: ConcurrencyState, window: Window) -> ConcurrencyState:
         flat_high=high,
     )
     if response_ns < _NO_QUEUE * base_ns:
-        state = state._replace(unverified=0, verified_limit=state.limit)
+        # In an overload that may also be a queue in front of a service that has become faster.
+        unverified = state.unverified if window.refused else 0
+        state = state._replace(unverified=unverified, verified_limit=state.limit)
     return state

@@ -36,7 +36,7 @@ class ConcurrencyGate:
         self._window_ns, self._window_samples = self.algorithm.window_of(self.state)
         self._opened_ns = now_ns
         self._sum_ns = self._log_sum = self._log_squares = 0.0
-        self._met = self._samples = self._dropped = self._refused = 0
+        self._met = self._samples = self._dropped = self._refused = self._began = 0
         self._peak = self.in_flight
 
     def try_enter(self, now_ns: float) -> int:
@@ -45,6 +45,7 @@ class ConcurrencyGate:
         if in_flight >= self.limit:
             self._refused += 1
             return 0
+        self._began += 1
         self.in_flight = in_flight = in_flight + 1
         if in_flight > self._peak:
             self._peak = in_flight
@@ -97,6 +98,8 @@ class ConcurrencyGate:
             self.strained(),
             exp(mean) if samples else 0.0,
             sqrt(variance / samples) if samples else 0.0,
+            self._began + self._refused,
+            now_ns - self._opened_ns,
         )
 
     def _apply(self, window: Window) -> None:

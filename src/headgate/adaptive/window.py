@@ -23,6 +23,8 @@ class Window(NamedTuple):
     strained         whether a guard (event-loop lag, CPU) is above its threshold
     typical_ns       the geometric mean of the response times, which one very slow call hardly moves
     spread           the standard error of typical_ns, as a part of it: 0.05 if it is good to 5 %
+    arrived          calls that came, whether they began or were refused
+    length_ns        how long the window lasted; 0 if not known
     """
 
     now_ns: float
@@ -35,6 +37,8 @@ class Window(NamedTuple):
     strained: bool = False
     typical_ns: float = 0.0
     spread: float = 0.0
+    arrived: int = 0
+    length_ns: float = 0.0
 
 
 # The whole number to enforce, what to pass to the next update, and why, in a word or two.
