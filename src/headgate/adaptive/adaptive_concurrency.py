@@ -57,6 +57,7 @@ from headgate.adaptive.window import Update, Window, check_limits, check_number
 
 _NS_PER_SECOND = 1_000_000_000.0
 
+_SHORT = 1.05  # times the base: hardly a queue
 _QUEUE = 1.15  # times the base: a queue that a trial can show
 _SURE_QUEUE = 1.25  # times the base: a queue that tells how many calls the service works on
 _SHORT_QUEUE = 2.2  # calls, where a service works on so few that its tolerance is less
@@ -206,32 +207,33 @@ class AdaptiveConcurrency:
         target, tolerated = self._target(state, window), self._tolerated(state, window)
         if slower > tolerated:
             if not state.slow and ratio < _PANIC * tolerated:  # a pause of the machine passes by itself
-                return self._set(state._replace(slow=True), limit, "slow once")
+                state = state._replace(slow=True)
+                return self._set(state, 0.9 * limit, "strained") if window.strained else self._set(state, limit, "slow once")
             limit = min(limit, float(window.in_flight))
             state = with_trial(state, limit, window)
             part = 1.0 if ratio > 1.3 * tolerated else 0.5
             return self._set(state, max(_CUT * limit, limit + part * min(0.0, target - limit)), "queueing")
         if window.strained:
-            return self._set(state, 0.9 * limit if slower > 1.05 else limit, "strained")
+            return self._set(state, 0.9 * limit if slower > _SHORT else limit, "strained")
         if window.dropped:
             return self._set(state, limit, "few drops")
         state = state._replace(unverified=state.unverified + 1, verified_limit=max(state.verified_limit, limit))
         demand = window.refused / (window.refused + window.samples)
         overloaded = state.refusing >= _REFUSING_WINDOWS and demand > 0.05
-        if overloaded and ratio > _QUEUE and not state.trial:
+        if overloaded and slower > _SHORT and not state.trial:
             if not state.proven:
                 return self._set(with_trial(state, limit, window), _CUT * limit, "explore")
             if state.unverified >= self.verify_windows or limit < _FALLEN * state.verified_limit:
                 state = state._replace(unverified=0, verified_limit=_VERIFY_CUT * limit)
                 return self._set(with_trial(state, limit, window), _VERIFY_CUT * limit, "verify")
-        if slower > 1.05:
+        if slower > _SHORT:
             if target < limit and ratio < _SURE_QUEUE:  # too little to tell a queue from a slower moment
                 return self._set(state, limit, "short queue")
             if state.load.burst_queue:
                 return self._grow(state, target, "random burst")
             return self._grow(state, limit + min(0.5 * (target - limit), _CAREFUL * limit), "short queue")
         state = with_trial(state, limit, window)
-        if ratio > 1.05:  # not surely
+        if ratio > _SHORT:  # not surely
             return self._grow(state, 1.05 * limit, "no queue")
         if limit > 0.85 * state.load.capacity * state.base_ns > 0.0:  # about where there was a queue before
             return self._grow(state, (1.0 + _CAREFUL) * limit, "no queue")
