@@ -53,7 +53,7 @@ from headgate.adaptive.adaptive_concurrency_state import (
     with_base,
     with_trial,
 )
-from headgate.adaptive.window import Update, Window, check_limits, check_number
+from headgate.adaptive.window import Update, Window, WindowSize, check_limits, check_number
 
 _NS_PER_SECOND = 1_000_000_000.0
 
@@ -77,6 +77,8 @@ _PANIC = 3.0  # times the tolerance: too slow to wait for a second such window
 _DROP_SHARE = 0.1  # of the calls of a window
 _LASTING_DROP_SHARE = 0.04  # of the calls of the last windows: fewer drops are everyday failures
 _DROP_WINDOWS = 30  # for which growth stops below the level at which calls were dropped
+_PRECISION = 0.1  # of a window's response time, for which more calls are counted if they differ
+_MAX_SAMPLES = 200
 _MIN_SAMPLES = 4  # of a window, where the limit is low
 _REFUSING_WINDOWS = 3  # in a row: an overload, and no burst
 
@@ -127,20 +129,21 @@ class AdaptiveConcurrency:
         """
         return int(state.limit)
 
-    def window_of(self, state: ConcurrencyState) -> tuple[float, int]:
-        """Returns the least length of the next window in nanoseconds, and the least number of its calls.
+    def window_of(self, state: ConcurrencyState) -> WindowSize:
+        """Returns when the next window is complete.
 
         >>> algorithm = AdaptiveConcurrency()
         >>> algorithm.window_of(algorithm.start())
-        (50000000.0, 20)
+        WindowSize(length_ns=50000000.0, samples=20, settle_ns=0.0)
         """
-        shortest_ns = self.min_window * _NS_PER_SECOND
-        if state.trial and state.trial.limit > state.limit:  # a limit that is too low should not last
-            return max(shortest_ns, 0.5 * state.response_ns), max(_MIN_SAMPLES, min(10, int(state.limit)))
+        down = state.trial is not None and state.trial.limit > state.limit
+        settle_ns = 0.9 * (min(state.base_ns, state.response_ns) if down else state.response_ns)
         calls_each = 1 if state.trial else 2  # of so many as the limit: growth should not wait
         least = _MIN_SAMPLES if state.limit >= 2.0 else 2
-        samples = max(least, min(self.samples, int(calls_each * state.limit)))
-        return max(shortest_ns, 0.9 * state.response_ns), samples
+        samples = max(least, min(self.samples // 2 if down else self.samples, int(calls_each * state.limit)))
+        if state.limit > 0.6 * state.load.capacity * state.base_ns:  # where a mistake would cost something
+            samples = max(samples, min(_MAX_SAMPLES, int((state.deviation / _PRECISION) ** 2)))
+        return WindowSize(max(self.min_window * _NS_PER_SECOND, settle_ns), samples, settle_ns)
 
     def update(self, state: ConcurrencyState, window: Window) -> Update[ConcurrencyState]:
         """Returns the new limit, the new state, and the reason.

@@ -6,7 +6,7 @@ Trials, which tell more, are judged in adaptive_concurrency.py.
 
 from __future__ import annotations
 
-from math import exp, log
+from math import exp, log, sqrt
 from typing import Final, NamedTuple
 
 from headgate.adaptive.offered_load import OfferedLoad
@@ -15,6 +15,7 @@ from headgate.adaptive.window import Window
 RECENT: Final = 0.15  # weight of a window in moving averages
 _MORE_ROOM, _LESS_ROOM = 0.2, 0.5  # weights of a window
 _SURE = 2.0  # standard errors
+_IMPRECISE = 0.05**2  # variance of a logarithm
 _NO_QUEUE = 1.08  # times the base: a window this fast confirms the base
 _SAME = 0.06  # of the base: windows that differ by less took equally long
 _FLAT_RANGE = 1.4  # the most calls in flight of such windows, in the least: there is no queue
@@ -76,6 +77,8 @@ class ConcurrencyState(NamedTuple):
     slow             whether the last full window was surely slower than tolerable
     flat_low, flat_high    least and most calls in flight of windows that took as long as the base
     load             what comes, in what the service can do
+    base_variance    of the logarithm of the base, as long as it was learned from too few calls
+    deviation        standard deviation of the logarithm of the calls' response times
     room             calls by which the full limit was above the mean in flight, over the last windows
     """
 
@@ -97,6 +100,8 @@ class ConcurrencyState(NamedTuple):
     flat_high: float = 0.0
     load: OfferedLoad = OfferedLoad()
     room: float = 0.25
+    deviation: float = 0.0
+    base_variance: float = 0.0
 
 
 def met_in_flight(window: Window) -> float:
@@ -124,15 +129,20 @@ def with_base(state: ConcurrencyState, window: Window) -> ConcurrencyState:
     relation = state.relation.with_window(*point) if state.relation else Relation(*point)
     noise = exp(_SURE * window.spread)
     roomy = window.in_flight < 0.5 * state.limit
+    variance = state.base_variance
     if base_ns == 0.0:
-        base_ns = response_ns
+        base_ns, variance = response_ns, window.spread**2
+    elif variance > _IMPRECISE and not window.refused and window.in_flight < int(state.limit):
+        gain = variance / (variance + window.spread**2)
+        base_ns *= (response_ns / base_ns) ** gain
+        variance *= 1.0 - gain
     elif window.mean_in_flight <= 1.0 and window.in_flight <= 2:  # alone: there is no queue
         base_ns, proven = base_ns + 0.5 * (response_ns - base_ns), True
     elif response_ns * noise < base_ns:
         proven = proven and response_ns > 0.8 * base_ns
         base_ns += 0.6 * (response_ns - base_ns)  # pauses make calls slower, and nothing makes them faster
     elif response_ns < base_ns or (roomy and response_ns < base_ns * noise):
-        base_ns += 0.1 * (response_ns - base_ns)
+        base_ns += 0.1 / (1.0 + window.spread**2 / _IMPRECISE) * (response_ns - base_ns)
     elif relation.flat:
         base_ns += 0.2 * max(0.0, min(response_ns, exp(relation.response)) - base_ns)
     elif roomy:
@@ -150,6 +160,8 @@ def with_base(state: ConcurrencyState, window: Window) -> ConcurrencyState:
     state = state._replace(
         load=state.load.with_window(window, in_flight, base_ns),
         room=room,
+        base_variance=variance,
+        deviation=state.deviation + RECENT * (window.spread * sqrt(window.samples) - state.deviation),
         base_ns=base_ns,
         proven=proven,
         response_ns=response_ns,

@@ -3,8 +3,10 @@
 A gate reads no clock and takes no lock: times are passed in, and its caller sees to threads. AdaptiveLimiter
 and the simulator use the same gate, so what is simulated is what runs.
 
-Only calls that began within a window tell its response time: older ones were slowed by the limit before. Drops
-count whenever they are reported, because they may come late.
+A window begins to count calls only after a while: those that end before were slowed by the limit before. From
+then on every call counts when it ends, whenever it began. (If only calls counted that also began in the window, long
+ones would be missing, and a service whose calls differ would seem faster than it is.) Drops count whenever they are
+reported, because they may come late.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from headgate.adaptive.window import LimitAlgorithm, Window
 SUCCESS: Final = 0
 IGNORED: Final = 1
 DROPPED: Final = 2
+
+_MANY_DROPS = 10  # calls that complete a window, also one that would need many
 
 
 class ConcurrencyGate:
@@ -33,8 +37,9 @@ class ConcurrencyGate:
         self._reset(now_ns)
 
     def _reset(self, now_ns: float) -> None:
-        self._window_ns, self._window_samples = self.algorithm.window_of(self.state)
+        self._window_ns, self._window_samples, settle_ns = self.algorithm.window_of(self.state)
         self._opened_ns = now_ns
+        self._settled_ns = now_ns + settle_ns
         self._sum_ns = self._log_sum = self._log_squares = 0.0
         self._met = self._samples = self._dropped = self._refused = self._began = 0
         self._peak = self.in_flight
@@ -70,7 +75,7 @@ class ConcurrencyGate:
             return
         if outcome == DROPPED:
             self._dropped += 1
-        elif started_ns >= self._opened_ns:
+        elif now_ns >= self._settled_ns:
             response_ns = max(1.0, now_ns - started_ns)
             self._samples += 1
             self._met += entered + in_flight
@@ -78,7 +83,7 @@ class ConcurrencyGate:
             logarithm = log(response_ns)
             self._log_sum += logarithm
             self._log_squares += logarithm * logarithm
-        enough = self._samples + self._dropped >= self._window_samples
+        enough = self._samples + self._dropped >= self._window_samples or self._dropped >= _MANY_DROPS
         if enough and now_ns - self._opened_ns >= self._window_ns:
             self._apply(self._window(now_ns))
             self._reset(now_ns)

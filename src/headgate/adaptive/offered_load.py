@@ -43,9 +43,10 @@ class OfferedLoad(NamedTuple):
             calls = min(_CALLS, calls + came)
             rate += max(came / calls, -expm1(-seconds / _SECONDS)) * (came / window.length_ns - rate)
             last_rate += min(1.0, max(came / calls, came / _LAST_CALLS)) * (came / window.length_ns - last_rate)
-        answered, ratio = in_flight / window.response_ns, window.typical_ns / base_ns
+        answered = in_flight / window.response_ns
+        ratio = window.typical_ns / base_ns * exp(-2.0 * window.spread)  # at the least
         if not capacity:
-            capacity = answered if ratio * exp(-2.0 * window.spread) > _QUEUE else 0.0
+            capacity = answered if ratio > _QUEUE else 0.0
         elif ratio > _QUEUE and answered < _LOST * capacity:
             capacity = answered
         elif ratio > _QUEUE or answered > 1.1 * capacity:

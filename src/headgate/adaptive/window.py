@@ -41,6 +41,15 @@ class Window(NamedTuple):
     length_ns: float = 0.0
 
 
+class WindowSize(NamedTuple):
+    """When a window is complete: after `length_ns`, and with so many calls. Those that end within the first
+    `settle_ns` are not counted: they met the limit before. With 0 samples each call is a window of its own."""
+
+    length_ns: float
+    samples: int
+    settle_ns: float = 0.0
+
+
 # The whole number to enforce, what to pass to the next update, and why, in a word or two.
 Update = tuple[int, S, str]
 
@@ -54,9 +63,8 @@ class LimitAlgorithm(Protocol[S]):
     def limit_of(self, state: S) -> int:
         """Returns the limit that is enforced in this state."""
 
-    def window_of(self, state: S) -> tuple[float, int]:
-        """Returns the least length of the next window in nanoseconds, and the least number of its calls. Where
-        both are 0, each call is a window of its own."""
+    def window_of(self, state: S) -> WindowSize:
+        """Returns when the next window is complete."""
 
     def update(self, state: S, window: Window) -> Update[S]:
         """Returns the new limit, the new state, and the reason."""
