@@ -287,7 +287,7 @@ class AdaptiveConcurrency:
             response_ns = min(response_ns, trial.slower_ns) if trial.slower_ns else response_ns
             done = done._replace(proven=True, base_ns=response_ns, unverified=0)
             return done, max(limit, self._before(done, trial)), reason
-        base_ns = min(state.base_ns, response_ns)
+        base_ns = min(state.base_ns, response_ns * exp(window.spread))
         if not state.proven and window.refused:
             return again._replace(base_ns=base_ns), _CUT * limit, "explore"
         if response_ns < _QUEUE * base_ns:

@@ -14,7 +14,7 @@ from headgate.adaptive.window import Window
 
 RECENT: Final = 0.15  # weight of a window in moving averages
 _MORE_ROOM, _LESS_ROOM = 0.2, 0.5  # weights of a window
-_SURE = 2.0  # standard errors
+_SURE, _VERY_SURE = 2.0, 3.0  # standard errors
 _IMPRECISE = 0.05**2  # variance of a logarithm
 _NO_QUEUE = 1.08  # times the base: a window this fast confirms the base
 _SAME = 0.06  # of the base: windows that differ by less took equally long
@@ -128,20 +128,21 @@ def with_base(state: ConcurrencyState, window: Window) -> ConcurrencyState:
     point = log(in_flight), log(response_ns)
     relation = state.relation.with_window(*point) if state.relation else Relation(*point)
     noise = exp(_SURE * window.spread)
+    full = window.refused or window.in_flight >= int(state.limit)
     roomy = window.in_flight < 0.5 * state.limit
     variance = state.base_variance
     if base_ns == 0.0:
         base_ns, variance = response_ns, window.spread**2
-    elif variance > _IMPRECISE and not window.refused and window.in_flight < int(state.limit):
+    elif variance > _IMPRECISE and not full:
         gain = variance / (variance + window.spread**2)
         base_ns *= (response_ns / base_ns) ** gain
         variance *= 1.0 - gain
     elif window.mean_in_flight <= 1.0 and window.in_flight <= 2:  # alone: there is no queue
         base_ns, proven = base_ns + 0.5 * (response_ns - base_ns), True
-    elif response_ns * noise < base_ns:
+    elif response_ns * exp(_VERY_SURE * window.spread) < base_ns:
         proven = proven and response_ns > 0.8 * base_ns
         base_ns += 0.6 * (response_ns - base_ns)  # pauses make calls slower, and nothing makes them faster
-    elif response_ns < base_ns or (roomy and response_ns < base_ns * noise):
+    elif response_ns < base_ns or (not full and response_ns < base_ns * noise):
         base_ns += 0.1 / (1.0 + window.spread**2 / _IMPRECISE) * (response_ns - base_ns)
     elif relation.flat:
         base_ns += 0.2 * max(0.0, min(response_ns, exp(relation.response)) - base_ns)
