@@ -76,6 +76,8 @@ _FALLEN = 0.7  # of the limit when the base was last confirmed: time to confirm 
 _PANIC = 3.0  # times the tolerance: too slow to wait for a second such window
 _DROP_SHARE = 0.1  # of the calls of a window
 _LASTING_DROP_SHARE = 0.04  # of the calls of the last windows: fewer drops are everyday failures
+_BEYOND = 1.5  # times that level: it is true no longer
+_SMALL_STEP, _LEAST_STEP = 0.02, 0.25  # of the limit, and in calls: growth where calls were dropped before
 _DROP_WINDOWS = 30  # for which growth stops below the level at which calls were dropped
 _PRECISION = 0.1  # of a window's response time, for which more calls are counted if they differ
 _MAX_SAMPLES = 200
@@ -161,7 +163,7 @@ class AdaptiveConcurrency:
             return self._after_drops(state, window, max(share, _DROP_SHARE))
         left = max(0, state.drop_windows - 1)
         state = state._replace(
-            drop_level=state.drop_level if left else 0.0,
+            drop_level=state.drop_level if state.limit < _BEYOND * state.drop_level else 0.0,
             drop_windows=left,
             drop_share=lasting_share,
             dropping=False,
@@ -302,8 +304,12 @@ class AdaptiveConcurrency:
 
     def _grow(self, state: ConcurrencyState, limit: float, reason: str) -> Update[ConcurrencyState]:
         """Sets a limit that may be higher, but not as high as where calls were dropped."""
-        if state.drop_level and limit >= state.drop_level:
-            return self._set(state, max(min(state.limit, limit), state.drop_level - 0.01), "below drops")
+        level = state.drop_level
+        if state.drop_windows and level and limit >= level:
+            return self._set(state, max(min(state.limit, limit), level - 0.01), "below drops")
+        if level and limit > 0.8 * level:  # drops are reported late: more of them would come before the first
+            careful = max(state.limit, 0.8 * level) + max(_LEAST_STEP, _SMALL_STEP * state.limit)
+            return self._set(state, max(min(state.limit, limit), min(limit, careful)), reason)
         return self._set(state, limit, reason)
 
     def _set(self, state: ConcurrencyState, limit: float, reason: str) -> Update[ConcurrencyState]:

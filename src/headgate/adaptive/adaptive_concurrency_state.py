@@ -99,7 +99,7 @@ class ConcurrencyState(NamedTuple):
     flat_low: float = 0.0
     flat_high: float = 0.0
     load: OfferedLoad = OfferedLoad()
-    room: float = 0.25
+    room: float = 0.1
     deviation: float = 0.0
     base_variance: float = 0.0
 
