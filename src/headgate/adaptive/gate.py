@@ -41,7 +41,7 @@ class ConcurrencyGate:
         self._opened_ns = now_ns
         self._settled_ns = now_ns + settle_ns
         self._sum_ns = self._log_sum = self._log_squares = 0.0
-        self._met = self._samples = self._dropped = self._refused = self._began = 0
+        self._met = self._samples = self._dropped = self._refused = self._arrived = 0
         self._peak = self.in_flight
 
     def try_enter(self, now_ns: float) -> int:
@@ -50,7 +50,7 @@ class ConcurrencyGate:
         if in_flight >= self.limit:
             self._refused += 1
             return 0
-        self._began += 1
+        self._arrived += 1
         self.in_flight = in_flight = in_flight + 1
         if in_flight > self._peak:
             self._peak = in_flight
@@ -59,6 +59,10 @@ class ConcurrencyGate:
     def wait(self) -> None:
         """Notes that a call would begin if the limit were higher, though nobody refuses it."""
         self._refused += 1
+
+    def turn_away(self) -> None:
+        """Notes that a call came, and was refused for its priority."""
+        self._arrived += 1
 
     def leave(self, entered: int, started_ns: float, now_ns: float, outcome: int) -> None:
         """Counts a call that ended, and updates the limit if a window is complete. `entered` is what try_enter
@@ -103,7 +107,7 @@ class ConcurrencyGate:
             self.strained(),
             exp(mean) if samples else 0.0,
             sqrt(variance / samples) if samples else 0.0,
-            self._began + self._refused,
+            self._arrived + self._refused,
             now_ns - self._opened_ns,
         )
 
