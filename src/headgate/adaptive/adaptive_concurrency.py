@@ -64,14 +64,14 @@ _SHORT_QUEUE = 2.2  # calls, where a service works on so few that its tolerance 
 _LEAST_QUEUE = 1.5  # calls
 _BRIDGED = 4.0  # logarithm of 1 / the part of the time that may be idle
 
-_MOVED_UP, _MOVED_DOWN = log(1.33), -log(1.45)  # a trial moved the calls in flight by enough to conclude
+_MOVED_UP, _MOVED_DOWN = log(1.33), -log(1.38)  # a trial moved the calls in flight by enough to conclude
 _PROPORTIONAL = 0.5  # R followed by at least half: there was a queue
 _CHANGED = -0.3  # R rose while calls in flight fell: something else happened
 _TRIAL_WINDOWS = 3  # until a trial that did not move anything is forgotten
 
 _CAREFUL = 0.08  # of the limit, by which it grows where there is a queue already
 _CUT = 0.6  # the least that is left of a limit after one window
-_VERIFY_CUT = 0.62  # to just below the end of the queue: 1 / tolerance, and a little less
+_VERIFY_CUT = 0.68  # to the end of the queue: about 1 / tolerance
 _FALLEN = 0.7  # of the limit when the base was last confirmed: time to confirm it again
 _PANIC = 3.0  # times the tolerance: too slow to wait for a second such window
 _DROP_SHARE = 0.1  # of the calls of a window
@@ -82,6 +82,7 @@ _DROP_WINDOWS = 30  # for which growth stops below the level at which calls were
 _PRECISION = 0.1  # of a window's response time, for which more calls are counted if they differ
 _MAX_SAMPLES = 200
 _MIN_SAMPLES = 4  # of a window, where the limit is low
+_HEAVY = 0.3  # of the calls are refused: the base has to be found soon
 _REFUSING_WINDOWS = 3  # in a row: an overload, and no burst
 
 
@@ -89,8 +90,7 @@ _REFUSING_WINDOWS = 3  # in a row: an overload, and no burst
 class AdaptiveConcurrency:
     """The settings of the default algorithm.
 
-    `tolerance` is how much longer calls may take than without a queue, `burst` how much more is tolerated for a
-    moment while that is not so on average. A window lasts at least `min_window` seconds and about as long as a
+    `tolerance` is how much longer calls may take in an overload than without a queue. A window lasts at least `min_window` seconds and about as long as a
     call, and ends after about `samples` calls.
 
     >>> AdaptiveLimiter(AdaptiveConcurrency(floor=4, ceiling=200)).limit
@@ -101,15 +101,13 @@ class AdaptiveConcurrency:
     floor: int = 1
     ceiling: int = 1000
     tolerance: float = 1.55
-    burst: float = 1.25
     min_window: float = 0.05
     samples: int = 20
-    verify_windows: int = 25
+    verify_windows: int = 20
 
     def __post_init__(self) -> None:
         check_limits(self.initial, self.floor, self.ceiling)
         check_number("tolerance", self.tolerance, 1.1, 10)
-        check_number("burst", self.burst, 1, 10)
         check_number("min_window", self.min_window, 0, 60, above=True)
         check_number("samples", self.samples, _MIN_SAMPLES, 10_000)
         check_number("verify_windows", self.verify_windows, 10)
@@ -227,7 +225,7 @@ class AdaptiveConcurrency:
         overloaded = state.refusing >= _REFUSING_WINDOWS and demand > 0.05
         if overloaded and slower > _SHORT and not state.trial:
             if not state.proven:
-                return self._set(with_trial(state, limit, window), _CUT * limit, "explore")
+                return self._set(with_trial(state, limit, window), _VERIFY_CUT * limit, "explore")
             if state.unverified >= self.verify_windows or limit < _FALLEN * state.verified_limit:
                 state = state._replace(unverified=0, verified_limit=_VERIFY_CUT * limit)
                 return self._set(with_trial(state, limit, window), _VERIFY_CUT * limit, "verify")
@@ -290,7 +288,9 @@ class AdaptiveConcurrency:
             done = done._replace(proven=True, base_ns=response_ns, unverified=0)
             return done, max(limit, self._before(done, trial)), reason
         base_ns = min(state.base_ns, response_ns * exp(window.spread))
-        if not state.proven and window.refused:
+        heavy = window.refused > _HEAVY * (window.refused + window.samples)
+        as_believed = 0.93 * state.base_ns < response_ns < _SHORT * state.base_ns
+        if not state.proven and window.refused and (heavy or not as_believed):
             return again._replace(base_ns=base_ns), _CUT * limit, "explore"
         if response_ns < _QUEUE * base_ns:
             done = done._replace(base_ns=base_ns)
