@@ -211,7 +211,9 @@ class AdaptiveConcurrency:
         if slower > tolerated:
             if not state.slow and ratio < _PANIC * tolerated:  # a pause of the machine passes by itself
                 state = state._replace(slow=True)
-                return self._set(state, 0.9 * limit, "strained") if window.strained else self._set(state, limit, "slow once")
+                if window.strained:
+                    return self._set(state, 0.9 * limit, "strained")
+                return self._set(state, limit, "slow once")
             limit = min(limit, float(window.in_flight))
             state = with_trial(state, limit, window)
             part = 1.0 if ratio > 1.3 * tolerated else 0.5
@@ -225,7 +227,8 @@ class AdaptiveConcurrency:
         overloaded = state.refusing >= _REFUSING_WINDOWS and demand > 0.05
         if overloaded and slower > _SHORT and not state.trial:
             if not state.proven:
-                return self._set(with_trial(state, limit, window), _VERIFY_CUT * limit, "explore")
+                cut = _CUT if demand > _HEAVY else _VERIFY_CUT
+                return self._set(with_trial(state, limit, window), cut * limit, "explore")
             if state.unverified >= self.verify_windows or limit < _FALLEN * state.verified_limit:
                 state = state._replace(unverified=0, verified_limit=_VERIFY_CUT * limit)
                 return self._set(with_trial(state, limit, window), _VERIFY_CUT * limit, "verify")
