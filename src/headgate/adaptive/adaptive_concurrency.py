@@ -53,27 +53,36 @@ from headgate.adaptive.adaptive_concurrency_state import (
     with_base,
     with_trial,
 )
-from headgate.adaptive.window import Update, Window, check_limits, check_number
+from headgate.adaptive.window import Update, Window, WindowSize, check_limits, check_number
 
 _NS_PER_SECOND = 1_000_000_000.0
 
+_SHORT = 1.05  # times the base: hardly a queue
 _QUEUE = 1.15  # times the base: a queue that a trial can show
 _SURE_QUEUE = 1.25  # times the base: a queue that tells how many calls the service works on
-_CALM = 1.15  # times the base, over the last windows: bursts may be longer
+_SHORT_QUEUE = 2.2  # calls, where a service works on so few that its tolerance is less
+_LEAST_QUEUE = 1.5  # calls
+_BRIDGED = 4.0  # logarithm of 1 / the part of the time that may be idle
 
-_MOVED_UP, _MOVED_DOWN = log(1.33), -log(1.45)  # a trial moved the calls in flight by enough to conclude
+_MOVED_UP, _MOVED_DOWN = log(1.33), -log(1.38)  # a trial moved the calls in flight by enough to conclude
 _PROPORTIONAL = 0.5  # R followed by at least half: there was a queue
 _CHANGED = -0.3  # R rose while calls in flight fell: something else happened
 _TRIAL_WINDOWS = 3  # until a trial that did not move anything is forgotten
 
+_CAREFUL = 0.08  # of the limit, by which it grows where there is a queue already
 _CUT = 0.6  # the least that is left of a limit after one window
-_VERIFY_CUT = 0.62  # to just below the end of the queue: 1 / tolerance, and a little less
+_VERIFY_CUT = 0.68  # to the end of the queue: about 1 / tolerance
 _FALLEN = 0.7  # of the limit when the base was last confirmed: time to confirm it again
 _PANIC = 3.0  # times the tolerance: too slow to wait for a second such window
 _DROP_SHARE = 0.1  # of the calls of a window
 _LASTING_DROP_SHARE = 0.04  # of the calls of the last windows: fewer drops are everyday failures
+_BEYOND = 1.5  # times that level: it is true no longer
+_SMALL_STEP, _LEAST_STEP = 0.02, 0.25  # of the limit, and in calls: growth where calls were dropped before
 _DROP_WINDOWS = 30  # for which growth stops below the level at which calls were dropped
+_PRECISION = 0.1  # of a window's response time, for which more calls are counted if they differ
+_MAX_SAMPLES = 200
 _MIN_SAMPLES = 4  # of a window, where the limit is low
+_HEAVY = 0.3  # of the calls are refused: the base has to be found soon
 _REFUSING_WINDOWS = 3  # in a row: an overload, and no burst
 
 
@@ -81,8 +90,7 @@ _REFUSING_WINDOWS = 3  # in a row: an overload, and no burst
 class AdaptiveConcurrency:
     """The settings of the default algorithm.
 
-    `tolerance` is how much longer calls may take than without a queue, `burst` how much more is tolerated for a
-    moment while that is not so on average. A window lasts at least `min_window` seconds and about as long as a
+    `tolerance` is how much longer calls may take in an overload than without a queue. A window lasts at least `min_window` seconds and about as long as a
     call, and ends after about `samples` calls.
 
     >>> AdaptiveLimiter(AdaptiveConcurrency(floor=4, ceiling=200)).limit
@@ -93,15 +101,13 @@ class AdaptiveConcurrency:
     floor: int = 1
     ceiling: int = 1000
     tolerance: float = 1.55
-    burst: float = 1.25
     min_window: float = 0.05
     samples: int = 20
-    verify_windows: int = 25
+    verify_windows: int = 20
 
     def __post_init__(self) -> None:
         check_limits(self.initial, self.floor, self.ceiling)
         check_number("tolerance", self.tolerance, 1.1, 10)
-        check_number("burst", self.burst, 1, 10)
         check_number("min_window", self.min_window, 0, 60, above=True)
         check_number("samples", self.samples, _MIN_SAMPLES, 10_000)
         check_number("verify_windows", self.verify_windows, 10)
@@ -123,19 +129,21 @@ class AdaptiveConcurrency:
         """
         return int(state.limit)
 
-    def window_of(self, state: ConcurrencyState) -> tuple[float, int]:
-        """Returns the least length of the next window in nanoseconds, and the least number of its calls.
+    def window_of(self, state: ConcurrencyState) -> WindowSize:
+        """Returns when the next window is complete.
 
         >>> algorithm = AdaptiveConcurrency()
         >>> algorithm.window_of(algorithm.start())
-        (50000000.0, 20)
+        WindowSize(length_ns=50000000.0, samples=20, settle_ns=0.0)
         """
-        shortest_ns = self.min_window * _NS_PER_SECOND
-        if state.trial and state.trial.limit > state.limit:  # a limit that is too low should not last
-            return max(shortest_ns, 0.5 * state.response_ns), max(_MIN_SAMPLES, min(10, int(state.limit)))
+        down = state.trial is not None and state.trial.limit > state.limit
+        settle_ns = 0.9 * (min(state.base_ns, state.response_ns) if down else state.response_ns)
         calls_each = 1 if state.trial else 2  # of so many as the limit: growth should not wait
-        samples = max(_MIN_SAMPLES, min(self.samples, int(calls_each * state.limit)))
-        return max(shortest_ns, 0.9 * state.response_ns), samples
+        least = _MIN_SAMPLES if state.limit >= 2.0 else 2
+        samples = max(least, min(self.samples // 2 if down else self.samples, int(calls_each * state.limit)))
+        if state.limit > 0.6 * state.load.capacity * state.base_ns:  # where a mistake would cost something
+            samples = max(samples, min(_MAX_SAMPLES, int((state.deviation / _PRECISION) ** 2)))
+        return WindowSize(max(self.min_window * _NS_PER_SECOND, settle_ns), samples, settle_ns)
 
     def update(self, state: ConcurrencyState, window: Window) -> Update[ConcurrencyState]:
         """Returns the new limit, the new state, and the reason.
@@ -153,7 +161,7 @@ class AdaptiveConcurrency:
             return self._after_drops(state, window, max(share, _DROP_SHARE))
         left = max(0, state.drop_windows - 1)
         state = state._replace(
-            drop_level=state.drop_level if left else 0.0,
+            drop_level=state.drop_level if state.limit < _BEYOND * state.drop_level else 0.0,
             drop_windows=left,
             drop_share=lasting_share,
             dropping=False,
@@ -162,7 +170,7 @@ class AdaptiveConcurrency:
         if not window.samples:
             return self._set(state, state.limit, "no answer")
         state = with_base(state, window)
-        if surely_slower(state, window) <= self.tolerance:
+        if surely_slower(state, window) <= self._tolerated(state, window):
             state = state._replace(slow=False)
         if state.trial:
             state, limit, reason = self._judge(state, state.trial, window)
@@ -186,8 +194,9 @@ class AdaptiveConcurrency:
 
     def _when_not_full(self, state: ConcurrencyState, window: Window) -> Update[ConcurrencyState]:
         limit, slower = state.limit, surely_slower(state, window)
+        tolerated = self._tolerated(state, window)
         fast = window.typical_ns < 1.06 * state.base_ns
-        if slower > self.tolerance:
+        if slower > tolerated:
             # Queueing below the limit: the limit follows down, but refuses nobody who is there now.
             wanted = max(self._target(state, window), 1.2 * window.in_flight, 0.7 * limit)
             return self._set(state, min(limit, wanted), "slow, not full")
@@ -198,50 +207,69 @@ class AdaptiveConcurrency:
     def _when_full(self, state: ConcurrencyState, window: Window) -> Update[ConcurrencyState]:
         limit, response_ns = state.limit, window.typical_ns
         ratio, slower = response_ns / state.base_ns, surely_slower(state, window)
-        target = self._target(state, window)
-        if slower > self.tolerance:
-            if not state.slow and ratio < _PANIC * self.tolerance:  # a pause of the machine passes by itself
-                return self._set(state._replace(slow=True), limit, "slow once")
+        target, tolerated = self._target(state, window), self._tolerated(state, window)
+        if slower > tolerated:
+            if not state.slow and ratio < _PANIC * tolerated:  # a pause of the machine passes by itself
+                state = state._replace(slow=True)
+                if window.strained:
+                    return self._set(state, 0.9 * limit, "strained")
+                return self._set(state, limit, "slow once")
             limit = min(limit, float(window.in_flight))
             state = with_trial(state, limit, window)
-            part = 1.0 if ratio > 1.3 * self.tolerance else 0.5
+            part = 1.0 if ratio > 1.3 * tolerated else 0.5
             return self._set(state, max(_CUT * limit, limit + part * min(0.0, target - limit)), "queueing")
         if window.strained:
-            return self._set(state, 0.9 * limit if slower > 1.05 else limit, "strained")
+            return self._set(state, 0.9 * limit if slower > _SHORT else limit, "strained")
         if window.dropped:
             return self._set(state, limit, "few drops")
         state = state._replace(unverified=state.unverified + 1, verified_limit=max(state.verified_limit, limit))
         demand = window.refused / (window.refused + window.samples)
         overloaded = state.refusing >= _REFUSING_WINDOWS and demand > 0.05
-        if overloaded and ratio > _QUEUE and not state.trial:
+        if overloaded and slower > _SHORT and not state.trial:
             if not state.proven:
-                return self._set(with_trial(state, limit, window), _CUT * limit, "explore")
+                cut = _CUT if demand > _HEAVY else _VERIFY_CUT
+                return self._set(with_trial(state, limit, window), cut * limit, "explore")
             if state.unverified >= self.verify_windows or limit < _FALLEN * state.verified_limit:
                 state = state._replace(unverified=0, verified_limit=_VERIFY_CUT * limit)
                 return self._set(with_trial(state, limit, window), _VERIFY_CUT * limit, "verify")
-        if slower > 1.05:
+        if slower > _SHORT:
             if target < limit and ratio < _SURE_QUEUE:  # too little to tell a queue from a slower moment
                 return self._set(state, limit, "short queue")
-            return self._grow(state, limit + 0.5 * (target - limit), "short queue")
+            if state.load.burst_queue:
+                return self._grow(state, target, "random burst")
+            return self._grow(state, limit + min(0.5 * (target - limit), _CAREFUL * limit), "short queue")
         state = with_trial(state, limit, window)
-        if ratio > 1.05:  # not surely
+        if ratio > _SHORT:  # not surely
             return self._grow(state, 1.05 * limit, "no queue")
+        if limit > 0.85 * state.load.capacity * state.base_ns > 0.0:  # about where there was a queue before
+            return self._grow(state, (1.0 + _CAREFUL) * limit, "no queue")
         wanted = min(1.0, max(0.0, 4.0 * demand - 1.0))  # none up to a quarter refused, all from a half on
         grown = min((1.1 + 0.4 * wanted) * limit, 2.7 * met_in_flight(window))
         return self._grow(state, max(limit + 1.0, 1.1 * limit, grown), "no queue")
 
     def _target(self, state: ConcurrencyState, window: Window) -> float:
         """Returns the number of calls in flight at which each would take `tolerance` times the base."""
-        target = met_in_flight(window) * self.tolerance * state.base_ns / window.typical_ns
-        calm = state.relation is not None and exp(state.relation.response) < _CALM * state.base_ns
-        return target * self.burst if calm else target
+        workers = met_in_flight(window) * state.base_ns / window.typical_ns
+        return workers + self._queue(state, workers)
+
+    def _tolerated(self, state: ConcurrencyState, window: Window) -> float:
+        workers = met_in_flight(window) * state.base_ns / window.typical_ns
+        return 1.0 + self._queue(state, workers) / workers
+
+    def _queue(self, state: ConcurrencyState, workers: float) -> float:
+        """Returns how many calls may wait inside a service that works on so many at a time."""
+        queue = max((self.tolerance - 1.0) * workers, min(workers, _SHORT_QUEUE))
+        # Calls that wait bridge the gaps between arrivals. Where the limit is full all the time there are none.
+        gaps = _BRIDGED / log(1.0 + 1.0 / state.room) if state.room > 0.01 else 0.0
+        queue = min(queue, max(_LEAST_QUEUE, 0.12 * workers, gaps))
+        return max(queue, state.load.burst_queue)
 
     def _judge(self, state: ConcurrencyState, trial: Trial, window: Window) -> tuple[ConcurrencyState, float, str]:
         """Concludes from a trial, if it moved the calls in flight. The reason is empty if the limit stays open."""
         limit, response_ns, in_flight = state.limit, window.typical_ns, met_in_flight(window)
         moved = log(in_flight / trial.in_flight)
         if _MOVED_DOWN < moved < _MOVED_UP:
-            falling = limit < trial.limit and response_ns > self.tolerance * state.base_ns
+            falling = limit < trial.limit and response_ns > self._tolerated(state, window) * state.base_ns
             kept = falling or trial.windows + 1 < _TRIAL_WINDOWS
             return state._replace(trial=trial._replace(windows=trial.windows + 1) if kept else None), limit, ""
         followed = log(response_ns / trial.response_ns) / moved
@@ -255,25 +283,36 @@ class AdaptiveConcurrency:
             return done, limit, ""
         if followed < _CHANGED:
             return again, limit, "changed"
-        back = trial.in_flight * self.tolerance / trial.response_ns  # times the base: the limit as of the trial
         if followed + window.spread / abs(moved) < _PROPORTIONAL:
             reason = "slower service" if response_ns > 1.1 * state.base_ns else "verified"
             if reason == "slower service" and not trial.slower_ns:  # or a pause of the machine: look twice
                 return state._replace(trial=trial._replace(slower_ns=response_ns)), limit, "slower once"
             response_ns = min(response_ns, trial.slower_ns) if trial.slower_ns else response_ns
             done = done._replace(proven=True, base_ns=response_ns, unverified=0)
-            return done, max(limit, back * response_ns), reason
-        base_ns = min(state.base_ns, response_ns)
-        if not state.proven and window.refused:
+            return done, max(limit, self._before(done, trial)), reason
+        base_ns = min(state.base_ns, response_ns * exp(window.spread))
+        heavy = window.refused > _HEAVY * (window.refused + window.samples)
+        as_believed = 0.93 * state.base_ns < response_ns < _SHORT * state.base_ns
+        if not state.proven and window.refused and (heavy or not as_believed):
             return again._replace(base_ns=base_ns), _CUT * limit, "explore"
         if response_ns < _QUEUE * base_ns:
-            return done._replace(base_ns=base_ns), max(limit, back * base_ns), "verified"
+            done = done._replace(base_ns=base_ns)
+            return done, max(limit, self._before(done, trial)), "verified"
         return done, limit, ""
+
+    def _before(self, state: ConcurrencyState, trial: Trial) -> float:
+        """Returns the limit as of the window before a trial, by the base as it is known now."""
+        workers = trial.in_flight * state.base_ns / trial.response_ns
+        return workers + self._queue(state, workers)
 
     def _grow(self, state: ConcurrencyState, limit: float, reason: str) -> Update[ConcurrencyState]:
         """Sets a limit that may be higher, but not as high as where calls were dropped."""
-        if state.drop_level and limit >= state.drop_level:
-            return self._set(state, max(min(state.limit, limit), state.drop_level - 0.01), "below drops")
+        level = state.drop_level
+        if state.drop_windows and level and limit >= level:
+            return self._set(state, max(min(state.limit, limit), level - 0.01), "below drops")
+        if level and limit > 0.8 * level:  # drops are reported late: more of them would come before the first
+            careful = max(state.limit, 0.8 * level) + max(_LEAST_STEP, _SMALL_STEP * state.limit)
+            return self._set(state, max(min(state.limit, limit), min(limit, careful)), reason)
         return self._set(state, limit, reason)
 
     def _set(self, state: ConcurrencyState, limit: float, reason: str) -> Update[ConcurrencyState]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headgate.adaptive.window import Update, Window, check_limits, check_number
+from headgate.adaptive.window import Update, Window, WindowSize, check_limits, check_number
 
 _NS_PER_SECOND = 1_000_000_000
 
@@ -46,8 +46,8 @@ class Aimd:
     def limit_of(self, state: AimdState) -> int:
         return state.limit
 
-    def window_of(self, state: AimdState) -> tuple[float, int]:
-        return 0.0, 0
+    def window_of(self, state: AimdState) -> WindowSize:
+        return WindowSize(0.0, 0)
 
     def update(self, state: AimdState, window: Window) -> Update[AimdState]:
         """Returns the new limit, the new state, and the reason."""

@@ -3,8 +3,10 @@
 A gate reads no clock and takes no lock: times are passed in, and its caller sees to threads. AdaptiveLimiter
 and the simulator use the same gate, so what is simulated is what runs.
 
-Only calls that began within a window tell its response time: older ones were slowed by the limit before. Drops
-count whenever they are reported, because they may come late.
+A window begins to count calls only after a while: those that end before were slowed by the limit before. From
+then on every call counts when it ends, whenever it began. (If only calls counted that also began in the window, long
+ones would be missing, and a service whose calls differ would seem faster than it is.) Drops count whenever they are
+reported, because they may come late.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from headgate.adaptive.window import LimitAlgorithm, Window
 SUCCESS: Final = 0
 IGNORED: Final = 1
 DROPPED: Final = 2
+
+_MANY_DROPS = 10  # calls that complete a window, also one that would need many
 
 
 class ConcurrencyGate:
@@ -33,10 +37,11 @@ class ConcurrencyGate:
         self._reset(now_ns)
 
     def _reset(self, now_ns: float) -> None:
-        self._window_ns, self._window_samples = self.algorithm.window_of(self.state)
+        self._window_ns, self._window_samples, settle_ns = self.algorithm.window_of(self.state)
         self._opened_ns = now_ns
+        self._settled_ns = now_ns + settle_ns
         self._sum_ns = self._log_sum = self._log_squares = 0.0
-        self._met = self._samples = self._dropped = self._refused = 0
+        self._met = self._samples = self._dropped = self._refused = self._arrived = 0
         self._peak = self.in_flight
 
     def try_enter(self, now_ns: float) -> int:
@@ -45,6 +50,7 @@ class ConcurrencyGate:
         if in_flight >= self.limit:
             self._refused += 1
             return 0
+        self._arrived += 1
         self.in_flight = in_flight = in_flight + 1
         if in_flight > self._peak:
             self._peak = in_flight
@@ -53,6 +59,10 @@ class ConcurrencyGate:
     def wait(self) -> None:
         """Notes that a call would begin if the limit were higher, though nobody refuses it."""
         self._refused += 1
+
+    def turn_away(self) -> None:
+        """Notes that a call came, and was refused for its priority."""
+        self._arrived += 1
 
     def leave(self, entered: int, started_ns: float, now_ns: float, outcome: int) -> None:
         """Counts a call that ended, and updates the limit if a window is complete. `entered` is what try_enter
@@ -69,7 +79,7 @@ class ConcurrencyGate:
             return
         if outcome == DROPPED:
             self._dropped += 1
-        elif started_ns >= self._opened_ns:
+        elif now_ns >= self._settled_ns:
             response_ns = max(1.0, now_ns - started_ns)
             self._samples += 1
             self._met += entered + in_flight
@@ -77,7 +87,7 @@ class ConcurrencyGate:
             logarithm = log(response_ns)
             self._log_sum += logarithm
             self._log_squares += logarithm * logarithm
-        enough = self._samples + self._dropped >= self._window_samples
+        enough = self._samples + self._dropped >= self._window_samples or self._dropped >= _MANY_DROPS
         if enough and now_ns - self._opened_ns >= self._window_ns:
             self._apply(self._window(now_ns))
             self._reset(now_ns)
@@ -97,6 +107,8 @@ class ConcurrencyGate:
             self.strained(),
             exp(mean) if samples else 0.0,
             sqrt(variance / samples) if samples else 0.0,
+            self._arrived + self._refused,
+            now_ns - self._opened_ns,
         )
 
     def _apply(self, window: Window) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headgate.adaptive.window import Update, Window, check_limits, check_number
+from headgate.adaptive.window import Update, Window, WindowSize, check_limits, check_number
 
 
 class Gradient2State(NamedTuple):
@@ -55,8 +55,8 @@ class Gradient2:
     def limit_of(self, state: Gradient2State) -> int:
         return int(state.estimate)
 
-    def window_of(self, state: Gradient2State) -> tuple[float, int]:
-        return 1_000_000_000.0, 10
+    def window_of(self, state: Gradient2State) -> WindowSize:
+        return WindowSize(1_000_000_000.0, 10)
 
     def update(self, state: Gradient2State, window: Window) -> Update[Gradient2State]:
         """Returns the new limit, the new state, and the reason."""

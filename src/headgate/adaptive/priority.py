@@ -129,6 +129,8 @@ class PriorityGate:
         if self.rejection.rejects(now_ns, priority, user):
             if self.gate.in_flight >= self.gate.limit:
                 self.gate.wait()
+            else:
+                self.gate.turn_away()
             return 0
         if not any(self._queues[: priority + 1]) and (entered := self.gate.try_enter(now_ns)):
             return entered

@@ -19,7 +19,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headgate.adaptive.window import Update, Window, check_limits, check_number
+from headgate.adaptive.window import Update, Window, WindowSize, check_limits, check_number
 
 _SEED_MODULUS = 2**31
 
@@ -56,8 +56,8 @@ class Vegas:
     def limit_of(self, state: VegasState) -> int:
         return int(state.estimate)
 
-    def window_of(self, state: VegasState) -> tuple[float, int]:
-        return 0.0, 0
+    def window_of(self, state: VegasState) -> WindowSize:
+        return WindowSize(0.0, 0)
 
     def update(self, state: VegasState, window: Window) -> Update[VegasState]:
         """Returns the new limit, the new state, and the reason."""

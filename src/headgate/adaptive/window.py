@@ -23,6 +23,8 @@ class Window(NamedTuple):
     strained         whether a guard (event-loop lag, CPU) is above its threshold
     typical_ns       the geometric mean of the response times, which one very slow call hardly moves
     spread           the standard error of typical_ns, as a part of it: 0.05 if it is good to 5 %
+    arrived          calls that came, whether they began or were refused
+    length_ns        how long the window lasted; 0 if not known
     """
 
     now_ns: float
@@ -35,6 +37,17 @@ class Window(NamedTuple):
     strained: bool = False
     typical_ns: float = 0.0
     spread: float = 0.0
+    arrived: int = 0
+    length_ns: float = 0.0
+
+
+class WindowSize(NamedTuple):
+    """When a window is complete: after `length_ns`, and with so many calls. Those that end within the first
+    `settle_ns` are not counted: they met the limit before. With 0 samples each call is a window of its own."""
+
+    length_ns: float
+    samples: int
+    settle_ns: float = 0.0
 
 
 # The whole number to enforce, what to pass to the next update, and why, in a word or two.
@@ -50,9 +63,8 @@ class LimitAlgorithm(Protocol[S]):
     def limit_of(self, state: S) -> int:
         """Returns the limit that is enforced in this state."""
 
-    def window_of(self, state: S) -> tuple[float, int]:
-        """Returns the least length of the next window in nanoseconds, and the least number of its calls. Where
-        both are 0, each call is a window of its own."""
+    def window_of(self, state: S) -> WindowSize:
+        """Returns when the next window is complete."""
 
     def update(self, state: S, window: Window) -> Update[S]:
         """Returns the new limit, the new state, and the reason."""

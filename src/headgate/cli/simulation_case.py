@@ -52,7 +52,7 @@ from headgate.rules.parsing.problems import Problems, at_node, read_all, read_en
 MAX_CALLS = 50_000_000  # of all stages, seeds and limiters
 
 _CASE_FIELDS = ("name", "seeds", "server", "timeout", "settle", "arrivals", "load", "closed", "limiters")
-_STAGE_FIELDS = ("for", "rate", "work", "arrivals", "priorities", "threads")
+_STAGE_FIELDS = ("for", "rate", "work", "variation", "arrivals", "priorities", "threads")
 _DELAY_FIELDS = ("delay", "scale", "knee_start", "knee_exp", "jitter", "defer_above", "drop_above", "defer_rate")
 _PLAIN = ("none", "breaker")
 _ARRIVALS = ("poisson", "even")
@@ -155,7 +155,8 @@ def _stage(node: Node) -> dict[str, Any]:
             "work": _seconds,
             "arrivals": lambda inner, field: fields.word(inner, field, _ARRIVALS),
             "priorities": _priorities,
-            "threads": lambda inner, field: fields.whole_number(inner, field, 1, 10_000),
+            "threads": lambda inner, field: fields.whole_number(inner, field, 0, 10_000),
+            "variation": lambda inner, field: _decimal(inner, field, 0.0, 10.0),
         },
     )
 
@@ -168,6 +169,8 @@ def _complete(
         values.setdefault("work", server["delay"])
         if "threads" in values:
             raise Fault(node.position, "A server with a delay has no threads to change.", "Leave threads out.")
+        if "variation" in values:
+            raise Fault(node.position, "A server with a delay does not look at the work.", "Give it jitter.")
     if "work" not in values:
         raise Fault(node.position, "A stage lacks the field work.", "Write the time of one call: work: 50ms")
     return Stage(
@@ -177,6 +180,7 @@ def _complete(
         even=values["arrivals"] == "even" if "arrivals" in values else even,
         priorities=values.get("priorities", NO_PRIORITIES),
         threads=values.get("threads"),
+        variation=values.get("variation", 0.0),
     )
 
 

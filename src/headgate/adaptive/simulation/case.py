@@ -12,14 +12,15 @@ NO_PRIORITIES: Mapping[str, float] = {"all": 1.0}
 @dataclass(frozen=True)
 class Stage:
     """A part of the load; times in seconds, rates per second. Priorities are shares of the calls, the most
-    important first."""
+    important first. `variation` is the standard deviation of the calls' work, in their mean: 0 if all are equal."""
 
     duration: float
     rate: float
     work: float
     even: bool = False
     priorities: Mapping[str, float] = field(default_factory=lambda: NO_PRIORITIES)
-    threads: int | None = None  # from this stage on; None for as many as before
+    threads: int | None = None  # from this stage on; None for as many as before, 0 for a pause
+    variation: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,14 @@
 """Runs one limiter through one case, in virtual time: events are arrivals, answers and timeouts.
 
 Everything random comes from the seed: arrivals and priorities from one generator, the server's jitter from
-another, the limiter's choices from a third. So all limiters meet the same arrivals.
+another, the limiter's choices from a third, the calls' work from a fourth. So all limiters meet the same calls.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from math import inf
+from math import inf, log, sqrt
 from random import Random
 from typing import NamedTuple
 
@@ -83,6 +83,14 @@ def arrivals(stages: tuple[Stage, ...], seed: int) -> Iterator[tuple[float, int,
         began_ns = ends_ns
 
 
+def _work_ns(stage: Stage, random: Random) -> float:
+    """Returns the work of one call: log-normal if the calls of its stage differ."""
+    if not stage.variation:
+        return stage.work * _NS
+    variance = log(1.0 + stage.variation**2)
+    return stage.work * _NS * random.lognormvariate(-variance / 2, sqrt(variance))
+
+
 class Simulation:
     """One limiter, one seed. `run` measures every stage; a closed load is one stage."""
 
@@ -113,6 +121,7 @@ class Simulation:
             began_ns = ends_ns
         self._measures = measures[0]
         current_stage = -1
+        works = Random(self._seed * 15_485_863 + 3)
         for now_ns, index, priority in arrivals(stages, self._seed):
             while index != current_stage:
                 current_stage += 1
@@ -120,7 +129,7 @@ class Simulation:
             self._advance(now_ns)
             stage_measures = measures[index]
             measured = stage_measures if now_ns >= stage_measures.from_ns else None
-            self._arrive(SimulatedCall(now_ns, stages[index].work * _NS, priority, measured))
+            self._arrive(SimulatedCall(now_ns, _work_ns(stages[index], works), priority, measured))
         for index in range(current_stage + 1, len(stages)):
             self._begin_stage(stages[index], measures[index])
         self._advance(measures[-1].until_ns)

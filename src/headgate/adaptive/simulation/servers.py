@@ -99,7 +99,7 @@ class SharedThreads:
     def _schedule(self) -> None:
         self._share()
         self.next_ns, self._next = inf, None
-        for work in self._classes:
+        for work in self._classes if self.threads else ():
             ends_ns = self._now_ns + max(0.0, work.calls[0][0] - work.progress) / work.rate
             if ends_ns < self.next_ns:
                 self.next_ns, self._next = ends_ns, work
@@ -109,6 +109,10 @@ class SharedThreads:
         that waiting of a call. Then a call takes w + work, and the part of it that it runs adds up to the threads:
         the sum of work / (w + work) over all calls is their number."""
         classes = self._classes
+        if not self.threads:
+            for work in classes:
+                work.rate = 0.0
+            return
         wait_ns = 0.0
         if self.in_flight > self.threads:
             if len(classes) == 1:
