@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from headgate.clock import Clock, SystemClock, check_clock
-from headgate.engines import async_stack, sync_stack, url_options
+from headgate.engines import sync_stack, url_options
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import AsyncEngine, Engine
 from headgate.engines.url_options import EngineUrl, FallbackMode
@@ -118,6 +118,8 @@ def build_async_engine(
     url: EngineUrl, prefix: str = "hg", clock: Clock | None = None, ruled: bool = False
 ) -> AsyncEngine:
     """Builds the awaited engine of a parsed URL, with its layers."""
+    from headgate.engines import async_stack
+
     clock = _checked_clock(clock, url)
     engine: AsyncEngine
     if url.server is None:

@@ -9,7 +9,7 @@ overridden.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from headgate.calendar import resolve
 from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions, all_limit_only
 from headgate.engines.fork_reset import on_fork
-from headgate.engines.memory import fast_decide, fast_take_all, take_all
+from headgate.engines.memory import fast_decide
 from headgate.engines.memory.slot_table import SlotTable
 from headgate.engines.memory.state_table import StateTable
 from headgate.engines.overrides import Limits, MemoryOverrides, StoredOverride, active_limits
@@ -30,6 +30,14 @@ from headgate.engines.port import Decide, Meter, Slot
 from headgate.engines.quota_ledger import MemoryLedger
 from headgate.engines.stack import InnermostEngine
 from headgate.errors import InvalidCharge
+from headgate.lazy_property import lazy_property
+
+
+class TakeAll(NamedTuple):
+    """Decides several charges: any, or those that their limits alone decide."""
+
+    decide: Callable[..., list[Outcome]]
+    decide_fast: Callable[..., list[Outcome]]
 
 
 class CancelledReservation(NamedTuple):
@@ -88,11 +96,19 @@ class MemoryEngine(InnermostEngine):
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]:
         memory_charges = [(_own_meter(meter), key, cost) for meter, key, cost in charges]
+        take_all = self._take_all
         with self.lock:
             now_us = self.clock.now_us()
             if all_limit_only(memory_charges):
-                return fast_take_all.decide(memory_charges, now_us, patience_us, commit)
+                return take_all.decide_fast(memory_charges, now_us, patience_us, commit)
             return take_all.decide(self, memory_charges, now_us, patience_us, commit)
+
+    @lazy_property
+    def _take_all(self) -> TakeAll:
+        """The two ways to decide several charges; loaded on first use."""
+        from headgate.engines.memory import fast_take_all, take_all
+
+        return TakeAll(take_all.decide, fast_take_all.decide)
 
     def lockouts(self, rule: str) -> StateTable[lockout.State]:
         """Returns the lockout states of a rule's keys. The caller holds the lock."""
