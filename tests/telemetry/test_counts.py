@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from headgate import (
+    AdaptiveConcurrency,
+    AdaptiveLimiter,
     AsyncLimiter,
     Charge,
     Counts,
@@ -18,6 +20,7 @@ from headgate import (
     InvalidRule,
     Limiter,
     ManualClock,
+    RateLimited,
 )
 from headgate.algorithms.decision import Decision, DegradedOutcome, DetachedLimit, PrefetchedOutcome
 from headgate.engines.layers.denial_cache.sync_engine import DenialCacheEngine
@@ -124,6 +127,18 @@ def test_the_layer_that_decided_is_counted() -> None:
         counts.decided(Decision(outcome, source, "ann", 1), 5, False)
     layers = counts.totals()["layers"]
     assert (layers.by_prefetch, layers.by_fallback, layers.degraded, layers.by_engine) == (1, 1, 1, 1)
+
+
+def test_an_adaptive_limiter_sheds() -> None:
+    counts = Counts()
+    limiter = AdaptiveLimiter(AdaptiveConcurrency(initial=2), name="backend", observers=[counts])
+    calls = [limiter.acquire(), limiter.acquire()]
+    with pytest.raises(RateLimited):
+        limiter.acquire()
+    for call in calls:
+        call.success()
+    backend = counts.totals()["backend"]
+    assert (backend.allowed, backend.refused, backend.shed, backend.by_engine) == (2, 0, 1, 2)
 
 
 def test_an_error_is_counted_under_no_rule() -> None:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from random import Random
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from headgate.adaptive.adaptive_concurrency import AdaptiveConcurrency
 from headgate.adaptive.gate import DROPPED, IGNORED, SUCCESS, ConcurrencyGate
@@ -30,9 +30,11 @@ from headgate.adaptive.rate_gate import RateGate
 from headgate.adaptive.signals import Signal
 from headgate.adaptive.target_rate import TargetRate
 from headgate.adaptive.window import LimitAlgorithm, check_number
-from headgate.algorithms.decision import Decision, DetachedLimit
+from headgate.algorithms.decision import Decision, ShedOutcome
+from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.errors import InvalidCharge, InvalidRule, RateLimited
+from headgate.observer import Observer, Observers
 
 _NS_PER_SECOND = 1_000_000_000
 
@@ -81,6 +83,13 @@ class AdaptiveCall:
             limiter._leave(self._entered, self._started_ns, outcome)
 
 
+class AdaptiveSource(NamedTuple):
+    """The source of an adaptive limiter's decision: its limit at that moment."""
+
+    limit: Limit
+    name: str
+
+
 class AdaptiveLimiter:
     """Limits the calls in flight to what the service can work on, and finds that number itself.
 
@@ -88,7 +97,7 @@ class AdaptiveLimiter:
     ``priorities``: names of classes, the most important first;
     the least important calls are refused first. ``queue``: seconds that a call may wait for its turn. ``fair``:
     heavy users of a class are refused first. ``drops``: exceptions that mean that a call was dropped.
-    ``signals``: guards such as CpuUsage.
+    ``signals``: guards such as CpuUsage. ``observers``: counts and logs, which receive every call, under its name.
 
     >>> limiter = AdaptiveLimiter()
     >>> with limiter.guard():
@@ -108,12 +117,14 @@ class AdaptiveLimiter:
         signals: Sequence[Signal] = (),
         name: str = "adaptive",
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        observers: Sequence[Observer] = (),
     ) -> None:
         algorithm = AdaptiveConcurrency() if algorithm is None else algorithm
         _check_settings(algorithm, priorities, drops, signals)
         if fair and not priorities:
             raise InvalidRule('Fairness is among the calls of a class: give priorities, such as ("all",).')
         self.name: str = name
+        self._observers = Observers(observers) if observers else None
         self.drops: tuple[type[BaseException], ...] = drops
         self._classes = {text: number for number, text in enumerate(priorities)}
         self._queue = check_number("queue", queue, 0, 60)
@@ -183,8 +194,8 @@ class AdaptiveLimiter:
             else:
                 entered = self._priority.enter(now_ns, None, number, user, may_wait=False)
         if entered <= 0:
-            raise RateLimited(self._refusal())
-        return AdaptiveCall(self, entered, now_ns)
+            raise RateLimited(self._reported(self._refusal()))
+        return self._begin(entered, now_ns)
 
     def _enter(self, priority: str | None, user: Hashable, queued: Callable[[], QueuedCall]) -> Any:
         """Returns a call that has begun, or one that waits in the queue; raises RateLimited."""
@@ -198,8 +209,8 @@ class AdaptiveLimiter:
         if entered == QUEUED:
             return token
         if not entered:
-            raise RateLimited(self._refusal())
-        return AdaptiveCall(self, entered, now_ns)
+            raise RateLimited(self._reported(self._refusal()))
+        return self._begin(entered, now_ns)
 
     def _admitted(self, token: QueuedCall) -> AdaptiveCall:
         """Returns the call of a token that has waited; raises RateLimited if its turn did not come."""
@@ -209,8 +220,8 @@ class AdaptiveLimiter:
                 self._priority.rejection.found_no_room()
             started_ns = self._clock_ns()
         if not token.entered:
-            raise RateLimited(self._refusal())
-        return AdaptiveCall(self, token.entered, started_ns)
+            raise RateLimited(self._reported(self._refusal()))
+        return self._begin(token.entered, started_ns)
 
     def _abandon(self, token: QueuedCall) -> None:
         """Removes a token whose caller is gone; ends its call if that had begun."""
@@ -247,13 +258,30 @@ class AdaptiveLimiter:
         readings = [signal.strained() for signal in self._signals]  # all of them, so that each is up to date
         return any(readings)
 
+    def _begin(self, entered: int, started_ns: int) -> AdaptiveCall:
+        """Returns a call that has begun, and reports that it passed."""
+        if self._observers is not None:
+            remaining = max(0, self._gate.limit - self.in_flight)
+            outcome = (True, remaining, 0, 0, 0, time.time_ns() // 1000, 0)
+            self._reported(Decision(outcome, self._source(), self.name, 1))
+        return AdaptiveCall(self, entered, started_ns)
+
+    def _source(self) -> AdaptiveSource:
+        return AdaptiveSource(Slots(self._gate.limit), self.name)
+
+    def _reported(self, decision: Decision) -> Decision:
+        """Reports a decision to the observers, and returns it."""
+        if self._observers is not None:
+            self._observers.decided(decision, 0)
+        return decision
+
     def _refusal(self) -> Decision:
         """Returns the decision of a refused call. It may pass as soon as any call ends: about a response time,
         divided by the calls in flight, from now."""
         response_ns = getattr(self._gate.state, "response_ns", 0.0) or _NS_PER_SECOND / 10
         wait_us = max(1, int(response_ns / max(1, self._gate.limit) / 1000))
         outcome = (False, 0, wait_us, int(response_ns / 1000), 0, time.time_ns() // 1000, 0)
-        return Decision(outcome, DetachedLimit(Slots(self._gate.limit)), self.name, 1)
+        return Decision(ShedOutcome(outcome), self._source(), self.name, 1)
 
 
 def _check_settings(algorithm: object, priorities: object, drops: object, signals: object) -> None:

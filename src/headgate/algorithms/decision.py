@@ -52,6 +52,12 @@ class PrefetchedOutcome(tuple[bool, int, "int | None", int, int, int, int]):
     __slots__ = ()
 
 
+class ShedOutcome(tuple[bool, int, "int | None", int, int, int, int]):
+    """The outcome of a call that was shed: refused because the service is overloaded, without asking a limit."""
+
+    __slots__ = ()
+
+
 class OverriddenOutcome(tuple[bool, int, "int | None", int, int, int, int]):
     """The outcome of an override: decided by a limit of this key, in place of the rule's."""
 

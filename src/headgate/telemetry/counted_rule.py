@@ -13,6 +13,7 @@ from headgate.algorithms.decision import (
     DegradedOutcome,
     Outcome,
     PrefetchedOutcome,
+    ShedOutcome,
 )
 from headgate.telemetry.decision_counts import FIELDS, DecisionCounts
 from headgate.telemetry.key_estimates import KeyEstimates, UnsharedKeys
@@ -125,6 +126,9 @@ class CountedMeter:
         return self.rule.keys_counted_as((*self._verdict(outcome), *_layers(outcome)))
 
     def _verdict(self, outcome: Outcome) -> Iterator[str]:
+        if isinstance(outcome, ShedOutcome):
+            yield "shed"
+            return
         yield "allowed" if outcome[ALLOWED] else "refused"
         if outcome[ALLOWED] and outcome[DELAY_US]:
             yield "delayed"
