@@ -86,9 +86,7 @@ def test_a_request_too_many_gets_503_and_when_to_come_again(client_of: Any) -> N
 
 
 @pytest.mark.parametrize("client_of", [_fastapi, _flask])
-@pytest.mark.parametrize(
-    ("status", "limit"), [(200, 20), (404, 20), (429, 20), (500, 20), (503, 18), (504, 18)]
-)
+@pytest.mark.parametrize(("status", "limit"), [(200, 20), (404, 20), (429, 20), (500, 20), (503, 18), (504, 18)])
 def test_the_status_tells_how_it_went(client_of: Any, status: int, limit: int) -> None:
     limiter = _limiter()
     assert client_of(limiter).get(f"/status/{status}").status_code == status

@@ -7,13 +7,13 @@
 
 A request is in flight from its arrival until its response is complete. Its outcome moves the limit:
 
-    dropped     a status of `drop_statuses` (503 and 504 unless given), or an exception that the limiter lists in drops
+    dropped     a status of `drop_statuses` (503 and 504 unless given), or an exception of the limiter's drops
     ignored     any other status from 500 on, any other exception, a client that went away
     success     every other response
 
-A refused request gets 503 with Retry-After, and the application does not see it. `priority` and `user` are functions
-of the ASGI scope or the WSGI environ; `exempt` returns whether a request, such as a health check, is never refused and
-says nothing. WebSockets are not limited: they last as long as their clients like.
+A refused request gets 503 with Retry-After, and the application does not see it. `priority` and `user` are
+functions of the ASGI scope or the WSGI environ; `exempt` returns whether a request, such as a health check, is
+never refused and says nothing. WebSockets are not limited: they last as long as their clients like.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class _Settings:
                 raise InvalidSetting(f"{name} is a function of the request; not {function!r}.")
         statuses = frozenset(drop_statuses) if isinstance(drop_statuses, Collection) else frozenset([None])
         if not all(type(status) is int and 100 <= status <= 599 for status in statuses):
-            raise InvalidSetting(f"drop_statuses is a collection of statuses, such as {{503, 504}}; not {drop_statuses!r}.")
+            raise InvalidSetting(
+                f"drop_statuses is a collection of statuses, such as {{503, 504}}; not {drop_statuses!r}."
+            )
         self.app = app
         self.limiter: AdaptiveLimiter = AdaptiveLimiter() if limiter is None else limiter
         self._priority, self._user, self._exempt = priority, user, exempt

@@ -19,10 +19,16 @@ pytestmark = pytest.mark.slow
 
 
 def _rows(
-    server: Any, load: tuple[Stage, ...], settings: LimiterSettings = ADAPTIVE, settle: float = 5.0, timeout: float = 5.0
+    server: Any,
+    load: tuple[Stage, ...],
+    settings: LimiterSettings = ADAPTIVE,
+    settle: float = 5.0,
+    timeout: float = 5.0,
 ) -> list[dict[str, Any]]:
     case = SimulationCase("hostile", SEEDS, server, load, (settings,), timeout, settle)
-    return [pool(runs).row() for runs in zip(*(Simulation(case, settings, seed).run() for seed in SEEDS), strict=True)]
+    return [
+        pool(runs).row() for runs in zip(*(Simulation(case, settings, seed).run() for seed in SEEDS), strict=True)
+    ]
 
 
 @pytest.mark.parametrize(("threads", "work"), [(12, 0.1), (4, 0.1), (2, 0.05), (1, 0.02), (50, 0.1)])
@@ -34,7 +40,9 @@ def test_random_bursts_of_a_healthy_load_are_not_refused(threads: int, work: flo
 
 @pytest.mark.parametrize("variation", [1.0, 2.0, 4.0])
 def test_calls_of_very_different_length_do_not_make_the_limit_collapse(variation: float) -> None:
-    load = tuple(Stage(seconds, rate, 0.1, variation=variation) for seconds, rate in ((30, 72), (40, 156), (30, 72)))
+    load = tuple(
+        Stage(seconds, rate, 0.1, variation=variation) for seconds, rate in ((30, 72), (40, 156), (30, 72))
+    )
     server = ThreadsSettings(12)
     ours = _rows(server, load)
     fixed = _rows(server, load, LimiterSettings("bulkhead", {"limit": 16}))
@@ -73,7 +81,9 @@ def test_a_pause_of_the_server_is_soon_forgotten() -> None:
 
 
 def test_a_pause_every_second_does_not_drive_the_limit_down() -> None:
-    stages = tuple(Stage(0.1, 60, 0.1, threads=0) if number % 2 else Stage(0.9, 60, 0.1, threads=12) for number in range(80))
+    stages = tuple(
+        Stage(0.1, 60, 0.1, threads=0) if number % 2 else Stage(0.9, 60, 0.1, threads=12) for number in range(80)
+    )
     rows = _rows(ThreadsSettings(12), stages, settle=0)
     assert sum(row["refused"] for row in rows) <= 0.05 * sum(row["offered"] for row in rows)
     assert min(row["min_limit"] for row in rows) >= 6
@@ -94,4 +104,7 @@ def test_a_client_stays_inside_the_bounds_of_vectors_client_or_does_better(case:
     load = SimulationCase(case.name, (1,), case.server, ClosedLoad(case.requests), (), timeout=1.0)
     [measures] = Simulation(load, ADAPTIVE, 1).run()
     row = measures.row()
-    assert judge(case, row["max_in_flight"], row["mean_in_flight"], measures.succeeded / measures.seconds) != "outside"
+    assert (
+        judge(case, row["max_in_flight"], row["mean_in_flight"], measures.succeeded / measures.seconds)
+        != "outside"
+    )
