@@ -56,12 +56,14 @@ def answer_vector_cases(report: BenchmarkReport) -> None:
         )
         verdicts.append(verdict)
     report.table(["", "most in flight", "mean in flight", "calls/s", "deferred", "p50 ms", "verdict"], rows)
-    report.target("Vector's cases: inside the bounds or better", len(verdicts) - verdicts.count("outside"), at_least=7)
+    report.target(
+        "Vector's cases: inside the bounds or better", len(verdicts) - verdicts.count("outside"), at_least=7
+    )
 
 
 def judge(case: VectorServerCase, most: float, mean: float, rate: float) -> str:
-    """Returns `inside` if all is within the bounds; `better` for a higher rate at response times that are not longer
-    than the bounds allow (by Little's law: the mean in flight / the rate); else `outside`."""
+    """Returns `inside` if all is within the bounds; `better` for a higher rate at response times that are not
+    longer than the bounds allow (by Little's law: the mean in flight / the rate); else `outside`."""
     measured = ((most, case.most), (mean, case.mean), (rate, case.rate))
     if all(low <= value <= high for value, (low, high) in measured):
         return "inside"

@@ -5,6 +5,7 @@ calls in flight, enforces the number and gathers windows. The limiter adds a clo
 verbs.
 
     adaptive_concurrency, adaptive_concurrency_state    the default algorithm, AdaptiveConcurrency
+    offered_load   what comes, in what the service can do: tells bursts of a healthy load from an overload
     aimd, vegas, gradient2    Netflix's algorithms, to compare and to move from
     target_rate, rate_gate    a rate that holds the P90 or P99 of response times; enforces it
     window         what algorithms learn from; checks of settings

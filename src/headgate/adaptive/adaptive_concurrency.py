@@ -23,16 +23,23 @@ that is a cold start in an overload, and takes a second or two. In an overload t
 have been served: the service has calls to work on all the time. While nobody is refused the limit never falls
 below what is in flight, so a healthy service is never probed at its callers' expense.
 
+How long a queue is worth having depends on what comes. Calls that wait bridge the gaps between random arrivals,
+so in an overload R may be `tolerance` x base; where the limit is full all the time, as for a client that sends as
+fast as it may, there are no gaps, and a call or two are enough. A load that is below what the service can do is
+no overload at all: its random bursts pass by themselves, and may queue (offered_load.py).
+
 Dropped calls (timed out, or turned away by the service) shrink the limit by their share, whatever R is. The
-level at which that began is remembered for a few seconds, and growth stops just below it.
+level at which that began is remembered: growth stops just below it for a few seconds, and goes on in small steps,
+because drops are reported late.
 
 Response times are noisy. A single slow window, and a single window that shows a slower service, may be a pause
 of the machine: the limit moves at the second. A window's R is a geometric mean, which one slow call hardly
-moves, and it counts as higher or lower than the base only by more than two standard errors.
+moves; it counts as higher or lower than the base only by more than two standard errors, and where calls differ
+much, a window has more of them.
 
-12 clerks, 150 ms, 100 calls a second (80 are possible): the base is 150 ms and the limit about 19. A deploy
-makes it 300 ms: R is 475 ms, the limit falls to 11 (R = 300 ms) and 7 (still 300 ms): the base is 300 ms, and
-the limit is 18 again, within two seconds.
+12 clerks, 150 ms, 100 calls a second (80 are possible): the base is 150 ms and the limit about 18. A deploy
+makes it 300 ms: R is 450 ms, the limit falls to 11 (R = 300 ms) and 7 (still 300 ms): the base is 300 ms, and
+the limit is 18 again, within two or three seconds.
 
 Laws (tests/adaptive/test_adaptive_concurrency_laws.py): whatever the windows are, the limit stays within floor and
 ceiling; dropped calls never raise it; if nobody was refused and nothing dropped, it is not below what was in
@@ -90,8 +97,8 @@ _REFUSING_WINDOWS = 3  # in a row: an overload, and no burst
 class AdaptiveConcurrency:
     """The settings of the default algorithm.
 
-    `tolerance` is how much longer calls may take in an overload than without a queue. A window lasts at least `min_window` seconds and about as long as a
-    call, and ends after about `samples` calls.
+    `tolerance` is how much longer calls may take in an overload than without a queue. A window lasts at least
+    `min_window` seconds and about as long as a call, and ends after about `samples` calls; more if they differ.
 
     >>> AdaptiveLimiter(AdaptiveConcurrency(floor=4, ceiling=200)).limit
     20

@@ -67,4 +67,3 @@ class OfferedLoad(NamedTuple):
             return 0.0
         share = min(1.0, (_DOUBTFUL - load) / (_DOUBTFUL - _SURE))
         return share * _RARE / -log(load)
-
