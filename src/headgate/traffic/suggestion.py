@@ -42,6 +42,7 @@ MAX_REFILL_US = 10 * MINUTE
 REFILL_SHARE = 1 / 4  # of the log, in which a bucket must refill
 MIN_CONFIRMING_KEYS = 20
 MIN_PARALLEL_CALLS = 500_000
+_GROUPED, _DEMAND_KNOWN, _FRONTIER_KNOWN, _CONFIRMED = 0.05, 0.2, 0.75, 0.85  # of the work, when that is done
 
 
 class Refusals(NamedTuple):
@@ -118,14 +119,22 @@ def suggest_limit(
     """Returns the limit that fits the calls of a table. Raises InvalidLog if there are none."""
     if not len(table):
         raise InvalidLog("No call is left to suggest a limit from.")
+    report = on_progress or (lambda share: None)
     first_us, last_us = table.times_us[0], table.times_us[-1]
     whole = table.by_key()
+    report(_GROUPED)
     demand = demand_rows(whole)
+    report(_DEMAND_KNOWN)
     split_us = split_time_us(table)
     choosing, confirming = whole.before(split_us), whole.since(split_us)
     per_second = demand[0].most
     rates = [rate for rate in RATES if rate.units_in(1_000_000) <= max(per_second, 1)]
-    bursts = _key_bursts(choosing, rates, on_progress)
+    bursts = _key_bursts(
+        choosing,
+        rates,
+        lambda share: report(_DEMAND_KNOWN + (_FRONTIER_KNOWN - _DEMAND_KNOWN) * (share or 0)),
+    )
+    report(_FRONTIER_KNOWN)
     heavy = find_heavy_keys(bursts.by_rate.values())
     ordinary = [index for index in range(len(bursts.numbers)) if index not in heavy]
     frontier = [frontier_point(rate, (row[index] for index in ordinary)) for rate, row in bursts.by_rate.items()]
@@ -145,6 +154,7 @@ def suggest_limit(
         confirmed = not confirmation.enough or confirmation.ordinary.key_share <= refuse_keys
         if attempts == len(bounds) or confirmed:
             break
+    report(_CONFIRMED)
     chosen = dict(zip(bursts.numbers, bursts.by_rate[rate], strict=True)) | far_above
     return Suggestion(
         rate=rate,
