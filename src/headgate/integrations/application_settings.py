@@ -59,6 +59,11 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     for name in ("user", "attributes"):
         if settings.get(name) is not None and not callable(settings[name]):
             raise InvalidSetting(f"{name}= is a function of the request, not {settings[name]!r}.")
+    if not isinstance(settings.get("strict", False), bool):
+        raise InvalidSetting(f"strict= is True or False, not {settings['strict']!r}.")
+    prefix = settings.get("prefix", "hg")
+    if not isinstance(prefix, str) or not prefix:
+        raise InvalidSetting(f"prefix= is a text that keys on the server begin with, not {prefix!r}.")
     if isinstance(settings.get("exempt"), str):
         example = settings["exempt"] if settings["exempt"].startswith("/") else "/health"
         raise InvalidSetting(f'exempt= is a list of path patterns, such as ["{example}"], not a text.')
