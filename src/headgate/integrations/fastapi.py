@@ -200,12 +200,8 @@ def rate_limits(
 
     app.build_middleware_stack = build_stack_with_record  # type: ignore[method-assign]
     app.add_exception_handler(RequestRefused, cast(Any, _answer))
-    make_schema = app.openapi
-
-    def schema_with_refusals() -> dict[str, Any]:
-        return _add_refusals(make_schema(), app, everywhere=rules is not None or bool(limits.app_limits))
-
-    app.openapi = schema_with_refusals  # type: ignore[method-assign]
+    make_schema, everywhere = app.openapi, rules is not None or bool(limits.app_limits)
+    app.openapi = lambda: _add_refusals(make_schema(), app, everywhere=everywhere)  # type: ignore[method-assign]
     return limits
 
 
