@@ -1,5 +1,6 @@
 """The applications of benchmarks.integrations: one factory for each subject; REDIS_URL names the server."""
 
+import math
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from headgate import AsyncLimiter
 from headgate.integrations.asgi import RateLimitMiddleware
 from headgate.integrations.fastapi import limit, rate_limits
 
@@ -32,6 +34,28 @@ def starlette_in_memory() -> Any:
 
 def starlette_on_redis() -> Any:
     return RateLimitMiddleware(starlette_alone(), engine=PATIENT, limits=[limit(LIMIT)])
+
+
+def starlette_by_hand_on_redis() -> Any:
+    app, limiter = starlette_alone(), AsyncLimiter(LIMIT, PATIENT)
+
+    async def limited(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        decision = await limiter.take(scope["client"][0])
+        assert decision.allowed
+
+        async def send_with_fields(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                state = f'"app";r={decision.remaining};t={math.ceil(decision.reset_after)}'
+                fields = (b"ratelimit-policy", b'"app";q=1000000;w=1'), (b"ratelimit", state.encode())
+                message = {**message, "headers": [*message["headers"], *fields]}
+            await send(message)
+
+        await app(scope, receive, send_with_fields)
+
+    return limited
 
 
 def fastapi_alone() -> FastAPI:

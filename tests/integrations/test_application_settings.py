@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from flask import Flask
 
 from headgate import ManualClock
@@ -48,6 +48,13 @@ SET_UP: dict[str, Callable[..., Any]] = {
         ({"rules": "nowhere.yaml"}, "nowhere.yaml cannot be read: No such file or directory."),
         ({"rules": {"rules": [{"name": "a"}]}}, 'rule "a": '),
         ({"rules": 5}, "Rules are a Rulebook, a mapping, the name of a file"),
+        ({"engine": "reddis://localhost"}, "reddis"),
+        ({"engine": None}, "An engine is a URL such as memory:// or redis://host:6379/0"),
+        ({"engine": "redis://localhost?fallbck=allow"}, "fallbck"),
+        ({"strict": "yes"}, "strict= is True or False, not 'yes'."),
+        ({"prefix": 5}, "prefix= is a text that keys on the server begin with, not 5."),
+        ({"clock": 5}, "A clock has now_us, sleep_us and asleep_us, as ManualClock() has; not 5."),
+        ({"trusted_proxies": "10.0.0.0/8"}, "Trusted proxies are a list of networks"),
         ({"limts": []}, "limts= is not a setting of an application's limits. Did you mean limits=?"),
     ],
 )
@@ -83,3 +90,21 @@ def test_an_empty_key_exempts_nobody(missing: Any, statuses: list[int | None]) -
     limits = RequestLimits(limits=[explicit], clock=ManualClock())
     answers = [limits.decide(limits.begin(parts), limits.app_limits) for _ in range(2)]
     assert [answer and answer.status for answer in answers] == statuses
+
+
+@pytest.mark.parametrize("key", ["", [], ["address", ""], 5])
+def test_an_empty_key_is_an_error_and_not_one_counter_of_all_callers(key: Any) -> None:
+    with pytest.raises(HeadgateError, match=r"A key is the name of an attribute, .* None for one counter"):
+        CodeLimit("5/s", key)
+
+
+def test_a_limit_is_named_by_a_text() -> None:
+    with pytest.raises(HeadgateError, match=r"The name of a limit is a text, not 5\."):
+        CodeLimit("5/s", name=5)  # type: ignore[arg-type]
+
+
+def test_what_is_no_application_is_named() -> None:
+    with pytest.raises(HeadgateError, match=r"limits a FastAPI application, not .* For a router, write APIRouter"):
+        fastapi.rate_limits(APIRouter())  # type: ignore[arg-type]
+    with pytest.raises(HeadgateError, match=r"RateLimiter\(app\) limits a Flask application, not 'shop'"):
+        flask.RateLimiter("shop")  # type: ignore[arg-type]

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 Fields = list[tuple[str, str]]
 
 _MAX_INTEGER = 10**15 - 1  # the largest integer of a structured field
+_MAX_RESET_US = _MAX_INTEGER * SECOND
 
 
 def headers(
@@ -159,6 +160,8 @@ class LimitFields:
         remaining = outcome[REMAINING]
         if not 0 <= remaining <= self._quota:
             remaining = max(0, min(remaining, self._quota))
+        if outcome[ALLOWED] and wait is None and self._has_window and outcome[RESET_AFTER_US] <= _MAX_RESET_US:
+            return f"{self._name};r={remaining};t={-(-outcome[RESET_AFTER_US] // SECOND)}"
         reset = _seconds_to_reset(outcome)
         if not self._has_window or (wait is not None and reset > wait):
             return f"{self._name};r={remaining}"
@@ -167,7 +170,7 @@ class LimitFields:
 
 def _draft_11(verdicts: Sequence[Verdict], wait: int | None) -> Fields:
     policies, states = [], []
-    for name, verdict in zip(_policy_names(verdicts), verdicts, strict=True):
+    for name, verdict in zip(_names_of(verdicts), verdicts, strict=True):
         fields = _cached_fields(name, verdict.limit)
         policies.append(fields.policy)
         states.append(fields.state(verdict, wait))
@@ -193,7 +196,7 @@ def _envoy(verdicts: Sequence[Verdict], wait: int | None) -> Fields:
     (name, limit), *rest = _limit_remaining_reset(most_restrictive(verdicts))
     policies = [
         f"{quota(verdict.limit)}{_parameter('w', verdict.limit.window_seconds)};name={_string(policy_name)}"
-        for policy_name, verdict in zip(_policy_names(verdicts), verdicts, strict=True)
+        for policy_name, verdict in zip(_names_of(verdicts), verdicts, strict=True)
     ]
     return [(name, ", ".join([limit, *policies])), *rest]
 
@@ -222,14 +225,20 @@ _FORMS: dict[str, Callable[[Sequence[Verdict], int | None], Fields]] = {
 }
 
 
-def _policy_names(verdicts: Sequence[Verdict]) -> list[str]:
-    """Returns a name for each verdict, no two alike."""
-    if len(verdicts) == 1:
-        return [verdicts[0].rule or verdicts[0].limit.text]
+def _names_of(verdicts: Sequence[Verdict]) -> list[str]:
+    return policy_names([(verdict.rule, verdict.limit) for verdict in verdicts])
+
+
+def policy_names(limits: Sequence[tuple[str | None, Limit]]) -> list[str]:
+    """Returns a name for each limit of these rules, no two alike.
+
+    >>> policy_names([("login", parse("1/s")), ("login", parse("9/h")), (None, parse("5/s"))])
+    ['login', 'login#1', '5/s']
+    """
     counts: dict[str, int] = {}
     names = []
-    for verdict in verdicts:
-        name = verdict.rule or verdict.limit.text
+    for rule, limit in limits:
+        name = rule or limit.text
         count = counts[name] = counts.get(name, -1) + 1
         names.append(f"{name}#{count}" if count else name)
     return names

@@ -66,6 +66,11 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     if not isinstance(observers, Sequence) or isinstance(observers, str):
         raise InvalidSetting(f"observers= is a list of headgate.Observer objects, not {observers!r}.")
     Observers(observers)
+    if not isinstance(settings.get("strict", False), bool):
+        raise InvalidSetting(f"strict= is True or False, not {settings['strict']!r}.")
+    prefix = settings.get("prefix", "hg")
+    if not isinstance(prefix, str) or not prefix:
+        raise InvalidSetting(f"prefix= is a text that keys on the server begin with, not {prefix!r}.")
     if isinstance(settings.get("exempt"), str):
         example = settings["exempt"] if settings["exempt"].startswith("/") else "/health"
         raise InvalidSetting(f'exempt= is a list of path patterns, such as ["{example}"], not a text.')

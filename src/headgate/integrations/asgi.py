@@ -17,20 +17,21 @@ It is made of two, which a framework's file may put into different places:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple, Unpack
 from urllib.parse import quote
 
 from headgate.enforcement.open_rulebook import Rules
 from headgate.engines.port import AsyncEngine
 from headgate.errors import InvalidRule
-from headgate.http.headers import Fields, retry_after
+from headgate.http.headers import retry_after
+from headgate.integrations.address_plans import EncodedFields
 from headgate.integrations.application_settings import read_limits, reject_unknown
 from headgate.integrations.code_limit import BoundLimit, CodeLimit
 from headgate.integrations.request_limits import AsyncRequestLimits, LimitSettings
 from headgate.integrations.request_parts import EMPTY, RequestParts
-from headgate.integrations.request_record import RequestRecord
+from headgate.integrations.request_record import RequestRecord, encode_name
 from headgate.integrations.unreachable_limits import RouteInfo
 
 Scope = MutableMapping[str, Any]
@@ -45,6 +46,7 @@ limit = CodeLimit
 POLICY_VIOLATION = 1008
 _STATE, _SCOPE_KEY = "headgate", "headgate"
 _EXTENSION = "websocket.http.response"
+_STARTS = ("http.response.start", "websocket.accept", f"{_EXTENSION}.start")
 
 
 class ResponseStart(NamedTuple):
@@ -54,30 +56,10 @@ class ResponseStart(NamedTuple):
     headers: Sequence[tuple[bytes, bytes]]
 
 
-class RateLimitMiddleware:
-    """Limits an ASGI application by a rulebook, by limits in code, or both; LimitSettings lists the settings."""
-
-    def __init__(
-        self,
-        app: App,
-        rules: Rules | None = None,
-        engine: str | AsyncEngine = "memory://",
-        *,
-        messages: Sequence[CodeLimit | str] = (),
-        **settings: Unpack[LimitSettings],
-    ) -> None:
-        reject_unknown(settings, ("rules", "engine", "messages", *LimitSettings.__optional_keys__))
-        self.limits: AsyncRequestLimits = AsyncRequestLimits(rules, engine, **settings)
-        bound_messages = self.limits.bind("messages", read_limits("messages", messages))
-        decided = DecisionMiddleware(app, self.limits, messages=bound_messages)
-        self._app = RecordMiddleware(decided, self.limits)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
-
-
 class RecordMiddleware:
     """Starts the record of each request and adds the fields to its response; closes the engine with the app."""
+
+    decides = False  # whether it decides, too: in one coroutine less than with a DecisionMiddleware inside
 
     def __init__(
         self,
@@ -92,40 +74,40 @@ class RecordMiddleware:
         self.routes: Callable[[], Sequence[RouteInfo]] | None = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] in ("http", "websocket"):
-            await self._request(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await self._lifespan(scope, receive, send)
-        else:
-            await self.app(scope, receive, send)
-
-    async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if kind != "http" and kind != "websocket":
+            await (self._lifespan if kind == "lifespan" else self.app)(scope, receive, send)
+            return
         limits = self.limits
         if self.routes is not None:
             limits.mount_params = frozenset(scope.get("path_params", ()))
             self._check_routes()
         record = limits.begin(_parts(scope, scope if self.native is None else self.native(scope)))
         scope[_SCOPE_KEY] = limits, record
-        scope["state"] = {**(scope.get("state") or {}), _STATE: record}
-        start = ResponseStart(500, ())  # unless the application sends another
+        scope["state"] = {**(scope.get("state") or EMPTY), _STATE: record}
+        start: Message = {}
 
         async def send_with_fields(message: Message) -> None:
             nonlocal start
-            if message["type"] in ("http.response.start", "websocket.accept", "websocket.http.response.start"):
-                headers = message.get("headers") or ()
-                start = ResponseStart(message.get("status", 101), headers)
-                fields = record.fields()
-                if fields:
-                    message = {**message, "headers": [*headers, *_encode(fields, headers)]}
-            await send(message)
             if message["type"] == "http.response.body":
+                await send(message)
                 record.bytes_sent += len(message.get("body", b""))
+                return
+            if message["type"] in _STARTS:
+                start = message
+                if record.decisions:
+                    headers = message.get("headers") or ()
+                    message = {**message, "headers": [*headers, *_new_fields(record, headers)]}
+            await send(message)
 
         try:
-            await self.app(scope, receive, send_with_fields)
+            if self.decides and await limits.decide(record, limits.app_limits) is not None:
+                await send_refusal(record, scope, receive, send_with_fields)
+            else:
+                await self.app(scope, receive, send_with_fields)
         finally:
             if record.unfinished:
-                await limits.finish(record, start.status, start)
+                await _finish(limits, record, start)
             record.parts.native = None  # it has the scope, which has the record: without it, no garbage is left
 
     def _check_routes(self) -> None:
@@ -149,6 +131,26 @@ class RecordMiddleware:
         await self.app(scope, receive, send_and_close)
 
 
+class RateLimitMiddleware(RecordMiddleware):
+    """Limits an ASGI application by a rulebook, by limits in code, or both; LimitSettings lists the settings."""
+
+    decides = True
+
+    def __init__(
+        self,
+        app: App,
+        rules: Rules | None = None,
+        engine: str | AsyncEngine = "memory://",
+        *,
+        messages: Sequence[CodeLimit | str] = (),
+        **settings: Unpack[LimitSettings],
+    ) -> None:
+        reject_unknown(settings, ("rules", "engine", "messages", *LimitSettings.__optional_keys__))
+        limits = AsyncRequestLimits(rules, engine, **settings)
+        bound_messages = limits.bind("messages", read_limits("messages", messages))
+        super().__init__(MessageMiddleware(app, limits, bound_messages) if bound_messages else app, limits)
+
+
 class DecisionMiddleware:
     """Decides the rulebook and the limits of the whole application; needs a RecordMiddleware around it."""
 
@@ -160,32 +162,54 @@ class DecisionMiddleware:
         messages: Sequence[BoundLimit] = (),
         find_route: FindRoute | None = None,
     ) -> None:
-        self.app: App = app
+        self.app: App = MessageMiddleware(app, limits, messages) if messages else app
         self.limits: AsyncRequestLimits = limits
-        self.messages: Sequence[BoundLimit] = messages
         self.find_route: FindRoute | None = find_route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         _, record = scope.get(_SCOPE_KEY) or (None, None)
-        if record is None:
-            await self.app(scope, receive, send)
-            return
         limits = self.limits
-        if self.find_route is not None and limits.decides_by_route:
-            record.parts.route, record.parts.params = self.find_route(scope)
-        if await limits.decide(record, limits.app_limits) is not None:
-            await send_refusal(record, scope, receive, send)
-        elif self.messages and scope["type"] == "websocket":
-            await self.app(scope, *_limit_messages(limits, self.messages, record, receive, send))
-        else:
-            await self.app(scope, receive, send)
+        if record is not None:
+            if self.find_route is not None and limits.decides_by_route:
+                record.parts.route, record.parts.params = self.find_route(scope)
+            if await limits.decide(record, limits.app_limits) is not None:
+                await send_refusal(record, scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
+class MessageMiddleware:
+    """Decides the messages of WebSockets; needs a RecordMiddleware around it."""
+
+    def __init__(self, app: App, limits: AsyncRequestLimits, messages: Sequence[BoundLimit]) -> None:
+        self.app: App = app
+        self.limits: AsyncRequestLimits = limits
+        self.messages: Sequence[BoundLimit] = messages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket" and _SCOPE_KEY in scope:
+            receive, send = _limit_messages(self.limits, self.messages, scope[_SCOPE_KEY][1], receive, send)
+        await self.app(scope, receive, send)
+
+
+async def _finish(limits: AsyncRequestLimits, record: RequestRecord, start: Message) -> None:
+    """Refunds, settles and releases, also if the request is cancelled meanwhile: nobody else would."""
+    status = start.get("status", 101 if start else 500)
+    response = ResponseStart(status, start.get("headers") or ())
+    finishing = asyncio.ensure_future(limits.finish(record, status, response))
+    _finishing.add(finishing)  # the loop has no strong reference to a task
+    finishing.add_done_callback(_finishing.discard)
+    await asyncio.shield(finishing)
+
+
+_finishing: set[asyncio.Future[None]] = set()
 
 
 async def send_refusal(record: RequestRecord, scope: Scope, receive: Receive, send: Send) -> None:
     """Sends the response of a refused request; the fields are added on its way out."""
     assert record.answer is not None
     status, headers, body = record.answer
-    head = [(_field_name(name), value.encode("latin-1", "replace")) for name, value in headers]
+    head = [(encode_name(name), value.encode("latin-1", "replace")) for name, value in headers]
     head.append((b"content-length", str(len(body)).encode()))
     kind = "http.response"
     if scope["type"] == "websocket":
@@ -247,15 +271,10 @@ def _parts(scope: Scope, native: Any) -> RequestParts:
     )
 
 
-@lru_cache(maxsize=64)
-def _field_name(name: str) -> bytes:
-    return name.lower().encode("latin-1")
-
-
-def _encode(fields: Fields, present: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Encodes header fields. Lists may be repeated; of other fields, the application's own stays."""
-    encoded = [(_field_name(name), value.encode("latin-1", "replace")) for name, value in fields]
-    if encoded[0][0] == b"ratelimit-policy":
+def _new_fields(record: RequestRecord, present: Iterable[tuple[bytes, bytes]]) -> EncodedFields:
+    """Returns the fields of a response. Lists may be repeated; of other fields, the application's own stays."""
+    encoded = record.encoded_fields()
+    if not encoded or encoded[0][0] == b"ratelimit-policy":
         return encoded
     names = {name.lower() for name, _ in present}
     return [pair for pair in encoded if pair[0] not in names]

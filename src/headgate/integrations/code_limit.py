@@ -87,7 +87,7 @@ class CodeLimit:
     ) -> None:
         self.location: str = _caller_location()
         self.name: str | None = name
-        self._check_arguments(limit, key, exempt)
+        self._check_arguments(limit, key, exempt, name)
         self.key_function: RequestFunction | None = key if callable(key) else None
         self.cost_function: RequestFunction | None = cost if callable(cost) else None
         self.exempt_function: RequestFunction | None = exempt if callable(exempt) else None
@@ -96,7 +96,7 @@ class CodeLimit:
         mapping: dict[str, Any] = {"name": _PLACEHOLDER, "limit": limit, **fields}
         if self.key_function is not None:
             mapping = {"key": KEY_ATTRIBUTE, "missing": "skip", **mapping}
-        elif key is not None and not callable(key) and len(key) > 0:
+        elif key is not None and not callable(key):
             dimensions = [key] if isinstance(key, str) else list(key)
             if all(dimension.startswith("param.") or dimension == "route" for dimension in dimensions):
                 mapping.setdefault("missing", "deny")  # a route always has its parameters
@@ -121,16 +121,18 @@ class CodeLimit:
         captured = self.rule.when.captures if self.rule.when is not None else frozenset()
         self.uses: frozenset[str] = frozenset(used_attributes(self.rule)) - captured
 
-    def _check_arguments(self, limit: Any, key: Any, exempt: Any) -> None:
+    def _check_arguments(self, limit: Any, key: Any, exempt: Any, name: Any) -> None:
         """Raises InvalidRule for arguments of a kind that no rule has."""
         if callable(limit):
             raise InvalidRule(f'{self.location}: A limit lacks its text: write @limit("5/s"), with brackets.')
         names = [key] if isinstance(key, str) else key
-        if not (key is None or callable(key) or _is_list_of_texts(names)):
+        if not (key is None or callable(key) or (_is_list_of_texts(names) and all(names) and names)):
             raise InvalidRule(
                 f"{self.location}: A key is the name of an attribute, a list of names, a function of the "
-                f"request or None, not {key!r}."
+                f"request, or None for one counter of all callers; not {key!r}."
             )
+        if not (name is None or isinstance(name, str)):
+            raise InvalidRule(f"{self.location}: The name of a limit is a text, not {name!r}.")
         if not (exempt is None or callable(exempt) or isinstance(exempt, Mapping)):
             raise InvalidRule(
                 f"{self.location}: exempt is a function of the request, or a condition such as "

@@ -57,6 +57,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 MAX_CACHED_ROUTES = 10_000  # a mount with parameters has another root path for each
 _LIMITED, _EXEMPT = "__headgate_limited__", "__headgate_exempt__"
 _INSTALLED = "headgate"
+_ROUTER_HINT = 'For a router, write APIRouter(dependencies=[Depends(limit("5/s"))]).'
 _REFUSED_RESPONSE = {
     "description": "Too Many Requests",
     "headers": {
@@ -109,11 +110,9 @@ class limit(CodeLimit):  # noqa: N801 (it is written like a function)
     async def _enforce(self, connection: HTTPConnection) -> None:
         """Decides all limits of the route, unless that is done."""
         scope = connection.scope
-        installed = scope.get(_INSTALLED)
-        if installed is None:
+        if _INSTALLED not in scope:
             raise InvalidSetting(f"{self.location}: The limit has no engine: write rate_limits(app) for this app.")
-        limits: _RoutedLimits = installed[0]
-        record: RequestRecord = installed[1]
+        limits, record = cast("tuple[_RoutedLimits, RequestRecord]", scope[_INSTALLED])
         if self in record.decided or hasattr(scope.get("endpoint"), _EXEMPT):
             return
         template, code_limits, bound = _bound_limits(limits, scope, record.parts.root_path)
@@ -173,6 +172,8 @@ def rate_limits(
     engine     where counts are kept: memory:// (this process), redis://host:port/db, or an engine
     messages   limits of the messages of WebSockets
     """
+    if not isinstance(app, FastAPI):
+        raise InvalidSetting(f"rate_limits(app) limits a FastAPI application, not {app!r}. {_ROUTER_HINT}")
     if app.middleware_stack is not None:
         raise InvalidSetting("rate_limits(app) comes too late: call it before the application starts.")
     if hasattr(app.state, _INSTALLED):
@@ -182,7 +183,8 @@ def rate_limits(
     limits = app.state.headgate = _RoutedLimits(rules, engine, **settings)
     limits.routes = app.routes
     bound_messages = limits.bind("messages", message_limits)
-    if rules is not None or limits.app_limits or messages:
+    decides = rules is not None or bool(limits.app_limits or messages)
+    if decides:
         find_route = partial(_find_route, app.routes)
         # The last is the innermost: those that the application adds later come before it.
         app.user_middleware.append(
@@ -193,16 +195,13 @@ def rate_limits(
     build_stack = app.build_middleware_stack
 
     def build_stack_with_record() -> App:
-        return RecordMiddleware(build_stack(), limits, _native, partial(_start, app, limits))
+        native = _native if decides else None  # a limit of a route brings its own
+        return RecordMiddleware(build_stack(), limits, native, partial(_start, app, limits))
 
     app.build_middleware_stack = build_stack_with_record  # type: ignore[method-assign]
     app.add_exception_handler(RequestRefused, cast(Any, _answer))
-    make_schema = app.openapi
-
-    def schema_with_refusals() -> dict[str, Any]:
-        return _add_refusals(make_schema(), app, everywhere=rules is not None or bool(limits.app_limits))
-
-    app.openapi = schema_with_refusals  # type: ignore[method-assign]
+    make_schema, everywhere = app.openapi, rules is not None or bool(limits.app_limits)
+    app.openapi = lambda: _add_refusals(make_schema(), app, everywhere=everywhere)  # type: ignore[method-assign]
     return limits
 
 

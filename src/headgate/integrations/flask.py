@@ -138,6 +138,8 @@ class RateLimiter:
 
     def init_app(self, app: Flask) -> RequestLimits:
         """Limits an application. Its routes may be added before or after."""
+        if not isinstance(app, Flask):
+            raise InvalidSetting(f"RateLimiter(app) limits a Flask application, not {app!r}.")
         if _EXTENSION in app.extensions:
             raise InvalidSetting("The application has limits already: an application has one RateLimiter.")
         settings = {**self._settings, **_read_config(app.config)}

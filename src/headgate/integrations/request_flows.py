@@ -7,29 +7,29 @@ functions of the application may be coroutines where the framework is async.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from threading import Lock
 from time import perf_counter_ns
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar
 
 from headgate import limiter_flows
 from headgate.algorithms.decision import DELAY_US
-from headgate.algorithms.slots import Slots
-from headgate.clock import Clock
+from headgate.clock import Clock, check_clock
 from headgate.enforcement import held_slots
 from headgate.enforcement.call_plan import CallPlan
 from headgate.enforcement.open_rulebook import Rules, check_rules
 from headgate.enforcement.rule_decision import RuleDecision
-from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
-from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge, InvalidRule, LeaseLost
+from headgate.engines.url import parse_engine_url
+from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge, InvalidRule
 from headgate.flow import Flow
 from headgate.http import refusal_body
 from headgate.http.client_ip import X_FORWARDED_FOR, ForwardingField, Proxies
 from headgate.http.refusal_body import RefusalResponse
+from headgate.integrations.address_plans import AddressPlan, AddressPlans
 from headgate.integrations.application_settings import LimitSettings, check_settings, read_limits, reject_unknown
 from headgate.integrations.code_limit import BoundLimit, CodeLimit, RequestFunction
+from headgate.integrations.finish_flows import FinishFlows, L, holds_slots
 from headgate.integrations.outage_log import OutageLog
 from headgate.integrations.request_parts import KEY_ATTRIBUTE, PartsReader, RequestParts
 from headgate.integrations.request_record import RequestRecord
@@ -41,8 +41,7 @@ from headgate.rules.match import Match
 from headgate.rules.matching.used_attributes import used_attributes
 from headgate.rules.pattern import PathPattern
 from headgate.rules.rule import Headers, Rule, Rulebook
-
-L = TypeVar("L", RuleLimiter, AsyncRuleLimiter)
+from headgate.validation import check_engine
 
 UNDECIDED_RETRY_S = 1  # Retry-After of a 503
 APP = "app"  # names the limits of the whole application
@@ -55,8 +54,10 @@ SUPPLY_HINTS = {
 _log = logging.getLogger("headgate")
 
 
-class RequestFlows(Generic[L]):
+class RequestFlows(FinishFlows[L]):
     """The base of RequestLimits and AsyncRequestLimits: settings, the names of limits, and the flows."""
+
+    awaited: ClassVar[bool]  # whether its engine is
 
     def __init__(
         self,
@@ -77,9 +78,14 @@ class RequestFlows(Generic[L]):
         **unknown: object,
     ) -> None:
         reject_unknown(unknown, ("rules", "engine", *LimitSettings.__optional_keys__))
-        check_settings(
-            {"headers": headers, "user": user, "attributes": attributes, "exempt": exempt, "observers": observers}
-        )
+        functions = {"user": user, "attributes": attributes}
+        choices = {"headers": headers, "exempt": exempt, "strict": strict, "observers": observers, "prefix": prefix}
+        check_settings({**choices, **functions})
+        check_clock(clock)
+        if isinstance(engine, str):
+            parse_engine_url(engine, ruled=True)
+        else:
+            check_engine(engine, awaited=self.awaited)
         self.rules: Rules = Rulebook() if rules is None else rules
         check_rules(self.rules)
         self.engine_or_url: Any = engine
@@ -104,6 +110,7 @@ class RequestFlows(Generic[L]):
         self._outages = OutageLog()
         self._book: Rulebook | None = None
         self._book_reader = self._reader(())
+        self._address_plans = AddressPlans(self._book_reader)
         self.app_limits: tuple[BoundLimit, ...] = self.bind(APP, read_limits("limits", limits))
 
     def _open(self) -> L:
@@ -237,16 +244,44 @@ class RequestFlows(Generic[L]):
                 return None
             plan = CallPlan(compiled, matches, values)
             if limiter.observers is None:
+                if not (with_rules and compiled.book.rules):
+                    self._address_plans.keep(record.parts, limits, compiled, plan)
                 decision: RuleDecision = yield partial(limiter.decide_plan, plan)
             else:
                 decision = yield partial(limiter.decide_plan, plan, record.sees_end)
                 if record.sees_end:
-                    record.reported.append((decision, perf_counter_ns()))
+                    record.reported = (*record.reported, (decision, perf_counter_ns()))
         except (EngineUnavailable, CorruptState) as error:
-            self._outages.note_failure(error)
-            yield from self._give_back(record)
-            record.answer = refusal_body.undecided_response(record.parts.header("accept"), wait=UNDECIDED_RETRY_S)
-            return record.answer
+            return (yield from self._undecided(record, error))
+        return (yield from self._conclude(record, limits, plan, decision))
+
+    def _known_plan(
+        self, record: RequestRecord, limits: Sequence[BoundLimit], with_rules: bool
+    ) -> AddressPlan | None:
+        """Returns how a request like this one was planned before; None if it is to be planned by itself."""
+        limiter = self._limiter
+        if limiter is None or record.exempt or limiter.observers is not None:
+            return None
+        compiled = limiter.compiled_rulebook
+        known = self._address_plans.find(record.parts, limits, compiled, with_rules)
+        if known is not None:
+            record.rule_names = compiled.refusals
+            if record.form is None:
+                record.form = self._form or compiled.book.headers
+        return known
+
+    def _undecided(self, record: RequestRecord, error: Exception) -> Flow[RefusalResponse]:
+        """Answers a request that the engine did not decide."""
+        self._outages.note_failure(error)
+        yield from self._give_back(record)
+        record.answer = refusal_body.undecided_response(record.parts.header("accept"), wait=UNDECIDED_RETRY_S)
+        return record.answer
+
+    def _conclude(
+        self, record: RequestRecord, limits: Sequence[BoundLimit], plan: CallPlan, decision: RuleDecision
+    ) -> Flow[RefusalResponse | None]:
+        """Does what follows from a decision: refuses, or waits, holds slots, and notes what is to be settled."""
+        compiled = plan.compiled_rulebook
         if self._outages.active:
             self._outages.note_success()
         if not decision.allowed:
@@ -254,24 +289,25 @@ class RequestFlows(Generic[L]):
             record.decisions = [decision]
             record.answer = refusal_body.refusal_response(decision, record.parts.header("accept"))
             return record.answer
-        record.decisions.append(decision)
+        record.add(decision)
         for outcome in decision.outcomes:
             if outcome is not None and outcome[DELAY_US]:
                 yield from limiter_flows.serve(decision, self._sleep_us)
                 break
-        if not plan.is_single_request and _holds_slots(decision):
+        if not plan.is_single_request and holds_slots(decision):
             yield from self._hold(record, decision)
         for bound in limits:
             limit, name = bound.limit, bound.rule.name
             if (limit.refunds or limit.states_cost) and any(rule == name for rule, _ in decision.labels):
                 if limit.refunds is not None:
-                    record.refunds.append((limit.refunds, decision, name))
+                    record.refunds = (*record.refunds, (limit.refunds, decision, name))
                 if limit.states_cost:
-                    record.estimates.append(name)
+                    record.estimates = (*record.estimates, name)
                 if limit.cost_after is not None:
-                    record.costs_after.append((limit, decision, name))
+                    record.costs_after = (*record.costs_after, (limit, decision, name))
         if compiled.rules_with_cost:
-            record.estimates += [rule for rule, _ in decision.labels if rule in compiled.rules_with_cost]
+            with_cost: list[str] = [rule for rule, _ in decision.labels if rule in compiled.rules_with_cost]
+            record.estimates = (*record.estimates, *with_cost)
         return None
 
     def _hold(self, record: RequestRecord, decision: RuleDecision) -> Flow[None]:
@@ -280,7 +316,7 @@ class RequestFlows(Generic[L]):
         if hold is not None:
             holding = self._holding(decision, hold)
             yield partial(self._enter, holding)
-            record.holdings.append(holding)
+            record.holdings = (*record.holdings, holding)
 
     def _match(self, record: RequestRecord, bound: BoundLimit) -> Flow[Any]:
         limit, native = bound.limit, record.parts.native
@@ -336,76 +372,7 @@ class RequestFlows(Generic[L]):
             self._book, self._book_reader = book, self._reader(names - captured)
         return self._book_reader
 
-    def _give_back(self, record: RequestRecord) -> Flow[None]:
-        """Gives back what earlier stages charged."""
-        earlier, record.decisions, record.refunds = record.decisions, [], []
-        record.costs_after, record.estimates, record.real_costs = [], [], {}
-        yield from self._release(record)
-        for decision in earlier:
-            if not (_holds_slots(decision) and len(decision.counter_decisions) == 1):
-                with suppress(EngineUnavailable, CorruptState):  # the refusal matters more; they expire
-                    yield partial(self.limiter.refund, decision)
-
-    def _release(self, record: RequestRecord) -> Flow[None]:
-        holdings, record.holdings = record.holdings, []
-        for holding in holdings:
-            try:
-                yield partial(self._leave, holding)
-            except (LeaseLost, EngineUnavailable, CorruptState) as error:
-                _log.warning("headgate: %s", error)
-
-    def _finish(self, record: RequestRecord, status: int, response: Any) -> Flow[None]:
-        """Refunds, settles and releases after the response, and reports its status."""
-        try:
-            yield from self._change_counts(record, status, response)
-        finally:
-            if record.reported:
-                self._report_response(record, status)
-
-    def _change_counts(self, record: RequestRecord, status: int, response: Any) -> Flow[None]:
-        """Refunds by the response, settles what the request really cost, and releases slots."""
-        refunds, record.refunds = record.refunds, []
-        costs_after, record.costs_after = record.costs_after, []
-        real_costs, record.real_costs = record.real_costs, {}
-        record.status = status
-        yield from self._release(record)
-        for applies, decision, rule in refunds:
-            if (yield partial(self._call, applies, status, response)):
-                yield from self._after_response(rule, partial(self.limiter.refund, decision.only({rule})))
-                real_costs.pop(rule, None)
-                costs_after = [each for each in costs_after if each[2] != rule]
-        for limit, decision, rule in costs_after:
-            if rule not in real_costs and limit.cost_after is not None:
-                cost = yield partial(self._call, limit.cost_after, record)
-                if cost is not None:
-                    limit.check_returned_cost(cost)
-                    yield from self._after_response(rule, partial(self.limiter.settle, decision, cost, rule))
-        for rule, cost in real_costs.items():
-            for decision in record.decisions:
-                if any(rule == name for name, _ in decision.labels):
-                    yield from self._after_response(rule, partial(self.limiter.settle, decision, cost, rule))
-
-    def _report_response(self, record: RequestRecord, status: int) -> None:
-        """Reports the status of the response to the observers."""
-        reported, record.reported = record.reported, []
-        observers = self.limiter.observers
-        if observers is not None:
-            ended_ns = perf_counter_ns()
-            for decision, decided_ns in reported:
-                observers.responded(decision, status, (ended_ns - decided_ns) // 1000)
-
-    def _after_response(self, rule: str, change: Callable[[], Any]) -> Flow[None]:
-        """Refunds or settles a charge. The response is gone, so an engine that does not answer is only logged."""
-        try:
-            yield change
-        except (EngineUnavailable, CorruptState) as error:
-            _log.warning('headgate: a charge of "%s" could not be refunded or settled: %s', rule, error)
-
     # What differs between sync and async:
-    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Calls a function of the application."""
-        raise NotImplementedError
-
     def _sleep_us(self, duration_us: int) -> Any:
         raise NotImplementedError
 
@@ -414,10 +381,3 @@ class RequestFlows(Generic[L]):
 
     def _enter(self, holding: Any) -> Any:
         raise NotImplementedError
-
-    def _leave(self, holding: Any) -> Any:
-        raise NotImplementedError
-
-
-def _holds_slots(decision: RuleDecision) -> bool:
-    return any(isinstance(meter.limit, Slots) for meter, _, _ in decision.charges)

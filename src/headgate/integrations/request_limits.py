@@ -22,7 +22,7 @@ from typing import Any, cast
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
 from headgate.engines.port import AsyncEngine, Engine
-from headgate.errors import InvalidCharge
+from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
 from headgate.flow import arun, run
 from headgate.http.refusal_body import RefusalResponse
 from headgate.integrations.application_settings import LimitSettings
@@ -37,6 +37,8 @@ __all__ = ["AsyncRequestLimits", "LimitSettings", "RequestLimits"]
 class RequestLimits(RequestFlows[RuleLimiter]):
     """Decides the requests of a sync application. Thread-safe."""
 
+    awaited = False
+
     def _open(self) -> RuleLimiter:
         return RuleLimiter(
             self.rules, cast("str | Engine", self.engine_or_url), clock=self.clock, prefix=self.prefix,
@@ -47,7 +49,17 @@ class RequestLimits(RequestFlows[RuleLimiter]):
         self, record: RequestRecord, limits: Sequence[BoundLimit] = (), *, with_rules: bool = True
     ) -> RefusalResponse | None:
         """Decides the rulebook (`with_rules`) and these limits together; returns the response of a refusal."""
-        return run(self._decide(record, limits, with_rules))
+        known = self._known_plan(record, limits, with_rules)
+        if known is None:
+            return run(self._decide(record, limits, with_rules))
+        try:
+            decision = self.limiter.decide_plan(known.plan)
+        except (EngineUnavailable, CorruptState) as error:
+            return run(self._undecided(record, error))
+        if known.passes_at_once(decision) and not self._outages.active:
+            record.add(decision, known)
+            return None
+        return run(self._conclude(record, limits, known.plan, decision))
 
     def finish(self, record: RequestRecord, status: int, response: Any = None) -> None:
         """Refunds, settles and releases after the response. Call it once for every request, also for one that
@@ -88,6 +100,8 @@ class RequestLimits(RequestFlows[RuleLimiter]):
 class AsyncRequestLimits(RequestFlows[AsyncRuleLimiter]):
     """Decides the requests of an async application."""
 
+    awaited = True
+
     def _open(self) -> AsyncRuleLimiter:
         return AsyncRuleLimiter(
             self.rules, cast("str | AsyncEngine", self.engine_or_url), clock=self.clock, prefix=self.prefix,
@@ -98,7 +112,21 @@ class AsyncRequestLimits(RequestFlows[AsyncRuleLimiter]):
         self, record: RequestRecord, limits: Sequence[BoundLimit] = (), *, with_rules: bool = True
     ) -> RefusalResponse | None:
         """Decides the rulebook (`with_rules`) and these limits together; returns the response of a refusal."""
-        return await arun(self._decide(record, limits, with_rules))
+        known = self._known_plan(record, limits, with_rules)
+        if known is None:
+            return await arun(self._decide(record, limits, with_rules))
+        try:
+            if known.charge is None:
+                decision = await self.limiter.decide_plan(known.plan)
+            else:  # as decide_plan does, in one coroutine less
+                meter, key, cost = known.charge
+                decision = known.plan.decision((await meter.decide(key, cost),))
+        except (EngineUnavailable, CorruptState) as error:
+            return await arun(self._undecided(record, error))
+        if known.passes_at_once(decision) and not self._outages.active:
+            record.add(decision, known)
+            return None
+        return await arun(self._conclude(record, limits, known.plan, decision))
 
     async def finish(self, record: RequestRecord, status: int, response: Any = None) -> None:
         """Refunds, settles and releases after the response. Call it once for every request, also for one that

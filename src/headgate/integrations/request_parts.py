@@ -31,6 +31,7 @@ EMPTY: Mapping[str, Any] = {}
 _OF_REQUEST = ("method", "path", "host", "address", "route", KEY_ATTRIBUTE)
 _set = dict.__setitem__
 _FORWARDING_FIELDS = {f"header.{X_FORWARDED_FOR}", f"header.{FORWARDED}"}
+_FORWARDING_LENGTHS = {len(X_FORWARDED_FOR), len(FORWARDED)}  # most fields are told apart by that
 
 
 class RequestParts:
@@ -110,7 +111,7 @@ class PartsReader:
             target = to_text(parts.path) + (f"?{to_text(parts.query)}" if parts.query else "")
             values = request(parts.method, target, headers)
         if self._address:
-            _set(values, "address", self._client(parts))
+            _set(values, "address", self.client(parts))
         if parts.route is not None and "route" in names:
             _set(values, "route", parts.route)
         for name in self._params:
@@ -119,25 +120,41 @@ class PartsReader:
                 values[name] = parameter
         return values
 
-    def _client(self, parts: RequestParts) -> str:
+    def is_forwarded(self, parts: RequestParts) -> bool:
+        """Returns whether a request has a field in which proxies name clients."""
+        for raw, _ in parts.headers:
+            if len(raw) in _FORWARDING_LENGTHS and _header_attribute(raw) in _FORWARDING_FIELDS:
+                return True
+        return False
+
+    def client(self, parts: RequestParts) -> str:
         """Returns the address of the client, and notes a proxy that is not trusted."""
+        client, untrusted = self.find_client(parts)
+        if untrusted:
+            self.note_untrusted(client)
+        return client
+
+    def note_untrusted(self, proxy: str) -> None:
+        """Notes a request that names another client than the address that it is counted under."""
+        self._alarm.note(proxy)
+
+    def find_client(self, parts: RequestParts) -> tuple[str, bool]:
+        """Returns the address of the client, and whether it may be a proxy that is not trusted."""
         wanted, line, forwarded = f"header.{self._proxies.field}", None, False
         for raw, value in parts.headers:
-            name = _header_attribute(raw)
-            if name in _FORWARDING_FIELDS:
+            if len(raw) in _FORWARDING_LENGTHS and (name := _header_attribute(raw)) in _FORWARDING_FIELDS:
                 forwarded = True
                 if name == wanted and "_" not in to_text(raw):  # x_forwarded_for is nobody's field but a client's
                     text = to_text(value)
                     line = text if line is None else f"{line}, {text}"
         peer = parts.peer or ""
         if not forwarded:
-            return self._proxies.client(peer, None)
+            return self._proxies.client(peer, None), False
         client = self._proxies.behind(peer, line)
-        if client is None:
-            client = self._proxies.client(peer, None)
-            if line is None or client not in line:  # else the server itself has read the field
-                self._alarm.note(client)
-        return client
+        if client is not None:
+            return client, False
+        client = self._proxies.client(peer, None)
+        return client, line is None or client not in line  # if it is there, the server itself has read the field
 
 
 def is_unknown(attribute: str) -> bool:

@@ -11,19 +11,23 @@ the application failed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.errors import InvalidCharge
 from headgate.http.headers import Fields, merged_headers
 from headgate.http.refusal_body import RefusalResponse
+from headgate.integrations.address_plans import AddressPlan, EncodedFields
 from headgate.integrations.code_limit import CodeLimit
-from headgate.integrations.request_parts import RequestParts
+from headgate.integrations.request_parts import EMPTY, RequestParts
 from headgate.rules.rule import Headers
 from headgate.validation import check_cost
 
 # A function of the record that returns the real cost, the decision that charged the estimate, and its rule.
 CostAfter = tuple[CodeLimit, RuleDecision, str]
+
+DRAFT_11: Headers = "draft-11"
 
 
 class RequestRecord:
@@ -36,32 +40,34 @@ class RequestRecord:
     bytes_sent  how many bytes of its body were sent
     """
 
-    __slots__ = (
-        "answer", "attributes", "bytes_sent", "costs_after",
-        "decided", "decisions", "estimates", "exempt", "form", "holdings", "parts", "real_costs", "refunds",
-        "reported", "rule_names", "sees_end", "states_cost", "status", "user",
-    )  # fmt: skip
+    # Every request has a record, so it sets only what differs: these are the values of most requests.
+    form: Headers | None = None
+    user: tuple[Any] | None = None  # what the resolver returned; None: it was not called yet
+    attributes: Mapping[str, Any] | None = None
+    answer: RefusalResponse | None = None
+    status: int | None = None
+    bytes_sent: int = 0
+    decided: Collection[CodeLimit] = ()  # limits in code that need not be decided again
+    holdings: tuple[Any, ...] = ()
+    refunds: tuple[tuple[Callable[[int, Any], object], RuleDecision, str], ...] = ()
+    sees_end: bool = True  # whether somebody finishes it when the response has ended
+    rule_names: Collection[str] = ()  # all rules and limits of the application, once it was decided
+    states_cost: bool = False  # whether one of those that were decided states a cost
+    estimates: tuple[str, ...] = ()  # those that stated a cost and charged the request
+    costs_after: tuple[CostAfter, ...] = ()
+    real_costs: Mapping[str, int] = EMPTY  # by rule, as the application said
+    reported: tuple[tuple[RuleDecision, int], ...] = ()  # to observers that wait for the response, and when
+    address_plan: AddressPlan | None = None  # of the only decision, if it followed one
 
     def __init__(self, parts: RequestParts, exempt: bool) -> None:
         self.parts: RequestParts = parts
         self.exempt: bool = exempt
         self.decisions: list[RuleDecision] = []
-        self.answer: RefusalResponse | None = None
-        self.form: Headers | None = None
-        self.user: tuple[Any] | None = None  # what the resolver returned; None: it was not called yet
-        self.attributes: Mapping[str, Any] | None = None
-        self.decided: Collection[CodeLimit] = ()  # limits in code that need not be decided again
-        self.holdings: list[Any] = []
-        self.refunds: list[tuple[Callable[[int, Any], object], RuleDecision, str]] = []
-        self.reported: list[tuple[RuleDecision, int]] = []  # to observers that wait for the response, and when
-        self.status: int | None = None
-        self.bytes_sent: int = 0
-        self.sees_end: bool = True  # whether somebody finishes it when the response has ended
-        self.rule_names: Collection[str] = ()  # all rules and limits of the application, once it was decided
-        self.states_cost: bool = False  # whether one of those that were decided states a cost
-        self.estimates: list[str] = []  # those that stated a cost and charged the request
-        self.costs_after: list[CostAfter] = []
-        self.real_costs: dict[str, int] = {}  # by rule, as the application said
+
+    def add(self, decision: RuleDecision, address_plan: AddressPlan | None = None) -> None:
+        """Adds the decision of a stage that the request has passed."""
+        self.address_plan = None if self.decisions else address_plan
+        self.decisions.append(decision)
 
     @property
     def unfinished(self) -> bool:
@@ -96,7 +102,7 @@ class RequestRecord:
             raise InvalidCharge(f"There is no limit {rule!r}; there are {_names(self.rule_names)}.")
         charged = {name for decision in self.decisions for name, _ in decision.labels}
         if self.answer is None and charged.intersection(estimates):
-            self.real_costs[estimates[0]] = cost
+            self.real_costs = {**self.real_costs, estimates[0]: cost}
 
     @property
     def decision(self) -> RuleDecision | None:
@@ -116,12 +122,26 @@ class RequestRecord:
 
     def fields(self) -> Fields:
         """Returns the header fields of the response: one set for all decisions."""
-        return merged_headers(self.decisions, self.form or "draft-11") if self.decisions else []
+        return merged_headers(self.decisions, self.form or DRAFT_11) if self.decisions else []
+
+    def encoded_fields(self) -> EncodedFields:
+        """Returns the header fields in bytes, with names in lower case, as ASGI has them."""
+        if self.address_plan is not None and len(self.decisions) == 1 and self.form == DRAFT_11 and self.allowed:
+            fields = self.address_plan.fields(self.decisions[0])
+            if fields is not None:
+                return fields
+        return [(encode_name(name), value.encode("latin-1", "replace")) for name, value in self.fields()]
 
     def response(self) -> tuple[int, Fields, bytes]:
         """Returns status, all header fields and body of the response to a refused request."""
         assert self.answer is not None
         return self.answer.status, [*self.answer.headers, *self.fields()], self.answer.body
+
+
+@lru_cache(maxsize=64)
+def encode_name(name: str) -> bytes:
+    """Returns the name of a header field in bytes, in lower case."""
+    return name.lower().encode("latin-1")
 
 
 def _names(names: Iterable[str]) -> str:

@@ -185,6 +185,10 @@ def _decide_request(limits: Any, *args: object) -> Flow[None]:
     yield from ()
 
 
+def _no_known_plan(limits: Any, *args: object) -> None:
+    return None
+
+
 _REPLACED_METHODS: dict[type, dict[str, Callable[..., Any]]] = {
     Limiter: {"take": _take, "peek": _peek, "_take_all": _pass, "acquire": _acquire_lease},
     AsyncLimiter: {
@@ -206,5 +210,5 @@ _REPLACED_METHODS: dict[type, dict[str, Callable[..., Any]]] = {
         "give_back": _awaited(_give_back),
     },
     AdaptiveLimiter: {"acquire": _begin_call, "_enter": _begin_call},
-    RequestFlows: {"_decide": _decide_request},
+    RequestFlows: {"_decide": _decide_request, "_known_plan": _no_known_plan},
 }

@@ -1,4 +1,4 @@
-"""The examples for Starlette, Litestar and Quart under real servers, on memory and on Redis."""
+"""The examples for Starlette, Litestar, Quart and plain WSGI under real servers, on memory and on Redis."""
 
 from collections.abc import Iterator
 
@@ -10,24 +10,33 @@ from tests.integrations.example_server import PORT, engine_url, serve_example
 SERVERS = {
     "uvicorn": ["-m", "uvicorn", "--log-level", "critical", "--port", PORT],
     "granian": ["-m", "granian", "--interface", "asgi", "--no-log", "--port", PORT],
+    "gunicorn": ["-m", "gunicorn", "--log-level", "critical", "--bind", f"127.0.0.1:{PORT}"],
+    "gunicorn, 2 workers": ["-m", "gunicorn", "--workers", "2", "--bind", f"127.0.0.1:{PORT}"],
+    "granian, WSGI": ["-m", "granian", "--interface", "wsgi", "--no-log", "--port", PORT],
     "hypercorn": ["-m", "hypercorn", "--log-level", "critical", "--bind", f"127.0.0.1:{PORT}"],
 }
 CASES = [
-    *("starlette_app uvicorn memory", "starlette_app granian redis"),
-    *("litestar_app uvicorn memory", "litestar_app granian redis"),
-    *("quart_app hypercorn memory", "quart_app hypercorn redis", "quart_app uvicorn memory"),
+    *(("starlette_app", "uvicorn", "memory"), ("starlette_app", "granian", "redis")),
+    *(("litestar_app", "uvicorn", "memory"), ("litestar_app", "granian", "redis")),
+    *(
+        ("quart_app", "hypercorn", "memory"),
+        ("quart_app", "hypercorn", "redis"),
+        ("quart_app", "uvicorn", "memory"),
+    ),
+    *(("wsgi_app", "gunicorn", "memory"), ("wsgi_app", "gunicorn, 2 workers", "redis")),
+    ("wsgi_app", "granian, WSGI", "memory"),
 ]
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=CASES, ids=" ".join)
 def client(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
-    example, server, engine = request.param.split()
+    example, server, engine = request.param
     words = [*SERVERS[server], f"examples.{example}:app"]
     with serve_example(words, engine_url(engine, request)) as running:
         yield running
 
 
-def test_the_asgi_example_limits_as_it_says(client: httpx.Client) -> None:
+def test_the_example_limits_as_it_says(client: httpx.Client) -> None:
     shown = [client.get("/items/7") for _ in range(4)]
     assert [each.status_code for each in shown] == [200, 200, 200, 429]
     assert shown[0].json() == {"item": 7}

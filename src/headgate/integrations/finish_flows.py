@@ -1,0 +1,109 @@
+"""The flows that end a request: give charges back; refund, settle and release once the response has ended."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from time import perf_counter_ns
+from typing import Any, Generic, TypeVar
+
+from headgate.algorithms.slots import Slots
+from headgate.enforcement.rule_decision import RuleDecision
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
+from headgate.errors import CorruptState, EngineUnavailable, LeaseLost
+from headgate.flow import Flow
+from headgate.integrations.request_parts import EMPTY
+from headgate.integrations.request_record import RequestRecord
+
+L = TypeVar("L", RuleLimiter, AsyncRuleLimiter)
+
+_log = logging.getLogger("headgate")
+
+
+class FinishFlows(Generic[L]):
+    """The end of requests; RequestFlows has their beginning."""
+
+    @property
+    def limiter(self) -> L:
+        """The limiter of the application."""
+        raise NotImplementedError
+
+    def _give_back(self, record: RequestRecord) -> Flow[None]:
+        """Gives back what earlier stages charged."""
+        earlier, record.decisions, record.refunds = record.decisions, [], ()
+        record.costs_after, record.estimates, record.real_costs = (), (), EMPTY
+        yield from self._release(record)
+        for decision in earlier:
+            if not (holds_slots(decision) and len(decision.counter_decisions) == 1):
+                with suppress(EngineUnavailable, CorruptState):  # the refusal matters more; they expire
+                    yield partial(self.limiter.refund, decision)
+
+    def _release(self, record: RequestRecord) -> Flow[None]:
+        holdings, record.holdings = record.holdings, ()
+        for holding in holdings:
+            try:
+                yield partial(self._leave, holding)
+            except (LeaseLost, EngineUnavailable, CorruptState) as error:
+                _log.warning("headgate: %s", error)
+
+    def _finish(self, record: RequestRecord, status: int, response: Any) -> Flow[None]:
+        """Refunds, settles and releases after the response, and reports its status."""
+        try:
+            yield from self._change_counts(record, status, response)
+        finally:
+            if record.reported:
+                self._report_response(record, status)
+
+    def _change_counts(self, record: RequestRecord, status: int, response: Any) -> Flow[None]:
+        """Refunds by the response, settles what the request really cost, and releases slots."""
+        refunds, record.refunds = record.refunds, ()
+        costs_after, record.costs_after = record.costs_after, ()
+        real_costs, record.real_costs = dict(record.real_costs), EMPTY
+        record.status = status
+        yield from self._release(record)
+        for applies, decision, rule in refunds:
+            if (yield partial(self._call, applies, status, response)):
+                yield from self._after_response(rule, partial(self.limiter.refund, decision.only({rule})))
+                real_costs.pop(rule, None)
+                costs_after = tuple(each for each in costs_after if each[2] != rule)
+        for limit, decision, rule in costs_after:
+            if rule not in real_costs and limit.cost_after is not None:
+                cost = yield partial(self._call, limit.cost_after, record)
+                if cost is not None:
+                    limit.check_returned_cost(cost)
+                    yield from self._after_response(rule, partial(self.limiter.settle, decision, cost, rule))
+        for rule, cost in real_costs.items():
+            for decision in record.decisions:
+                if any(rule == name for name, _ in decision.labels):
+                    yield from self._after_response(rule, partial(self.limiter.settle, decision, cost, rule))
+
+    def _report_response(self, record: RequestRecord, status: int) -> None:
+        """Reports the status of the response to the observers."""
+        reported, record.reported = record.reported, ()
+        observers = self.limiter.observers
+        if observers is not None:
+            ended_ns = perf_counter_ns()
+            for decision, decided_ns in reported:
+                observers.responded(decision, status, (ended_ns - decided_ns) // 1000)
+
+    def _after_response(self, rule: str, change: Callable[[], Any]) -> Flow[None]:
+        """Refunds or settles a charge. The response is gone, so an engine that does not answer is only logged."""
+        try:
+            yield change
+        except (EngineUnavailable, CorruptState) as error:
+            _log.warning('headgate: a charge of "%s" could not be refunded or settled: %s', rule, error)
+
+    # What differs between sync and async:
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Calls a function of the application."""
+        raise NotImplementedError
+
+    def _leave(self, holding: Any) -> Any:
+        raise NotImplementedError
+
+
+def holds_slots(decision: RuleDecision) -> bool:
+    """Returns whether a decision holds slots, which are released and not refunded."""
+    return any(isinstance(meter.limit, Slots) for meter, _, _ in decision.charges)
