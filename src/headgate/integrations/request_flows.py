@@ -18,6 +18,7 @@ from headgate.algorithms.decision import DELAY_US
 from headgate.algorithms.slots import Slots
 from headgate.clock import Clock
 from headgate.enforcement import held_slots
+from headgate.enforcement.call_plan import CompiledRulebook
 from headgate.enforcement.open_rulebook import Rules, check_rules
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
@@ -215,14 +216,7 @@ class RequestFlows(Generic[L]):
             record.rule_names = compiled.refusals
             if (with_rules and compiled.rules_with_cost) or any(bound.limit.states_cost for bound in limits):
                 record.states_cost = True
-            matches: list[Match] = []
-            if with_rules and compiled.book.rules:
-                values = yield from self._values(record, self._reader_of_book(compiled.book))
-                matches += compiled.match(values, None)
-            for bound in limits:
-                match = yield from self._match(record, bound)
-                if match is not None:
-                    matches.append(match)
+            matches = yield from self._find_matches(record, compiled if with_rules else None, limits)
             if record.form is None:
                 record.form = self._form or compiled.book.headers
             if not matches:
@@ -260,6 +254,20 @@ class RequestFlows(Generic[L]):
         if compiled.rules_with_cost:
             record.estimates += [rule for rule, _ in decision.labels if rule in compiled.rules_with_cost]
         return None
+
+    def _find_matches(
+        self, record: RequestRecord, compiled: CompiledRulebook | None, limits: Sequence[BoundLimit]
+    ) -> Flow[list[Match]]:
+        """Applies the rulebook and these limits to a request; returns what it is to be charged."""
+        matches: list[Match] = []
+        if compiled is not None and compiled.book.rules:
+            values = yield from self._values(record, self._reader_of_book(compiled.book))
+            matches += compiled.match(values, None)
+        for bound in limits:
+            match = yield from self._match(record, bound)
+            if match is not None:
+                matches.append(match)
+        return matches
 
     def _hold(self, record: RequestRecord, decision: RuleDecision) -> Flow[None]:
         """Holds the slots of a decision until the request ends."""
