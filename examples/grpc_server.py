@@ -1,4 +1,4 @@
-"""A shop over gRPC, with limits per client, method and user. Messages are texts: it needs no generated code.
+"""A shop over gRPC, with limits per client, method and user. Messages are bytes: it needs no generated code.
 
     pip install 'headgate[grpc]'
     python examples/grpc_server.py 50051          # threads
@@ -41,29 +41,28 @@ SETTINGS: dict[str, Any] = {
 
 def handlers(orders: Any) -> Any:
     """Returns the handlers of the service; a real server has them from its generated code."""
-    texts = {"request_deserializer": bytes.decode, "response_serializer": str.encode}
     methods: dict[str, Any] = {
-        "Order": grpc.unary_unary_rpc_method_handler(orders.order, **texts),
-        "Watch": grpc.unary_stream_rpc_method_handler(orders.watch, **texts),
+        "Order": grpc.unary_unary_rpc_method_handler(orders.order),
+        "Watch": grpc.unary_stream_rpc_method_handler(orders.watch),
     }
     return grpc.method_handlers_generic_handler("shop.Orders", methods)
 
 
 class Orders:
-    def order(self, item: str, context: grpc.ServicerContext) -> str:
-        return f"ordered {item}"
+    def order(self, item: bytes, context: grpc.ServicerContext) -> bytes:
+        return b"ordered " + item
 
-    def watch(self, item: str, context: grpc.ServicerContext) -> Iterator[str]:
-        yield from (f"{item} is packed", f"{item} is sent")
+    def watch(self, item: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        yield from (item + b" is packed", item + b" is sent")
 
 
 class AsyncOrders:
-    async def order(self, item: str, context: Any) -> str:
-        return f"ordered {item}"
+    async def order(self, item: bytes, context: Any) -> bytes:
+        return b"ordered " + item
 
-    async def watch(self, item: str, context: Any) -> AsyncIterator[str]:
-        for state in ("packed", "sent"):
-            yield f"{item} is {state}"
+    async def watch(self, item: bytes, context: Any) -> AsyncIterator[bytes]:
+        for state in (b"packed", b"sent"):
+            yield item + b" is " + state
 
 
 def serve(address: str) -> None:

@@ -21,29 +21,28 @@ Calls = list[tuple[str, dict[str, Any]]]
 def add_tools(server: Any) -> Any:
     """Adds tools, a resource and a prompt to a server of either package."""
 
-    @server.tool()
     def add(a: int, b: int) -> int:
         return a + b
 
-    @server.tool()
     async def ask(question: str) -> str:
         record = mcp_limits.current_record()
         if record.states_cost:
             record.settle(len(question))
         return question.upper()
 
-    @server.tool()
     def fail() -> str:
         raise RuntimeError("broken")
 
-    @server.resource("shop://items")
     def items() -> str:
         return "apple"
 
-    @server.prompt()
     def greet() -> str:
         return "Hello"
 
+    for tool in (add, ask, fail):
+        server.tool()(tool)
+    server.resource("shop://items")(items)
+    server.prompt()(greet)
     return server
 
 

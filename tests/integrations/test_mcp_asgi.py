@@ -181,7 +181,7 @@ def test_the_official_client_sees_refusals_of_both_servers() -> None:
     official = add_tools(MCPServer("shop")).streamable_http_app()
     limited = MCPRateLimitMiddleware(official, limits=[limit("2/hour", key="tool")])
     inside: FastMCP[Any] = add_tools(FastMCP("shop"))
-    middleware = Middleware(MCPRateLimitMiddleware, limits=[limit("2/hour", key="tool")])  # type: ignore[arg-type]
+    middleware = Middleware(MCPRateLimitMiddleware, limits=[limit("2/hour", key="tool")])
     for app in (limited, inside.http_app(middleware=[middleware])):
         with serve(app) as url:
             results = talk(f"{url}/mcp", lambda client: outcomes(client, [ADD, ADD, ADD]))
