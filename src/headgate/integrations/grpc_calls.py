@@ -74,8 +74,9 @@ class SyncCall(RpcCallBase):
     def __init__(
         self, limits: RequestLimits, details: grpc.HandlerCallDetails, request: Any, context: grpc.ServicerContext
     ) -> None:
-        self.limits, self.context = limits, context
-        self.record = limits.begin(_parts(details, request, context))
+        self.limits: RequestLimits = limits
+        self.context: grpc.ServicerContext = context
+        self.record: RequestRecord = limits.begin(_parts(details, request, context))
 
     def __enter__(self) -> None:
         if self.limits.decide(self.record, self.limits.app_limits) is not None:
@@ -108,8 +109,8 @@ class AsyncCall(RpcCallBase):
     def __init__(
         self, limits: AsyncRequestLimits, details: grpc.HandlerCallDetails, request: Any, context: Any
     ) -> None:
-        self.limits = limits
-        self.record = limits.begin(_parts(details, request, context))
+        self.limits: AsyncRequestLimits = limits
+        self.record: RequestRecord = limits.begin(_parts(details, request, context))
         self.context: Any = _ContextWithFields(context, self.record)
 
     async def __aenter__(self) -> None:
@@ -150,9 +151,10 @@ class ThreadCall(RpcCallBase):
     def __init__(
         self, limits: AsyncRequestLimits, details: grpc.HandlerCallDetails, request: Any, context: Any, task: Any
     ) -> None:
-        self.limits, self.task = limits, task
-        self.record = limits.begin(_parts(details, request, context))
-        self.context = _ThreadContextWithFields(context, self.record)
+        self.limits: AsyncRequestLimits = limits
+        self.task: Any = task
+        self.record: RequestRecord = limits.begin(_parts(details, request, context))
+        self.context: Any = _ThreadContextWithFields(context, self.record)
 
     def begin(self) -> bool:
         """Decides; returns whether the call may go on. A refused one is aborted, which raises nothing here."""
