@@ -11,14 +11,14 @@ import os
 
 from fastmcp import FastMCP
 
-from headgate.integrations.fastmcp import RateLimitMiddleware, current_record, limit
+from headgate.integrations.fastmcp import FastMCPRateLimitMiddleware, current_record, limit
 from headgate.integrations.mcp_asgi import MCPRateLimitMiddleware
 
 ENGINE = os.environ.get("ENGINE", "memory://")
 
 server: FastMCP[None] = FastMCP("shop")
 server.add_middleware(
-    RateLimitMiddleware(
+    FastMCPRateLimitMiddleware(
         engine=ENGINE,
         limits=[
             limit("3/minute", key=["tool", "user"], missing="one", name="tools"),  # each tool by itself

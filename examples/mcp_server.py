@@ -14,9 +14,9 @@ from typing import Any
 
 from mcp.server.mcpserver import MCPServer
 
-from headgate.integrations.mcp import RateLimitMiddleware, current_record, limit
+from headgate.integrations.mcp import MCPServerRateLimitMiddleware, current_record, limit
 
-limits = RateLimitMiddleware(
+limits = MCPServerRateLimitMiddleware(
     engine=os.environ.get("ENGINE", "memory://"),
     limits=[
         limit("60/minute", key="session"),  # all calls of one session

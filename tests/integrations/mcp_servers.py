@@ -48,14 +48,14 @@ def add_tools(server: Any) -> Any:
 
 def official(**settings: Any) -> Any:
     """Returns a server of the official package."""
-    middleware = mcp_limits.RateLimitMiddleware(settings.pop("rules", None), **settings)
+    middleware = mcp_limits.MCPServerRateLimitMiddleware(settings.pop("rules", None), **settings)
     return add_tools(MCPServer("shop", middleware=[middleware]))
 
 
 def fast(**settings: Any) -> Any:
     """Returns a server of FastMCP."""
     server: FastMCP[Any] = FastMCP("shop")
-    server.add_middleware(fastmcp_limits.RateLimitMiddleware(settings.pop("rules", None), **settings))
+    server.add_middleware(fastmcp_limits.FastMCPRateLimitMiddleware(settings.pop("rules", None), **settings))
     return add_tools(server)
 
 

@@ -11,7 +11,7 @@ from mcp import MCPError, StdioServerParameters
 
 from headgate import ManualClock
 from headgate.errors import InvalidRule, InvalidSetting
-from headgate.integrations.mcp import MCPCall, RateLimitMiddleware, current_record, limit
+from headgate.integrations.mcp import MCPCall, MCPServerRateLimitMiddleware, current_record, limit
 from tests.integrations.example_server import environment
 from tests.integrations.mcp_servers import fast, official, outcomes, talk
 from tests.integrations.server_harness import serve
@@ -222,10 +222,10 @@ def test_servers_over_http_know_address_and_session(make: Make, stateless: bool)
 
 def test_mistakes_are_found_at_start() -> None:
     with pytest.raises(InvalidRule, match=r"test_mcp\.py:\d+: .*nobody supplies the attribute plan"):
-        RateLimitMiddleware(limits=[limit("1/hour", key="plan", missing="one")])
+        MCPServerRateLimitMiddleware(limits=[limit("1/hour", key="plan", missing="one")])
     with pytest.raises(InvalidRule, match="can be missing"):
         limit("1/hour", key=["tool", "user"])
     with pytest.raises(InvalidSetting, match="Did you mean limits="):
-        RateLimitMiddleware(limit=["1/hour"])  # type: ignore[call-arg]
+        MCPServerRateLimitMiddleware(limit=["1/hour"])  # type: ignore[call-arg]
     with pytest.raises(InvalidSetting, match="exempt= is a list"):
-        RateLimitMiddleware(exempt="/tools/list")
+        MCPServerRateLimitMiddleware(exempt="/tools/list")

@@ -117,7 +117,7 @@ def rate_limits(
     return limits
 
 
-class _RouteLimits(NamedTuple):
+class _AiohttpRoute(NamedTuple):
     """The limits of a route as one method is decided."""
 
     template: str | None
@@ -188,7 +188,7 @@ class _AppLimits:
             return _refusal(record)
         return await handler(request)
 
-    def _route_limits(self, request: web.Request) -> _RouteLimits:
+    def _route_limits(self, request: web.Request) -> _AiohttpRoute:
         """Returns the limits of the route of a request; cached, unless there is no route."""
         route = request.match_info.route
         cache_key = route, request.method
@@ -199,10 +199,10 @@ class _AppLimits:
             unique = {each.rule.name: each for each in bound}  # what has one name counts once
             template = template_of(route.resource)
             marked = any(hasattr(each, _EXEMPT) for each in _handlers(route.handler, request.method))
-            cached = _RouteLimits(template, tuple(unique.values()), marked)
+            cached = _AiohttpRoute(template, tuple(unique.values()), marked)
             if route.resource is not None:  # else it is a route that was made for this request
                 self.limits.bound_routes[cache_key] = cached
-        return cast(_RouteLimits, cached)
+        return cast(_AiohttpRoute, cached)
 
     async def add_fields(self, request: web.Request, response: web.StreamResponse) -> None:
         """Adds the fields to a response that is about to be sent."""

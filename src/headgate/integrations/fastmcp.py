@@ -1,7 +1,8 @@
 """Limits a FastMCP server: per tool, user and session.
 
     mcp = FastMCP("shop")
-    mcp.add_middleware(RateLimitMiddleware(limits=[limit("10/minute", key=["tool", "user"], missing="one")]))
+    tools = limit("10/minute", key=["tool", "user"], missing="one")
+    mcp.add_middleware(FastMCPRateLimitMiddleware(limits=[tools]))
 
 It sees every call on every transport: stdio, SSE, streamable HTTP, and clients in memory. A refused call is
 answered with a JSON-RPC error of the code -32029, whose data has `retryAfter` in seconds. The header fields are in
@@ -42,12 +43,12 @@ from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext  #
 from fastmcp.tools.base import ToolResult  # noqa: E402
 from mcp import MCPError  # noqa: E402
 
-__all__ = ["current_record", "limit", "MCPCall", "RateLimitMiddleware"]
+__all__ = ["current_record", "limit", "MCPCall", "FastMCPRateLimitMiddleware"]
 
 limit = MCPLimit
 
 
-class RateLimitMiddleware(Middleware):
+class FastMCPRateLimitMiddleware(Middleware):
     """Limits the calls of a server by a rulebook, by limits in code, or both; LimitSettings lists the settings."""
 
     def __init__(

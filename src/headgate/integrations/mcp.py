@@ -1,6 +1,6 @@
 """Limits a server of the official MCP package: per tool, user and session.
 
-    limits = RateLimitMiddleware(limits=[limit("10/minute", key=["tool", "user"], missing="one")])
+    limits = MCPServerRateLimitMiddleware(limits=[limit("10/minute", key=["tool", "user"], missing="one")])
     server = MCPServer("shop", middleware=[limits])         # or server.middleware.append(limits)
 
 It sees every call on every transport: stdio, SSE, streamable HTTP. A refused call is answered with a JSON-RPC
@@ -39,12 +39,12 @@ require("headgate.integrations.mcp", "mcp", "mcp")
 from mcp import MCPError  # noqa: E402
 from mcp.server.context import HandlerResult, ServerRequestContext  # noqa: E402
 
-__all__ = ["current_record", "limit", "MCPCall", "RateLimitMiddleware"]
+__all__ = ["current_record", "limit", "MCPCall", "MCPServerRateLimitMiddleware"]
 
 limit = MCPLimit
 
 
-class RateLimitMiddleware:
+class MCPServerRateLimitMiddleware:
     """Limits the calls of a server by a rulebook, by limits in code, or both; LimitSettings lists the settings."""
 
     def __init__(
