@@ -18,6 +18,10 @@ DJANGO = "headgate.integrations.django needs Django: pip install 'headgate[djang
 DRF = "headgate.integrations.drf needs Django and djangorestframework: pip install 'headgate[drf]'."
 FASTAPI = "headgate.integrations.fastapi needs fastapi: pip install 'headgate[fastapi]'."
 FLASK = "headgate.integrations.flask needs flask: pip install 'headgate[flask]'."
+AIOHTTP = "headgate.integrations.aiohttp needs aiohttp: pip install 'headgate[aiohttp]'."
+GRPC = "headgate.integrations.grpc needs grpcio: pip install 'headgate[grpc]'."
+MCP = "headgate.integrations.mcp needs mcp: pip install 'headgate[mcp]'."
+FASTMCP = "headgate.integrations.fastmcp needs fastmcp: pip install 'headgate[fastmcp]'."
 SERVICE = "headgate serve needs granian and msgspec: pip install 'headgate[service]'."
 
 ENTRANCES = {
@@ -32,6 +36,10 @@ ENTRANCES = {
     "django": ("import headgate.integrations.django", DJANGO),
     "drf": ("import headgate.integrations.drf", DRF),
     "fastapi": ("import headgate.integrations.fastapi", FASTAPI),
+    "aiohttp": ("import headgate.integrations.aiohttp", AIOHTTP),
+    "grpc": ("import headgate.integrations.grpc", GRPC),
+    "mcp": ("import headgate.integrations.mcp", MCP),
+    "fastmcp": ("import headgate.integrations.fastmcp", FASTMCP),
 }
 COMMANDS = {
     "take": (["take", "ann", "--limit", "3/s", "--engine", "redis://127.0.0.1:1"], REDIS),

@@ -110,15 +110,17 @@ def test_the_metadata_says_what_it_is(metadata: Message) -> None:
     urls = dict(line.split(", ") for line in metadata.get_all("Project-URL", []))
     assert set(urls) == {"Homepage", "Documentation", "Source", "Changelog", "Issues"}
     assert all(url.startswith(REPOSITORY) for url in urls.values())
-    extras = {"client", "django", "drf", "envoy", "fastapi", "flask", "redis", "service", "yaml", "zstd"}
+    extras = {"aiohttp", "client", "django", "drf", "envoy", "fastapi", "fastmcp", "flask", "grpc", "mcp"}
+    extras |= {"redis", "service", "yaml", "zstd"}
     assert set(metadata.get_all("Provides-Extra", [])) == extras
 
 
-def test_grpc_comes_with_the_extra_envoy_only(metadata: Message) -> None:
+def test_grpc_comes_with_the_extras_envoy_and_grpc_only(metadata: Message) -> None:
     required = metadata.get_all("Requires-Dist", [])
     assert [line.partition(";")[2] for line in required if line.startswith(("grpcio", "protobuf"))] == [
-        " extra == 'envoy'"
-    ] * 2
+        *[" extra == 'envoy'"] * 2,
+        " extra == 'grpc'",
+    ]
     assert not [
         line for line in required if line.startswith("uvloop") and "platform_system != 'Windows'" not in line
     ]

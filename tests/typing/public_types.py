@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any, assert_type
 
+from aiohttp import web
 from flask import Blueprint
 from flask.views import MethodView
 
@@ -25,6 +26,7 @@ from headgate import (
     RuleLimiter,
 )
 from headgate.client import Answer, AsyncClient, Client
+from headgate.integrations import aiohttp as headgate_aiohttp
 from headgate.integrations import django
 from headgate.integrations import flask as headgate_flask
 from headgate.integrations.fastapi import exempt, limit
@@ -182,3 +184,20 @@ async def decorated_flask_views_keep_their_types() -> None:
     assert_type(limited_flask_view(7), str)
     assert_type(LimitedView().get(7), str)
     assert_type(headgate_flask.limit("5/s")(Blueprint("api", __name__)), Blueprint)
+
+
+@headgate_aiohttp.limit("5/s", key="user", missing="deny", refund="2xx")
+async def limited_aiohttp_handler(request: web.Request) -> web.Response:
+    return web.Response()
+
+
+@headgate_aiohttp.limit("5/s")
+class LimitedAiohttpView(web.View):
+    @headgate_aiohttp.exempt
+    async def get(self) -> web.Response:
+        return web.Response()
+
+
+async def decorated_aiohttp_handlers_keep_their_types(request: web.Request) -> None:
+    assert_type(await limited_aiohttp_handler(request), web.Response)
+    assert_type(await LimitedAiohttpView(request).get(), web.Response)

@@ -20,6 +20,11 @@ The frameworks, each importing its one framework and no other:
     flask            RateLimiter(app), @limit("5/s"), limits of blueprints; with flask_routes and flask_commands
     django           HeadgateMiddleware, the setting HEADGATE, @limit("5/s"), system checks
     drf              throttles of Django REST framework, on those of Django
+    aiohttp          rate_limits(app), @limit("5/s") on handlers and Views; with aiohttp_routes
+    grpc             interceptors for servers of threads and of grpc.aio; with grpc_calls and grpc_status_details
+    mcp              a middleware for MCP servers of the official package; with mcp_calls, on which all three stand
+    fastmcp          the same for FastMCP
+    mcp_asgi         a middleware of ASGI that reads JSON-RPC: MCP servers of any package
     adaptive         middlewares that limit requests in flight by an AdaptiveLimiter; for ASGI and WSGI, no framework
 
 What a framework's file does:

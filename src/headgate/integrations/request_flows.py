@@ -17,7 +17,7 @@ from headgate import limiter_flows
 from headgate.algorithms.decision import DELAY_US
 from headgate.clock import Clock, check_clock
 from headgate.enforcement import held_slots
-from headgate.enforcement.call_plan import CallPlan
+from headgate.enforcement.call_plan import CallPlan, CompiledRulebook
 from headgate.enforcement.open_rulebook import Rules, check_rules
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.engines.url import parse_engine_url
@@ -229,15 +229,7 @@ class RequestFlows(FinishFlows[L]):
             record.rule_names = compiled.refusals
             if (with_rules and compiled.rules_with_cost) or any(bound.limit.states_cost for bound in limits):
                 record.states_cost = True
-            matches: list[Match] = []
-            values: Attributes | None = None
-            if with_rules and compiled.book.rules:
-                values = yield from self._values(record, self._reader_of_book(compiled.book))
-                matches += compiled.match(values, None)
-            for bound in limits:
-                match = yield from self._match(record, bound)
-                if match is not None:
-                    matches.append(match)
+            matches, values = yield from self._find_matches(record, compiled if with_rules else None, limits)
             if record.form is None:
                 record.form = self._form or compiled.book.headers
             if not matches:
@@ -309,6 +301,22 @@ class RequestFlows(FinishFlows[L]):
             with_cost: list[str] = [rule for rule, _ in decision.labels if rule in compiled.rules_with_cost]
             record.estimates = (*record.estimates, *with_cost)
         return None
+
+    def _find_matches(
+        self, record: RequestRecord, compiled: CompiledRulebook | None, limits: Sequence[BoundLimit]
+    ) -> Flow[tuple[list[Match], Attributes | None]]:
+        """Applies the rulebook and these limits to a request; returns what it is to be charged, and the attributes
+        that the rulebook was matched with."""
+        matches: list[Match] = []
+        values: Attributes | None = None
+        if compiled is not None and compiled.book.rules:
+            values = yield from self._values(record, self._reader_of_book(compiled.book))
+            matches += compiled.match(values, None)
+        for bound in limits:
+            match = yield from self._match(record, bound)
+            if match is not None:
+                matches.append(match)
+        return matches, values
 
     def _hold(self, record: RequestRecord, decision: RuleDecision) -> Flow[None]:
         """Holds the slots of a decision until the request ends."""
