@@ -14,13 +14,14 @@ Measure. A state is three whole numbers of microseconds:
 
 The clock of a key is `clock_us(state, now_us)`, and a decision on it is the ordinary one, at that instant: no
 algorithm knows of pauses. A limit whose windows begin at fixed edges cannot be late; its clock is set ahead to the
-end of the pause instead, so that its edges stay where they are.
+end of the pause instead, so that its edges stay where they are. A waiter whose window passes while it is paused
+then takes a place in a later one, behind those who came meanwhile.
 
 Laws (tests/algorithms/test_pause.py, tests/contract/test_pause.py):
   - no call passes, and no place in a queue is served, between the pause and its end;
   - a pause never shortens a longer one;
   - the clock of a key never jumps: it stands, or it goes as fast as the real one (with edges: it never goes back);
-  - places in the queue keep their order and their distances;
+  - places in the queue keep their order and their distances (with edges: those in windows that outlast the pause);
   - if the real clock is set back behind the stamp, the pause ends that much earlier: no pause lasts longer than it
     was meant to.
 """

@@ -112,9 +112,13 @@ class MemoryEngine(InnermostEngine):
             table = self._pauses[options.rule] = PauseTable(has_counts)
         return table
 
-    def pause_of(self, options: ChargeOptions | None, key: str, now_us: int) -> pause.State | None:
+    def pause_of(
+        self, options: ChargeOptions | None, key: str, now_us: int, *, corrects: bool = True
+    ) -> pause.State | None:
         """Returns the pause of a key, None if it has none. The caller holds the lock."""
-        return None if options is None or options.pauses is None else self.pauses(options).get(key, now_us)
+        if options is None or options.pauses is None:
+            return None
+        return self.pauses(options).get(key, now_us, corrects=corrects)
 
     def overrides(self, rule: str) -> MemoryOverrides:
         with self.lock:
@@ -255,16 +259,16 @@ class MemoryMeter:
 
     def _is_dead(self, key: str, state: Any, now_us: int) -> bool:
         """Returns whether a state no longer differs from an unused key's."""
-        limits, now_us = [self.limit], self._clock_us(key, now_us)
+        limits, now_us = [self.limit], self._clock_us(key, now_us, corrects=False)
         if self.options is not None and self.options.overrides:
             # Which override belongs to this count is not known here: the state lives as long as any requires.
             limits += self._engine.override_limits(self.options.rule, key, now_us)
         dead_at_us, kind = self._algorithm.dead_at_us, self.limit.algorithm
         return all(dead_at_us(limit, state) <= now_us for limit in limits if limit.algorithm == kind)
 
-    def _clock_us(self, key: str, now_us: int) -> int:
+    def _clock_us(self, key: str, now_us: int, *, corrects: bool = True) -> int:
         """Returns what the clock of a key shows: the time, unless it is or was paused."""
-        state = self._engine.pause_of(self.options, key, now_us)
+        state = self._engine.pause_of(self.options, key, now_us, corrects=corrects)
         return pause.clock_us(state, now_us, self.limit.has_edges)
 
     def _resolve_calendar(self, now_us: int) -> Limit:
