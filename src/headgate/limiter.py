@@ -238,8 +238,9 @@ class Limiter:
         run(limiter_flows.settle(check_decision(_decision_of(decision), awaited=False), cost))
 
     def pause(self, key: str, seconds: float) -> float:
-        """Refuses every call on the key for so many seconds, in every process; whoever waits is served after it, in
-        order. Returns for how long the key is paused now: a pause never shortens a longer one. `reset` ends it.
+        """Refuses every call on the key for so many seconds, in every process; callers that wait are served after
+        it, in order. Returns for how long the key is paused now: a pause never shortens a longer one. `reset` ends
+        it.
 
         >>> limiter = Limiter("3/minute", clock=ManualClock(), pausable=True)
         >>> limiter.pause("partner", 30)
@@ -298,6 +299,12 @@ class Limiter:
                 raise
             observed.report(decision)
             return Lease(meter, key, decision)
+
+    @property
+    def units_per_second(self) -> float | None:
+        """The lowest rate of this limiter's limits; None if none of them has a rate."""
+        rates = [meter.limit.units_per_second for meter in self._limits.meters]
+        return min((float(rate) for rate in rates if rate is not None), default=None)
 
     @property
     def pausable(self) -> bool:
@@ -496,8 +503,9 @@ class AsyncLimiter:
         await arun(limiter_flows.settle(check_decision(_decision_of(decision), awaited=True), cost))
 
     async def pause(self, key: str, seconds: float) -> float:
-        """Refuses every call on the key for so many seconds, in every process; whoever waits is served after it, in
-        order. Returns for how long the key is paused now: a pause never shortens a longer one. `reset` ends it."""
+        """Refuses every call on the key for so many seconds, in every process; callers that wait are served after
+        it, in order. Returns for how long the key is paused now: a pause never shortens a longer one. `reset` ends
+        it."""
         meter, duration_us = self._limits.pausable_meter(key), pause_us(seconds, self.max_pause)
         return await meter.pause(key, duration_us) / SECOND
 
@@ -532,6 +540,12 @@ class AsyncLimiter:
                 raise
             observed.report(decision)
             return AsyncLease(meter, key, decision)
+
+    @property
+    def units_per_second(self) -> float | None:
+        """The lowest rate of this limiter's limits; None if none of them has a rate."""
+        rates = [meter.limit.units_per_second for meter in self._limits.meters]
+        return min((float(rate) for rate in rates if rate is not None), default=None)
 
     @property
     def pausable(self) -> bool:

@@ -37,7 +37,11 @@ def wait(
 
 
 def wait_through_pauses(
-    decide: Callable[..., Any], peek: Callable[[], Any], batch: Any, timeout: float | None, sleep_us: Callable[..., Any]
+    decide: Callable[..., Any],
+    peek: Callable[[], Any],
+    batch: Any,
+    timeout: float | None,
+    sleep_us: Callable[..., Any],
 ) -> Flow[Decision]:
     """Waits like `wait`, and looks again when its turn has come: if the key was paused meanwhile, every turn comes
     that much later. One more request after each sleep; none if there was nothing to wait for."""

@@ -1,6 +1,9 @@
 """Pauses on every engine: nobody passes before the end, waiters keep their order, nothing is counted twice."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -78,6 +81,18 @@ def test_a_refund_and_a_settlement_while_paused_count_once(text: str, harness: E
     assert limiter.peek("key").remaining >= plain.peek("key").remaining
 
 
+def differs(first: list[Any], second: list[Any], count: int) -> bool:
+    return len(first) + len(second) != count
+
+
+async def until_changed(changed: Callable[[], bool]) -> None:
+    for _ in range(20_000):
+        if changed():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("nothing happened")
+
+
 @texts
 def test_waiters_that_queued_before_the_pause_are_served_after_it_in_order(
     text: str, harness: EngineHarness
@@ -105,13 +120,14 @@ def test_waiters_that_queued_before_the_pause_are_served_after_it_in_order(
             await gate.next_sleeper()
         started = {id(sleeper): harness.seconds() for _, sleeper in gate.sleepers}
         while len(served) < 4:
-            due = [(started[id(sleeper)] + us / 1e6, sleeper) for us, sleeper in gate.sleepers if not sleeper.done()]
+            due = [
+                (started[id(sleeper)] + us / 1e6, sleeper) for us, sleeper in gate.sleepers if not sleeper.done()
+            ]
             at, sleeper = min(due, key=lambda pair: pair[0])
             harness.advance(max(0.0, at - harness.seconds()))
             sleeper.set_result(None)
             count, done = len(gate.sleepers), len(served)
-            while len(gate.sleepers) == count and len(served) == done:
-                await asyncio.sleep(0.001)
+            await until_changed(partial(differs, gate.sleepers, served, count + done))
             for _, each in gate.sleepers[count:]:
                 started[id(each)] = harness.seconds()
         await asyncio.gather(*tasks)
@@ -219,12 +235,16 @@ def test_what_is_no_pause_is_refused(seconds: object, harness: EngineHarness) ->
 
 
 def test_a_limiter_says_how_it_can_be_paused(harness: EngineHarness) -> None:
-    with pytest.raises(InvalidCharge, match=r"^This limiter cannot be paused: make it with pausable=True, in every"):
+    with pytest.raises(
+        InvalidCharge, match=r"^This limiter cannot be paused: make it with pausable=True, in every"
+    ):
         harness.limiter("5/s").pause("key", 5)
 
 
 def test_a_pause_is_an_hour_at_most_unless_set_otherwise(harness: EngineHarness) -> None:
     assert harness.limiter("5/s", pausable=True).pause("key", 86_400) == 3600
     assert Limiter("5/s", harness.engine, pausable=True, max_pause=86_400).pause("other", 90_000) == 86_400
-    with pytest.raises(InvalidRule, match=r"^max_pause is a number of seconds above 0, at most 366 days; not 0\.$"):
+    with pytest.raises(
+        InvalidRule, match=r"^max_pause is a number of seconds above 0, at most 366 days; not 0\.$"
+    ):
         Limiter("5/s", pausable=True, max_pause=0)

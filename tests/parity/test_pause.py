@@ -1,4 +1,4 @@
-"""Pauses: one answer in Python, Lua 5.1 and LuaJIT by their numbers; and in the in-memory engine and the servers."""
+"""Pauses: one answer in Python, Lua 5.1 and LuaJIT by their numbers; and in memory and the servers."""
 
 import random
 import subprocess
@@ -91,7 +91,9 @@ def test_memory_and_servers_agree(seed: int, text: str, driven_server: RedisServ
     counts = tuple((limit.algorithm, f"count {place}") for place, limit in enumerate(limits))
     options = ChargeOptions("paused", pauses=counts)
     here: list[Any] = [local.meter(limit, count[1], options) for limit, count in zip(limits, counts, strict=True)]
-    there: list[Any] = [remote.meter(limit, count[1], options) for limit, count in zip(limits, counts, strict=True)]
+    there: list[Any] = [
+        remote.meter(limit, count[1], options) for limit, count in zip(limits, counts, strict=True)
+    ]
     charged: list[tuple[int, str, int, Outcome]] = []
     seen: set[object] = set()
     for _ in range(200):

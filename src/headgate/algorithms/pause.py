@@ -1,10 +1,10 @@
 """The pause: a key whose clock stands still, so that nobody passes until it goes on.
 
-Somebody else says "not before ten past": a partner that answered 429, an operator, a failing backend. From then on
-every call on the key is refused until ten past, whatever its limit would allow. Callers that wait are not sent
+Somebody else says "not before ten past": a partner that answered 429, an operator, a failing backend. From then
+on every call on the key is refused until ten past, whatever its limit would allow. Callers that wait are not sent
 away: the hands of the key's clock are held, and their turns come in the same order, with the same distances, that
-much later. When the clock goes on it stays behind by the length of the pause: what was used before the pause is not
-older for it, and no burst waits at its end.
+much later. When the clock goes on it stays behind by the length of the pause: what was used before the pause is
+not older for it, and no burst waits at its end.
 
 Measure. A state is three whole numbers of microseconds:
 

@@ -1,7 +1,7 @@
 """Pauses by key, in memory: the twin of lua/commands/pause_storage.lua and pause.lua.
 
-A pause that has ended is kept at least for as long as a count that it held up exists: that count's clock is behind.
-The caller holds the engine's lock.
+A pause that has ended is kept at least for as long as a count that it held up exists: that count's clock is
+behind. The caller holds the engine's lock.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class PauseTable:
         self._has_counts = has_counts  # whether a key has a count that this may have held up
 
     def get(self, key: str, now_us: int, *, corrects: bool = True) -> pause.State | None:
-        """Returns the pause of a key as it counts now. If the clock was set back, that is put right at once, unless
-        the key is only examined."""
+        """Returns the pause of a key as it counts now. If the clock was set back, that is put right at once,
+        unless the key is only examined."""
         state = self.table.states.get(key)
         if state is None:
             return None

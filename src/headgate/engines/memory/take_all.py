@@ -159,7 +159,6 @@ class _RuleCharges:
             answers.append(self._paused(outcome) if self._paused_us else outcome)
         return answers
 
-
     def _paused(self, outcome: Outcome) -> Outcome:
         """Returns the outcome of a paused key, by the real clock: refused for as long as the pause lasts, or
         served after it."""
