@@ -192,7 +192,8 @@ def _check_limiter(limiter: object, adaptive: object, awaited: bool) -> None:
             raise InvalidRule("Give a limiter, or adaptive=AdaptiveConcurrency(initial=1) if no limit is known.")
         return
     if not isinstance(limiter, kind):
-        raise InvalidRule(f"This client needs a {kind.__name__}, not {describe(limiter)}.")
+        needed = "an AsyncLimiter" if awaited else "a Limiter"
+        raise InvalidRule(f"This client needs {needed}, not {describe(limiter)}.")
     if limiter.holds_slots:
         raise InvalidRule("Calls to somebody else wait for a rate, such as 10/s; slots are acquired and released.")
     if not limiter.pausable:
