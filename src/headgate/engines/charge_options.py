@@ -30,10 +30,10 @@ class ChargeOptions:
     is_shadow: bool = False
     lockout: Lockout | None = None
     overrides: bool = False
-    pauses: tuple[tuple[str, str], ...] | None = None  # the algorithm and the name of each count
     fallback: FallbackMode | None = None
     deadline: float | None = None
     prefetch: tuple[int, int | None] | None = None
+    pauses: tuple[tuple[str, str], ...] | None = None  # the algorithm and the name of each count
 
     without_rule_state: bool = field(init=False)  # the limit alone decides a single charge: a take suffices
     limit_only: bool = field(init=False)  # and also a charge among others
