@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from examples import outbound_client
 from headgate.adaptive.adaptive_concurrency import AdaptiveConcurrency
 from headgate.clock import ManualClock
 from headgate.errors import InvalidRule, RateLimited
@@ -222,3 +223,9 @@ def test_settings_that_cannot_work_are_refused() -> None:
         LimitedTransport(Limiter("10 slots", pausable=True))
     with pytest.raises(InvalidRule, match=r"^retries is a whole number of at least 0, not -1\.$"):
         LimitedTransport(Limiter("10/s", pausable=True), retries=-1)
+
+
+def test_the_example_waits_its_turn_and_tries_again(url: str, partner: Partner) -> None:
+    partner.answers = [(200, {}), (429, {"Retry-After": "1"})]
+    assert outbound_client.main(url, calls=3) == [200, 200, 200]
+    assert len(partner.seen) == 4

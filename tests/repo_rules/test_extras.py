@@ -18,6 +18,9 @@ DJANGO = "headgate.integrations.django needs Django: pip install 'headgate[djang
 DRF = "headgate.integrations.drf needs Django and djangorestframework: pip install 'headgate[drf]'."
 FASTAPI = "headgate.integrations.fastapi needs fastapi: pip install 'headgate[fastapi]'."
 FLASK = "headgate.integrations.flask needs flask: pip install 'headgate[flask]'."
+HTTPX = "headgate.integrations.httpx needs httpx: pip install 'headgate[httpx]'."
+REQUESTS = "headgate.integrations.requests needs requests: pip install 'headgate[requests]'."
+AIOHTTP = "headgate.integrations.aiohttp_client needs aiohttp: pip install 'headgate[aiohttp]'."
 SERVICE = "headgate serve needs granian and msgspec: pip install 'headgate[service]'."
 
 ENTRANCES = {
@@ -32,6 +35,9 @@ ENTRANCES = {
     "django": ("import headgate.integrations.django", DJANGO),
     "drf": ("import headgate.integrations.drf", DRF),
     "fastapi": ("import headgate.integrations.fastapi", FASTAPI),
+    "httpx": ("import headgate.integrations.httpx", HTTPX),
+    "requests": ("import headgate.integrations.requests", REQUESTS),
+    "aiohttp": ("import headgate.integrations.aiohttp_client", AIOHTTP),
 }
 COMMANDS = {
     "take": (["take", "ann", "--limit", "3/s", "--engine", "redis://127.0.0.1:1"], REDIS),

@@ -4,7 +4,8 @@ An Engine makes a Meter for each limit: the limit bound to the engine, built onc
 an Outcome and reads its own clock, once per request. A denied charge leaves no trace. Charges of one decision are
 all committed or none; a shadow (`is_shadow` in its ChargeOptions) is decided and stored by itself. Consecutive
 charges with the same ChargeOptions and key belong to one rule: refused too often, they are locked out together
-(LockedOutcome); and where the key has overrides, those decide (OverriddenOutcome).
+(LockedOutcome); where the key has overrides, those decide (OverriddenOutcome); and while it is paused, all are
+refused, or served after it (PausedOutcome).
 
 The port has two forms: Engine returns at once or blocks, AsyncEngine is awaited. Both decide the same.
 """

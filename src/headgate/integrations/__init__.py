@@ -1,4 +1,4 @@
-"""Connects web frameworks to a limiter: one file per framework, on ground that all of them share.
+"""Connects web frameworks and HTTP clients to a limiter: one file for each, on ground that they share.
 
 The ground, which knows no framework:
     code_limit       CodeLimit: a limit in code, limit("5/s", key=...), checked when it is made
@@ -18,6 +18,12 @@ The frameworks, each importing its one framework and no other:
     flask            RateLimiter(app), @limit("5/s"), limits of blueprints; with flask_routes and flask_commands
     django           HeadgateMiddleware, the setting HEADGATE, @limit("5/s"), system checks
     drf              throttles of Django REST framework, on those of Django
+
+The clients, which call somebody else's service, on ground of their own:
+    outbound         OutboundCalls: wait for a turn, send, pause after a 429, slow down before one
+    httpx            LimitedTransport, AsyncLimitedTransport
+    requests         LimitedAdapter
+    aiohttp_client   LimitedCalls, a middleware
 
 What a framework's file does:
     1. Once per application: RequestLimits(rules, engine, limits=..., user=..., trusted_proxies=..., ...). The

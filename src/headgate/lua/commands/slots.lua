@@ -100,7 +100,7 @@ local function decide_slot(cost, ticket)
 end
 
 -- Returns the refusal of a slot for as long as the pause lasts; of a peek's outcome.
-local function paused_verdict(verdict)
+local paused_verdict = paused_us > 0 and function(verdict)
   local place = verdict[1] == 1 and 1 or verdict[7]
   return { -4, verdict[2], math.max(paused_us, verdict[3]), math.max(paused_us, verdict[4]), 0, now_us, place, 0,
     paused_us }
