@@ -16,6 +16,7 @@ files["src/headgate/lua/commands"].std = "lua51"
 files["src/headgate/lua/commands"].read_globals = {
   "redis", "KEYS", "ARGV", "struct", "cjson", "cmsgpack", "bit",
   "model", "models", "storage", "storages", "wrong_value",
+  "pause", "load_pause", "outlive",
 }
 
 -- The nginx gateway: LuaJIT, and the modules beside it. What knows no nginx may not touch `ngx`.

@@ -5,7 +5,7 @@
     reserve   take a place now, be served later     refund    give back what a decision charged
     settle    count what a call really cost         reset     delete the counters of a key
     acquire   hold a slot until released            pace      wait before each item of a loop
-    guard     any of these around a block or a function
+    pause     refuse a key for a while              guard     any of these around a block or a function
     explain   describe what is promised             from_rules    a limiter that follows a rulebook
 
 Limiter and AsyncLimiter are the same but for the await, and the file is long for that reason. Operations of
@@ -16,12 +16,14 @@ Limiter knows no Redis, no HTTP and no framework.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headgate import limiter_flows, pacing, slot_queue
 from headgate.algorithms.decision import Charge, Decision
+from headgate.algorithms.limit import SECOND
 from headgate.clock import Clock, check_clock
 from headgate.engines.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
 from headgate.engines.url import open_async_engine, open_engine
@@ -39,8 +41,11 @@ from headgate.validation import (
     check_decision,
     check_engine,
     check_key,
+    check_max_pause,
     limits_of,
     names_of,
+    pause_name_of,
+    pause_us,
 )
 
 if TYPE_CHECKING:
@@ -48,6 +53,8 @@ if TYPE_CHECKING:
     from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
 
 T = TypeVar("T")
+
+MAX_PAUSE_S = 3600.0  # the longest pause, unless the limiter sets another
 
 
 class Limiter:
@@ -58,6 +65,8 @@ class Limiter:
     name     what the counts are stored under; the limit's text unless given. With a name, the limit can change
              later and the counts stay.
     observers  who is told of every decision: counts, logs, metrics
+    pausable   whether keys can be paused: the engine then looks for a pause with every decision
+    max_pause  the longest pause, in seconds: a longer one is cut to this
 
     >>> limiter = Limiter("3/minute")
     >>> limiter.take("ann")
@@ -73,6 +82,8 @@ class Limiter:
         prefix: str = "hg",
         name: str | None = None,
         observers: Sequence[Observer] = (),
+        pausable: bool = False,
+        max_pause: float = MAX_PAUSE_S,
     ) -> None:
         self.clock: Clock = check_clock(clock)
         self.observers: Observers | None = Observers(observers) if observers else None
@@ -81,9 +92,10 @@ class Limiter:
         else:
             check_engine(engine, awaited=False)
         self.engine = engine
-        limits = limits_of(limit)
+        limits, self.max_pause = limits_of(limit), check_max_pause(max_pause)
+        names = names_of(limits, name)
         self._limits: BoundLimits[Meter, SlotMeter] = BoundLimits(
-            limits, names_of(limits, name), self.engine.meter, self.engine.slots
+            limits, names, self.engine.meter, self.engine.slots, pause_name_of(names, name) if pausable else None
         )
         self._bind()
         if self.observers is not None:
@@ -189,6 +201,13 @@ class Limiter:
         (0.0, 0.1)
         """
         batch = self._limits.charge_each(key, cost, spends=True)
+        if self.pausable:
+            peek = partial(self._take_all, self._limits.charge_each(key, 0), None)
+            return run(
+                limiter_flows.wait_through_pauses(
+                    self._observed_take_all, peek, batch, timeout, self.clock.sleep_us
+                )
+            )
         return run(limiter_flows.wait(self._observed_take_all, batch, timeout, self.clock.sleep_us))
 
     def reserve(self, key: str, cost: int = 1, timeout: float | None = None) -> Reservation:
@@ -225,8 +244,22 @@ class Limiter:
         """
         run(limiter_flows.settle(check_decision(_decision_of(decision), awaited=False), cost))
 
+    def pause(self, key: str, seconds: float) -> float:
+        """Refuses every call on the key for so many seconds, in every process; callers that wait are served after
+        it, in order. Returns for how long the key is paused now: a pause never shortens a longer one. `reset` ends
+        it.
+
+        >>> limiter = Limiter("3/minute", clock=ManualClock(), pausable=True)
+        >>> limiter.pause("partner", 30)
+        30.0
+        >>> limiter.take("partner")
+        <Decision refused while paused: retry after 30 s>
+        """
+        meter, duration_us = self._limits.pausable_meter(key), pause_us(seconds, self.max_pause)
+        return meter.pause(key, duration_us) / SECOND
+
     def reset(self, key: str) -> None:
-        """Deletes the counts of the key.
+        """Deletes the counts of the key, and ends its pause.
 
         >>> limiter = Limiter("1/hour")
         >>> limiter.take("ann").remaining, limiter.reset("ann"), limiter.peek("ann").remaining
@@ -273,6 +306,17 @@ class Limiter:
                 raise
             observed.report(decision)
             return Lease(meter, key, decision)
+
+    @property
+    def units_per_second(self) -> float | None:
+        """The lowest rate of this limiter's limits; None if none of them has a rate."""
+        rates = [meter.limit.units_per_second for meter in self._limits.meters]
+        return min((float(rate) for rate in rates if rate is not None), default=None)
+
+    @property
+    def pausable(self) -> bool:
+        """Whether keys of this limiter can be paused."""
+        return self._limits.pause_name is not None
 
     @property
     def holds_slots(self) -> bool:
@@ -355,6 +399,8 @@ class AsyncLimiter:
         prefix: str = "hg",
         name: str | None = None,
         observers: Sequence[Observer] = (),
+        pausable: bool = False,
+        max_pause: float = MAX_PAUSE_S,
     ) -> None:
         self.clock: Clock = check_clock(clock)
         self.observers: Observers | None = Observers(observers) if observers else None
@@ -363,9 +409,10 @@ class AsyncLimiter:
         else:
             check_engine(engine, awaited=True)
         self.engine = engine
-        limits = limits_of(limit)
+        limits, self.max_pause = limits_of(limit), check_max_pause(max_pause)
+        names = names_of(limits, name)
         self._limits: BoundLimits[AsyncMeter, AsyncSlotMeter] = BoundLimits(
-            limits, names_of(limits, name), self.engine.meter, self.engine.slots
+            limits, names, self.engine.meter, self.engine.slots, pause_name_of(names, name) if pausable else None
         )
         self._bind()
         if self.observers is not None:
@@ -447,6 +494,13 @@ class AsyncLimiter:
     async def wait(self, key: str, cost: int = 1, timeout: float | None = None) -> Decision:
         """Waits until the call may pass, first come, first served; refuses at once if `timeout` is too short."""
         batch = self._limits.charge_each(key, cost, spends=True)
+        if self.pausable:
+            peek = partial(self._take_all, self._limits.charge_each(key, 0), None)
+            return await arun(
+                limiter_flows.wait_through_pauses(
+                    self._observed_take_all, peek, batch, timeout, self.clock.asleep_us
+                )
+            )
         return await arun(limiter_flows.wait(self._observed_take_all, batch, timeout, self.clock.asleep_us))
 
     async def reserve(self, key: str, cost: int = 1, timeout: float | None = None) -> AsyncReservation:
@@ -464,8 +518,15 @@ class AsyncLimiter:
         final: settling, refunding or cancelling it again changes nothing."""
         await arun(limiter_flows.settle(check_decision(_decision_of(decision), awaited=True), cost))
 
+    async def pause(self, key: str, seconds: float) -> float:
+        """Refuses every call on the key for so many seconds, in every process; callers that wait are served after
+        it, in order. Returns for how long the key is paused now: a pause never shortens a longer one. `reset` ends
+        it."""
+        meter, duration_us = self._limits.pausable_meter(key), pause_us(seconds, self.max_pause)
+        return await meter.pause(key, duration_us) / SECOND
+
     async def reset(self, key: str) -> None:
-        """Deletes the counts of the key."""
+        """Deletes the counts of the key, and ends its pause."""
         check_key(key)
         for meter in (*self._limits.meters, self._limits.slots):
             if meter is not None:
@@ -495,6 +556,17 @@ class AsyncLimiter:
                 raise
             observed.report(decision)
             return AsyncLease(meter, key, decision)
+
+    @property
+    def units_per_second(self) -> float | None:
+        """The lowest rate of this limiter's limits; None if none of them has a rate."""
+        rates = [meter.limit.units_per_second for meter in self._limits.meters]
+        return min((float(rate) for rate in rates if rate is not None), default=None)
+
+    @property
+    def pausable(self) -> bool:
+        """Whether keys of this limiter can be paused."""
+        return self._limits.pause_name is not None
 
     @property
     def holds_slots(self) -> bool:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from headgate.algorithms.decision import Decision, DegradedOutcome, Outcome, Receipt
+from headgate.algorithms.decision import AT_US, Decision, DegradedOutcome, Outcome, PausedOutcome, Receipt
 from headgate.algorithms.limit import HORIZON_US, SECOND, UNLIMITED
 from headgate.algorithms.slots import Slots
-from headgate.errors import InvalidCharge
+from headgate.errors import EngineUnavailable, InvalidCharge
 from headgate.flow import Flow
 from headgate.validation import check_cost, check_units
 
@@ -34,6 +34,71 @@ def wait(
     decision: Decision = yield partial(decide, batch, patience_us(timeout))
     yield from serve(decision, sleep_us)
     return decision
+
+
+def wait_through_pauses(
+    decide: Callable[..., Any],
+    peek: Callable[[], Any],
+    batch: Any,
+    timeout: float | None,
+    sleep_us: Callable[..., Any],
+) -> Flow[Decision]:
+    """Waits like `wait`, and looks again when its turn has come: if the key was paused meanwhile, every turn comes
+    that much later. One more request after each sleep; none if there was nothing to wait for."""
+    max_wait_us, waited_us = patience_us(timeout), 0
+    decision: Decision = yield partial(decide, batch, max_wait_us)
+    left_us = decision.delay_us if decision.allowed else 0
+    while left_us:
+        try:
+            yield partial(sleep_us, left_us)
+            waited_us += left_us
+            now: Decision = yield peek
+        except EngineUnavailable:
+            raise
+        except BaseException:
+            yield from cancel(decision)
+            raise
+        parts = list(zip(decision.counter_decisions, now.counter_decisions, strict=True))
+        left_us = max(_until_served_us(mine.outcome, current.outcome) for mine, current in parts)
+        if waited_us + left_us > max_wait_us:
+            yield from cancel(decision)
+            return _refused(batch, now, left_us)
+        if any(_is_void(mine.outcome, current.outcome) for mine, current in parts):
+            decision = yield partial(decide, batch, max_wait_us - waited_us)
+            left_us = decision.delay_us if decision.allowed else 0
+    return decision
+
+
+# By how much a sleep may end too early, and the turn still counts as come.
+MAX_EARLY_US = 1000
+
+
+def _until_served_us(reserved: Outcome, now: Outcome) -> int:
+    """Returns how long a place is still not served, by the key's clock and its pause at this instant."""
+    if isinstance(reserved, DegradedOutcome) or isinstance(now, DegradedOutcome):
+        return 0  # no engine that knows of a pause
+    paused_us = now.paused_us if isinstance(now, PausedOutcome) else 0
+    left_us = Receipt.from_outcome(reserved, 1).served_us - now[AT_US]
+    return paused_us + (left_us if left_us > MAX_EARLY_US else 0)
+
+
+def _is_void(reserved: Outcome, now: Outcome) -> bool:
+    """Returns whether the window that a place was taken in ends before the pause does."""
+    receipt = Receipt.from_outcome(reserved, 1)
+    return isinstance(now, PausedOutcome) and receipt.at_us + receipt.reset_after_us <= now[AT_US]
+
+
+def _refused(batch: Any, now: Decision, left_us: int) -> Decision:
+    """Returns the decision of a caller whose turn would come too late."""
+    outcomes: list[Outcome] = []
+    for part in now.counter_decisions:
+        _, remaining, _, reset_us, _, at_us, mark = part.outcome
+        outcome: Outcome = (False, remaining, left_us, reset_us, 0, at_us, mark)
+        if isinstance(part.outcome, PausedOutcome):
+            outcome = PausedOutcome.wrap(outcome, part.outcome.paused_us)
+        outcomes.append(outcome)
+    refused: Decision = batch.decision(outcomes)
+    return refused
 
 
 def serve(decision: Decision, sleep_us: Callable[[int], Any]) -> Flow[None]:

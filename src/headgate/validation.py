@@ -11,9 +11,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from headgate.algorithms.decision import Charge, Decision, DetachedLimit, JointDecision, Outcome
 from headgate.algorithms.fixed_window import FixedWindow
-from headgate.algorithms.limit import UNLIMITED, Limit
+from headgate.algorithms.limit import HORIZON_US, SECOND, UNLIMITED, Limit
 from headgate.algorithms.slots import Slots
 from headgate.calendar import time_zone
+from headgate.engines.charge_options import ChargeOptions
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.limit_syntax import parse_all
 
@@ -173,25 +174,28 @@ class BoundLimits(Generic[M, S]):
         self,
         limits: Sequence[Limit],
         names: Sequence[str],
-        bind: Callable[[Limit, str], M],
-        bind_slots: Callable[[Slots, str], S],
+        bind: Callable[..., M],
+        bind_slots: Callable[..., S],
+        pause_name: str | None = None,
     ) -> None:
         self._bind, self._bind_slots = bind, bind_slots
         self._names = names
+        self.pause_name = pause_name  # what pauses are stored under; None: the limiter cannot be paused
         self.meters: list[M] = []
         self.slots: S | None = None
         self._explicit_meters: dict[tuple[Limit, str], M] = {}
+        options = () if pause_name is None else (_pause_options(limits, names, pause_name),)
         if len(limits) == 1 and isinstance(limits[0], Slots):
-            self.slots = bind_slots(limits[0], names[0])
+            self.slots = bind_slots(limits[0], names[0], *options)
         else:
-            self.meters = [bind(_rate(limit), name) for limit, name in zip(limits, names, strict=True)]
+            self.meters = [bind(_rate(limit), name, *options) for limit, name in zip(limits, names, strict=True)]
 
     def with_limits(self, limit: LimitLike) -> BoundLimits[M, S]:
         """Returns the same names with other limits, so that counters carry over."""
         limits = limits_of(limit)
         if len(limits) != len(self._names):
             raise InvalidRule(f"{len(self._names)} limits cannot become {len(limits)}.")
-        return BoundLimits(limits, self._names, self._bind, self._bind_slots)
+        return BoundLimits(limits, self._names, self._bind, self._bind_slots, self.pause_name)
 
     def charge_each(self, key: object, cost: object, *, spends: bool = False) -> ChargeBatch[M]:
         """Returns one charge on each of the limiter's limits."""
@@ -223,6 +227,13 @@ class BoundLimits(Generic[M, S]):
             raise InvalidCharge(f'Only slots are acquired, such as "20 slots"; "{limits}" is taken.')
         return self.slots
 
+    def pausable_meter(self, key: object) -> M | S:
+        """Returns the meter that pauses the key; raises InvalidCharge if the limiter cannot be paused."""
+        check_key(key)
+        if self.pause_name is None:
+            raise InvalidCharge("This limiter cannot be paused: make it with pausable=True, in every process.")
+        return self.meters[0] if self.slots is None else self.slots
+
     def _meters(self, limit: LimitLike | None, name: str | None) -> list[M]:
         if limit is None:
             if self.slots is not None:
@@ -238,6 +249,32 @@ class BoundLimits(Generic[M, S]):
         if meter is None:
             meter = self._explicit_meters[limit, name] = self._bind(_rate(limit), name)
         return meter
+
+
+def _pause_options(limits: Sequence[Limit], names: Sequence[str], pause_name: str) -> ChargeOptions:
+    """Returns the options of a limiter that can be paused: which counts a pause holds up."""
+    counts = [(limit.algorithm, name) for limit, name in zip(limits, names, strict=True)]
+    # Leases are held in real time, and go on.
+    return ChargeOptions(pause_name, pauses=tuple(count for count in counts if count[0] != Slots.algorithm))
+
+
+def pause_name_of(names: Sequence[str], name: str | None) -> str:
+    """Returns the name that the pauses of a limiter are stored under."""
+    return "; ".join(names) if name is None else name
+
+
+def pause_us(seconds: object, max_seconds: float) -> int:
+    """Returns the length of a pause, at most the greatest; raises InvalidCharge if it is none."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise InvalidCharge(f"A pause lasts a number of seconds above 0, not {seconds!r}.")
+    return max(1, round(min(seconds, max_seconds) * SECOND))
+
+
+def check_max_pause(seconds: object) -> float:
+    """Returns the longest pause if it is one; raises InvalidRule otherwise."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= HORIZON_US / SECOND:
+        raise InvalidRule(f"max_pause is a number of seconds above 0, at most 366 days; not {seconds!r}.")
+    return float(seconds)
 
 
 def names_of(limits: Sequence[Limit], name: str | None) -> list[str]:

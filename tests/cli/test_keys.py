@@ -172,3 +172,35 @@ def test_in_a_cluster_all_masters_are_asked(prompt: Prompt, cluster: Cluster) ->
 def test_a_process_alone_has_nothing_to_show(prompt: Prompt) -> None:
     assert "nothing is counted there between two commands" in prompt.told("keys", "--engine", "memory://")
     assert "gave no decision" in prompt.told("keys", "--engine", "redis://127.0.0.1:1", code=1)
+
+
+def test_paused_keys_are_listed_with_what_is_left(prompt: Prompt, server: RedisServer) -> None:
+    with Limiter("10/hour", server.url, name="partner", pausable=True) as limiter:
+        limiter.take("api.example", 3)
+        limiter.pause("api.example", 1800)
+        limiter.pause("idle.example", 60)
+    with Limiter("2 slots", server.url, name="exports", pausable=True) as limiter:
+        limiter.pause("pdf", 600)
+    document = prompt.json("keys", "--engine", server.url)
+    assert [(each["name"], each["key"]) for each in document["pauses"]] == [
+        ("partner", "api.example"),
+        ("exports", "pdf"),
+        ("partner", "idle.example"),
+    ]
+    assert 1700 < document["pauses"][0]["paused_for"] <= 1800
+    assert (document["counts"], [each["key"] for each in document["keys"]]) == (1, ["api.example"])
+    only = prompt.json("keys", "--engine", server.url, "--rule", "exports")
+    assert [each["key"] for each in only["pauses"]] == ["pdf"]
+    assert prompt("keys", "--engine", server.url) == 0
+    assert [line.split()[:2] for line in prompt.out.splitlines()[-4:]] == [
+        ["paused", "key"],
+        ["partner", "api.example"],
+        ["exports", "pdf"],
+        ["partner", "idle.example"],
+    ]
+
+
+def test_a_value_that_is_no_pause_is_not_listed(prompt: Prompt, server: RedisServer) -> None:
+    server.call("SET", "hg2:pe:partner:{api}", "something else")
+    server.call("HSET", "hg2:pe:partner:{other}", "a", "1")
+    assert prompt.json("keys", "--engine", server.url)["pauses"] == []

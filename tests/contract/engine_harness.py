@@ -61,13 +61,13 @@ class EngineHarness:
             self.async_engine = AsyncRedisEngine(server.unix_url, clock=self.clock, deadline=PATIENCE_S)
             self.engine = RedisEngine(server.unix_url, clock=self.clock, deadline=PATIENCE_S)
 
-    def limiter(self, limit: LimitLike, name: str | None = None) -> Limiter:
+    def limiter(self, limit: LimitLike, name: str | None = None, pausable: bool = False) -> Limiter:
         if self.awaited:
-            return cast(Limiter, BlockingProxy(self.async_limiter(limit, name), self.loop))
-        return Limiter(limit, self.engine, clock=self.clock, name=name)
+            return cast(Limiter, BlockingProxy(self.async_limiter(limit, name, pausable), self.loop))
+        return Limiter(limit, self.engine, clock=self.clock, name=name, pausable=pausable)
 
-    def async_limiter(self, limit: LimitLike, name: str | None = None) -> AsyncLimiter:
-        return AsyncLimiter(limit, self.async_engine, clock=self.clock, name=name)
+    def async_limiter(self, limit: LimitLike, name: str | None = None, pausable: bool = False) -> AsyncLimiter:
+        return AsyncLimiter(limit, self.async_engine, clock=self.clock, name=name, pausable=pausable)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(work)
@@ -97,7 +97,13 @@ class EngineHarness:
                 for name, table in self._local._slots.items()
                 for key, kept in table._keys.items()
             }
-            return {**tables, **slots}
+            pauses: dict[object, object] = {
+                (name, key): state
+                for name, paused in self._local._pauses.items()
+                for key, state in paused.table.states.items()
+                if state is not None
+            }
+            return {**tables, **slots, **pauses}
         keys = cast(list[bytes], self.server.call("KEYS", "*"))
         return {key: (self.server.call("DUMP", key), self.server.call("PEXPIRETIME", key)) for key in keys}
 

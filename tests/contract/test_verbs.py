@@ -19,10 +19,20 @@ def test_cell(verb: str, algorithm: str, harness: EngineHarness) -> None:
     if not supported(verb, algorithm):
         _refuses(verb, algorithm, harness)
     elif algorithm == "Slots":
-        _SLOT_VERBS[verb](harness, harness.limiter(SLOTS, "slots"))
+        _SLOT_VERBS[verb](harness, harness.limiter(SLOTS, "slots", pausable=verb == "pause"))
     else:
         example = EXAMPLES[algorithm]
-        _RATE_VERBS[verb](harness, harness.limiter(example.text, "rate"), example)
+        _RATE_VERBS[verb](harness, harness.limiter(example.text, "rate", pausable=verb == "pause"), example)
+
+
+@pytest.mark.parametrize(("verb", "algorithm"), [cell for cell in CELLS if supported(*cell)])
+def test_cell_of_a_limiter_that_can_be_paused(verb: str, algorithm: str, harness: EngineHarness) -> None:
+    """While nobody pauses it, it decides the same."""
+    if algorithm == "Slots":
+        _SLOT_VERBS[verb](harness, harness.limiter(SLOTS, "slots", pausable=True))
+    else:
+        example = EXAMPLES[algorithm]
+        _RATE_VERBS[verb](harness, harness.limiter(example.text, "rate", pausable=True), example)
 
 
 def test_the_table_is_whole() -> None:
@@ -164,6 +174,19 @@ def _reset(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> No
     assert not limiter.take("other")
 
 
+def _pause(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
+    assert limiter.pause("key", 20) == 20
+    kept = harness.kept()
+    refused = limiter.take("key")
+    assert (refused.allowed, refused.retry_after, refused.paused_for) == (False, 20, 20)
+    assert harness.kept() == kept
+    assert limiter.take("other").paused_for == 0
+    harness.advance(20 - US)
+    assert limiter.take("key").retry_after == pytest.approx(US)
+    harness.advance(US)
+    assert limiter.take("key", 10)
+
+
 def _set_limit(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     limiter.take("key", 10)
     limiter.set_limit(example.changed, "key")
@@ -184,6 +207,7 @@ _RATE_VERBS: dict[str, Callable[[EngineHarness, Limiter, VerbExample], None]] = 
     "settle": _settle,
     "reset": _reset,
     "set_limit": _set_limit,
+    "pause": _pause,
 }
 
 
@@ -204,6 +228,20 @@ def _reset_slots(harness: EngineHarness, limiter: Limiter) -> None:
     assert not lease.renew()
     harness.advance(US)
     assert limiter.acquire("key").fence > lease.fence
+
+
+def _pause_slots(harness: EngineHarness, limiter: Limiter) -> None:
+    lease = limiter.acquire("key")
+    assert limiter.pause("key", 20) == 20
+    with pytest.raises(RateLimited) as refused:
+        limiter.acquire("key")
+    assert (refused.value.decision.retry_after, refused.value.decision.paused_for) == (20, 20)
+    peeked = limiter.peek("key")
+    assert (peeked.allowed, peeked.remaining, peeked.paused_for) == (False, 9, 20)
+    assert lease.renew()
+    assert lease.release()
+    harness.advance(20)
+    assert limiter.acquire("key").release()
 
 
 def _set_slots(harness: EngineHarness, limiter: Limiter) -> None:
@@ -254,6 +292,7 @@ _SLOT_VERBS: dict[str, Callable[[EngineHarness, Limiter], None]] = {
     "peek": _peek_slots,
     "reset": _reset_slots,
     "set_limit": _set_slots,
+    "pause": _pause_slots,
     "acquire": _acquire,
     "renew": _renew,
     "release": _release,

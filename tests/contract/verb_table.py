@@ -76,6 +76,7 @@ TABLE: dict[str, dict[str, str]] = {
         Smooth="yes, as setRate",
     )
     | {"Slots": "yes, leases stay"},
+    "pause": _rates("yes, its clock stands", FixedWindow="yes, its windows go on") | {"Slots": "yes, leases stay"},
     "acquire": _NO | {"Slots": "yes"},
     "renew": _NO | {"Slots": "yes"},
     "release": _NO | {"Slots": "yes"},

@@ -26,7 +26,7 @@ from tests.servers.cluster import slot_of
 
 # The least: EVALSHA and SCRIPT LOAD, and what the scripts themselves call, on our keys only. UNLINK is reset's.
 SCRIPTS = "+evalsha +script|load +unlink"
-STRINGS = "+time +get +set +del +getrange +setrange +pexpire"
+STRINGS = "+time +get +set +del +getrange +setrange +pexpire +pttl"
 SLOTS = "+zadd +zrem +zscore +zcount +zrangebyscore +zrevrange +zincrby +pexpireat"
 LEAST = f"~hg2:* {SCRIPTS} {STRINGS} {SLOTS}"
 # A cluster is asked who serves what, and a key that is on its way to another node is asked for there. Of a
@@ -70,6 +70,11 @@ def use(limiter: Limiter) -> None:
     for _ in range(30):
         limiter.take("many")
     limiter.reset("key")
+    if limiter.pausable:
+        limiter.take("key")
+        limiter.pause("key", 0.001)
+        limiter.take("key")
+        limiter.reset("key")
 
 
 async def use_at_once(text: str, url: str) -> None:
@@ -90,8 +95,9 @@ def without(*commands: str) -> str:
 @pytest.mark.parametrize("text", LIMITS)
 def test_the_least_rights_suffice(text: str, guarded_server: RedisServer) -> None:
     url = login(guarded_server, LEAST)
-    with Limiter(text, url) as limiter:
-        use(limiter)
+    for pausable in (False, True):
+        with Limiter(text, url, pausable=pausable) as limiter:
+            use(limiter)
     asyncio.run(use_at_once(text, url))
 
 
@@ -126,6 +132,8 @@ def _everything(url: str, server: RedisServer) -> None:
         with Limiter(text, url) as limiter:
             use(limiter)
         asyncio.run(use_at_once(text, url))
+    with Limiter("10/s", url, pausable=True) as limiter:
+        use(limiter)
     with Limiter("2 slots", url) as held:
         lease = held.acquire("key")
         lease.renew()

@@ -12,6 +12,7 @@ import headgate.client
 import headgate.http.client_ip
 import headgate.http.headers
 import headgate.http.refusal_body
+import headgate.http.upstream_limits
 import headgate.testing
 import headgate.traffic
 
@@ -21,6 +22,7 @@ MODULES: tuple[ModuleType, ...] = (
     headgate.http.client_ip,
     headgate.http.headers,
     headgate.http.refusal_body,
+    headgate.http.upstream_limits,
     headgate.testing,
     headgate.traffic,
 )

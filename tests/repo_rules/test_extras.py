@@ -22,6 +22,8 @@ AIOHTTP = "headgate.integrations.aiohttp needs aiohttp: pip install 'headgate[ai
 GRPC = "headgate.integrations.grpc needs grpcio: pip install 'headgate[grpc]'."
 MCP = "headgate.integrations.mcp needs mcp: pip install 'headgate[mcp]'."
 FASTMCP = "headgate.integrations.fastmcp needs fastmcp: pip install 'headgate[fastmcp]'."
+HTTPX = "headgate.integrations.httpx needs httpx: pip install 'headgate[httpx]'."
+REQUESTS = "headgate.integrations.requests needs requests: pip install 'headgate[requests]'."
 SERVICE = "headgate serve needs granian and msgspec: pip install 'headgate[service]'."
 
 ENTRANCES = {
@@ -40,6 +42,8 @@ ENTRANCES = {
     "grpc": ("import headgate.integrations.grpc", GRPC),
     "mcp": ("import headgate.integrations.mcp", MCP),
     "fastmcp": ("import headgate.integrations.fastmcp", FASTMCP),
+    "httpx": ("import headgate.integrations.httpx", HTTPX),
+    "requests": ("import headgate.integrations.requests", REQUESTS),
 }
 COMMANDS = {
     "take": (["take", "ann", "--limit", "3/s", "--engine", "redis://127.0.0.1:1"], REDIS),

@@ -10,6 +10,7 @@ verbs.
     target_rate, rate_gate    a rate that holds the P90 or P99 of response times; enforces it
     window         what algorithms learn from; checks of settings
     gate           counts calls in flight, enforces the limit, gathers windows
+    waiting_gate   the same for clients: calls wait, first come, first served, until there is room
     priority       refuses the least important calls first; a short queue
     signals        guards: CPU usage, event-loop lag
     limiter, guard    AdaptiveLimiter, and its guards around blocks and functions

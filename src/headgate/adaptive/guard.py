@@ -47,8 +47,8 @@ class AsyncQueuedCall(QueuedCall):
     def wake(self) -> None:
         self._loop.call_soon_threadsafe(self._turn.set)
 
-    async def wait_async(self, timeout: float) -> None:
-        """Waits for its turn, at most so many seconds."""
+    async def wait_async(self, timeout: float | None) -> None:
+        """Waits for its turn, at most so many seconds; with None as long as it takes."""
         try:
             async with asyncio.timeout(timeout):
                 await self._turn.wait()

@@ -30,6 +30,7 @@ Modules:
     smooth            Guava's RateLimiter: even pacing with a warm-up
     slots             concurrency: leases and the queue for them
     lockout           refuses a key for longer after repeated refusals
+    pause             refuses a key until an instant; its clock stands, and waiting callers keep their order
     limit             Limit, the base of all limits
     decision          Outcome, Verdict, Decision, Charge and Receipt
     quota_grants      divides a limit among holders that decide by themselves

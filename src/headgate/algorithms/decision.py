@@ -40,6 +40,19 @@ class LockedOutcome(tuple[bool, int, "int | None", int, int, int, int]):
     __slots__ = ()
 
 
+class PausedOutcome(tuple[bool, int, "int | None", int, int, int, int]):
+    """The outcome of a charge on a paused key: refused until the pause ends, or served after it."""
+
+    paused_us: int  # how long the pause still lasts; part of the outcome's times
+
+    @classmethod
+    def wrap(cls, outcome: Outcome, paused_us: int) -> PausedOutcome:
+        """Returns these numbers as the outcome of a paused key."""
+        paused = cls(outcome)
+        paused.paused_us = paused_us
+        return paused
+
+
 class CachedOutcome(tuple[bool, int, "int | None", int, int, int, int]):
     """The outcome of the denial cache: a refusal that it repeated."""
 
@@ -87,6 +100,8 @@ def with_remaining(outcome: Outcome, remaining: int) -> Outcome:
     copied: Outcome = kind((*outcome[:REMAINING], remaining, *outcome[REMAINING + 1 :]))
     if isinstance(copied, OverriddenOutcome):
         copied.limit = outcome.limit  # type: ignore[attr-defined]
+    if isinstance(copied, PausedOutcome):
+        copied.paused_us = outcome.paused_us  # type: ignore[attr-defined]
     return copied
 
 
@@ -137,7 +152,10 @@ class Receipt(NamedTuple):
 
     @classmethod
     def from_outcome(cls, outcome: Outcome, cost: int, refunded_units: int = 0) -> Receipt:
-        return cls(cost, outcome[AT_US], outcome[RESET_AFTER_US], outcome[DELAY_US], outcome[MARK], refunded_units)
+        # The times of a receipt are by the key's clock, which stands while it is paused.
+        paused_us = outcome.paused_us if isinstance(outcome, PausedOutcome) else 0
+        reset_after_us, delay_us = outcome[RESET_AFTER_US] - paused_us, outcome[DELAY_US] - paused_us
+        return cls(cost, outcome[AT_US], reset_after_us, delay_us, outcome[MARK], refunded_units)
 
     @property
     def served_us(self) -> int:
@@ -269,6 +287,18 @@ class Decision:
         return self.hold is not None and self.hold.lost
 
     @property
+    def paused_for(self) -> float:
+        """Seconds that the key is still paused; 0 if it is not.
+
+        >>> limiter = Limiter("3/minute", clock=ManualClock(), pausable=True)
+        >>> limiter.pause("ann", 20), limiter.peek("ann").paused_for
+        (20.0, 20.0)
+        """
+        parts = (part.outcome for part in self.counter_decisions)
+        paused_us = max((each.paused_us for each in parts if isinstance(each, PausedOutcome)), default=0)
+        return paused_us / _MICROSECONDS_PER_SECOND
+
+    @property
     def degraded(self) -> bool:
         """Whether a fallback decided, because the engine did not reply."""
         return any(isinstance(part.outcome, DegradedOutcome) for part in self.counter_decisions)
@@ -330,6 +360,8 @@ class Decision:
             return f"allowed{wait} by {part.limit}, {part.remaining} remaining"
         if part.retry_after is None:
             return f"refused by {part.limit}: {part._never}"
+        if part.paused_for:
+            return f"refused while paused: retry after {part.retry_after:g} s"
         return f"refused by {part.limit}: retry after {part.retry_after:g} s"
 
     def __repr__(self) -> str:

@@ -53,16 +53,23 @@ def run(args: argparse.Namespace) -> Output:
 
 
 def _output(report: UsageReport) -> Output:
-    document = report.document()
+    document, paused = report.document(), _paused_table(report)
     if not report.counts:
-        return Output(document, ["Nothing is counted."])
+        return Output(document, ["Nothing is counted.", *paused])
     rules = [(name, report.tallies[name].counts, report.tallies[name].bytes) for name in report.names]
     titles = ("rule", "key", "used", "of", "remaining", "reset", "limit")
     rows = [_row(usage) for usage in report.busiest]
     right = ("used", "of", "remaining", "reset", "counts", "bytes")
     return Output(
-        document, [TextTable(("rule", "counts", "bytes"), rules, right), "", TextTable(titles, rows, right)]
+        document,
+        [TextTable(("rule", "counts", "bytes"), rules, right), "", TextTable(titles, rows, right), *paused],
     )
+
+
+def _paused_table(report: UsageReport) -> list[str | TextTable]:
+    """Returns the keys that are paused, if there are any."""
+    rows = [(paused.name, paused.key, in_words(paused.left_us)) for paused in report.pauses]
+    return ["", TextTable(("paused", "key", "for"), rows, ("for",))] if rows else []
 
 
 def _row(usage: KeyUsage) -> tuple[Value, ...]:

@@ -105,6 +105,8 @@ def scripts() -> dict[str, Script]:
             by_name[f"retune/{name}"] = algorithm_script("retune", name)
     by_name["take_all"] = mixed_script("take_all", ALGORITHMS)
     by_name["take_all/lockout"] = mixed_script("take_all", (*ALGORITHMS, "lockout"))
+    by_name["take_all/pause"] = mixed_script("take_all", (*ALGORITHMS, "pause"))
+    by_name["pause"] = standalone_script("pause", pausable=True)
     by_name["slots"] = standalone_script("slots", "slots")
     by_name["membership"] = standalone_script("membership")
     by_name["rulebook_versions"] = standalone_script("rulebook_versions")

@@ -6,6 +6,7 @@ ChargeOptions and the same key belong to one rule: they are refused together and
     is_shadow   a shadow: decided and stored by its own verdict, with no effect on the other charges
     lockout     refusals of the rule are counted in the same script, and too many of them refuse for longer
     overrides   the key may have its own limits, stored beside its counts and read by the same script
+    pauses      the key can be paused, which holds up these counts; stored beside them, read by the same script
     fallback    what happens when the engine does not answer; None: what the layer around the engine does
     deadline    seconds that this rule waits for an answer; the shortest of several rules applies
     prefetch    how long units of a hot key may be held ahead, in microseconds, and how many; None: exact
@@ -32,12 +33,13 @@ class ChargeOptions:
     fallback: FallbackMode | None = None
     deadline: float | None = None
     prefetch: tuple[int, int | None] | None = None
+    pauses: tuple[tuple[str, str], ...] | None = None  # the algorithm and the name of each count
 
     without_rule_state: bool = field(init=False)  # the limit alone decides a single charge: a take suffices
     limit_only: bool = field(init=False)  # and also a charge among others
 
     def __post_init__(self) -> None:
-        without_rule_state = self.lockout is None and not self.overrides
+        without_rule_state = self.lockout is None and not self.overrides and self.pauses is None
         object.__setattr__(self, "without_rule_state", without_rule_state)
         object.__setattr__(self, "limit_only", without_rule_state and not self.is_shadow)
 

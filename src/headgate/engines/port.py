@@ -4,7 +4,8 @@ An Engine makes a Meter for each limit: the limit bound to the engine, built onc
 an Outcome and reads its own clock, once per request. A denied charge leaves no trace. Charges of one decision are
 all committed or none; a shadow (`is_shadow` in its ChargeOptions) is decided and stored by itself. Consecutive
 charges with the same ChargeOptions and key belong to one rule: refused too often, they are locked out together
-(LockedOutcome); and where the key has overrides, those decide (OverriddenOutcome).
+(LockedOutcome); where the key has overrides, those decide (OverriddenOutcome); and while it is paused, all are
+refused, or served after it (PausedOutcome).
 
 The port has two forms: Engine returns at once or blocks, AsyncEngine is awaited. Both decide the same.
 """
@@ -54,8 +55,12 @@ class Meter(Protocol):
     def retune(self, key: str) -> None:
         """Adapts the stored state of the key to a changed limit."""
 
+    def pause(self, key: str, duration_us: int) -> int:
+        """Refuses every charge on the key for so long, and serves waiting callers after it; returns for how long
+        it is paused now, which is longer if a longer pause is under way. Only if its options allow pauses."""
+
     def reset(self, key: str) -> None:
-        """Deletes the counters of the key."""
+        """Deletes the counters of the key, and ends its pause."""
 
 
 class Decide(Protocol):
@@ -88,8 +93,12 @@ class SlotMeter(Protocol):
     def leave(self, key: str, ticket: int) -> None:
         """Gives a ticket up."""
 
+    def pause(self, key: str, duration_us: int) -> int:
+        """Gives no slot of the key for so long; returns for how long it is paused now. Only if its options allow
+        pauses."""
+
     def reset(self, key: str) -> None:
-        """Ends all leases and tickets of the key."""
+        """Ends all leases and tickets of the key, and its pause."""
 
 
 class Ledger(Protocol):
@@ -195,6 +204,7 @@ class AsyncMeter(Protocol):
     async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome: ...
     async def surcharge(self, key: str, units: int, receipt: Receipt) -> Outcome: ...
     async def retune(self, key: str) -> None: ...
+    async def pause(self, key: str, duration_us: int) -> int: ...
     async def reset(self, key: str) -> None: ...
 
 
@@ -217,7 +227,7 @@ class AsyncSlotMeter(Protocol):
     async def renew(self, key: str, fence: int) -> int | None: ...
     async def release(self, key: str, fence: int) -> bool: ...
     async def leave(self, key: str, ticket: int) -> None: ...
-
+    async def pause(self, key: str, duration_us: int) -> int: ...
     async def reset(self, key: str) -> None: ...
 
 

@@ -1,4 +1,4 @@
-"""Connects web frameworks to a limiter: one file per framework, on ground that all of them share.
+"""Connects web frameworks and HTTP clients to a limiter: one file for each, on ground that they share.
 
 The ground, which knows no framework:
     code_limit       CodeLimit: a limit in code, limit("5/s", key=...), checked when it is made
@@ -26,6 +26,12 @@ The frameworks, each importing its one framework and no other:
     fastmcp          the same for FastMCP
     mcp_asgi         a middleware of ASGI that reads JSON-RPC: MCP servers of any package
     adaptive         middlewares that limit requests in flight by an AdaptiveLimiter; for ASGI and WSGI, no framework
+
+The clients, which call somebody else's service, on ground of their own:
+    outbound         OutboundCalls: wait for a turn, send, pause after a 429, slow down before one
+    httpx            LimitedTransport, AsyncLimitedTransport
+    requests         LimitedAdapter
+    aiohttp_client   LimitedCalls, a middleware
 
 What a framework's file does:
     1. Once per application: RequestLimits(rules, engine, limits=..., user=..., trusted_proxies=..., ...). The

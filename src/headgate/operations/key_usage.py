@@ -80,12 +80,21 @@ class CounterTally:
         self.counts = self.bytes = 0
 
 
+class PausedKey(NamedTuple):
+    """A key that is paused, under the name of its limiter, and for how many microseconds still."""
+
+    name: str
+    key: str
+    left_us: int
+
+
 class UsageReport(NamedTuple):
-    """The result of a scan. `complete`: no counter was left out."""
+    """The result of a scan. `complete`: no counter was left out. `pauses`: the longest first."""
 
     tallies: dict[str, CounterTally]
     busiest: list[KeyUsage]
     complete: bool
+    pauses: list[PausedKey]
 
     @property
     def names(self) -> list[str]:
@@ -103,6 +112,9 @@ class UsageReport(NamedTuple):
             "complete": self.complete,
             "rules": [{"name": name, "counts": tally.counts, "bytes": tally.bytes} for name, tally in tallies],
             "keys": [_document(usage) for usage in self.busiest],
+            "pauses": [
+                {"name": name, "key": key, "paused_for": left_us / SECOND} for name, key, left_us in self.pauses
+            ],
         }
 
 
@@ -110,6 +122,7 @@ class KeyScan(Protocol):
     """A scan of the counters. Setting `stopped`, from any thread, ends it soon."""
 
     stopped: bool
+    pauses: list[tuple[str, str, int]]
 
     def __iter__(self) -> Iterator[Any]: ...
     def peek(self, counts: Any) -> list[Outcome | None]: ...
@@ -135,7 +148,9 @@ def report_usage(engine: Any, scan: KeyScan, book: Rulebook | None, rule: str | 
         ]
     finally:
         scan.close()
-    return UsageReport(tallies, busiest, not scan.stopped)
+    paused = (PausedKey(*each) for each in scan.pauses if rule is None or each[0] == rule)
+    pauses = nlargest(top, paused, key=lambda paused: paused.left_us)
+    return UsageReport(tallies, busiest, not scan.stopped, pauses)
 
 
 def check_rule(report: UsageReport, book: Rulebook | None, rule: str | None) -> None:

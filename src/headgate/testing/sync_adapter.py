@@ -94,6 +94,9 @@ class SyncMeter:
     def retune(self, key: str) -> None:
         self._run(self.meter.retune(key))
 
+    def pause(self, key: str, duration_us: int) -> int:
+        return self._run(self.meter.pause(key, duration_us))
+
     def reset(self, key: str) -> None:
         self._run(self.meter.reset(key))
 
@@ -154,6 +157,9 @@ class SyncSlotMeter:
 
     def leave(self, key: str, ticket: int) -> None:
         self._run(self.meter.leave(key, ticket))
+
+    def pause(self, key: str, duration_us: int) -> int:
+        return self._run(self.meter.pause(key, duration_us))
 
     def reset(self, key: str) -> None:
         self._run(self.meter.reset(key))

@@ -35,6 +35,9 @@ class AsyncMemoryMeter:
     async def retune(self, key: str) -> None:
         self.meter.retune(key)
 
+    async def pause(self, key: str, duration_us: int) -> int:
+        return self.meter.pause(key, duration_us)
+
     async def reset(self, key: str) -> None:
         self.meter.reset(key)
 
@@ -61,6 +64,9 @@ class AsyncMemorySlotMeter:
 
     async def leave(self, key: str, ticket: int) -> None:
         self.meter.leave(key, ticket)
+
+    async def pause(self, key: str, duration_us: int) -> int:
+        return self.meter.pause(key, duration_us)
 
     async def reset(self, key: str) -> None:
         self.meter.reset(key)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
 from typing import Any, NamedTuple
 
-from headgate.algorithms import algorithm, lockout, quota_grants
-from headgate.algorithms.decision import Outcome, Receipt
+from headgate.algorithms import algorithm, lockout, pause, quota_grants
+from headgate.algorithms.decision import Outcome, PausedOutcome, Receipt
 from headgate.algorithms.limit import EXACT, Limit
 from headgate.algorithms.slots import Slots
 from headgate.calendar import resolve
@@ -22,6 +22,7 @@ from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions, all_limit_only
 from headgate.engines.fork_reset import on_fork
 from headgate.engines.memory import fast_decide
+from headgate.engines.memory.pause_table import PauseTable
 from headgate.engines.memory.slot_table import SlotTable
 from headgate.engines.memory.state_table import StateTable
 from headgate.engines.overrides import Limits, MemoryOverrides, StoredOverride, active_limits
@@ -61,6 +62,7 @@ class MemoryEngine(InnermostEngine):
         self.lock: Lock = Lock()
         self._families: dict[tuple[str, str], Family] = {}
         self._lockouts: dict[str, StateTable[lockout.State]] = {}
+        self._pauses: dict[str, PauseTable] = {}
         self._slots: dict[str, SlotTable] = {}
         self._overrides: dict[str, StateTable[StoredOverride]] = {}
         self._ledgers: dict[str, StateTable[quota_grants.State]] = {}
@@ -76,6 +78,8 @@ class MemoryEngine(InnermostEngine):
             table.clear()
         for slots in self._slots.values():
             slots.clear()
+        for pauses in self._pauses.values():
+            pauses.table.clear()
         for overrides in self._overrides.values():
             overrides.rebuild_queue()
         self.pending_cancellations = PendingCancellations()
@@ -90,7 +94,7 @@ class MemoryEngine(InnermostEngine):
     def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> MemorySlotMeter:
         with self.lock:
             table = self._slots.setdefault(name, SlotTable())
-        return MemorySlotMeter(self, table, limit, name)
+        return MemorySlotMeter(self, table, limit, name, options)
 
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
@@ -113,6 +117,27 @@ class MemoryEngine(InnermostEngine):
     def lockouts(self, rule: str) -> StateTable[lockout.State]:
         """Returns the lockout states of a rule's keys. The caller holds the lock."""
         return self._lockouts.setdefault(rule, StateTable())
+
+    def pauses(self, options: ChargeOptions) -> PauseTable:
+        """Returns the pauses of a limiter's keys. The caller holds the lock."""
+        table = self._pauses.get(options.rule)
+        if table is None:
+            counts = options.pauses or ()
+
+            def has_counts(key: str) -> bool:
+                families = (self._families.get(count, {}) for count in counts)
+                return any(table.states.get(key) is not None for family in families for table in family.values())
+
+            table = self._pauses[options.rule] = PauseTable(has_counts)
+        return table
+
+    def pause_of(
+        self, options: ChargeOptions | None, key: str, now_us: int, *, corrects: bool = True
+    ) -> pause.State | None:
+        """Returns the pause of a key, None if it has none. The caller holds the lock."""
+        if options is None or options.pauses is None:
+            return None
+        return self.pauses(options).get(key, now_us, corrects=corrects)
 
     def overrides(self, rule: str) -> MemoryOverrides:
         with self.lock:
@@ -144,7 +169,8 @@ class MemoryEngine(InnermostEngine):
         states = sum(
             len(table.states) for table in (*state_tables, *self._lockouts.values(), *self._ledgers.values())
         )
-        return states + sum(map(len, self._slots.values()))
+        pauses = sum(len(pauses.table.states) for pauses in self._pauses.values())
+        return states + pauses + sum(map(len, self._slots.values()))
 
 
 class MemoryMeter:
@@ -227,19 +253,24 @@ class MemoryMeter:
 
     def _is_dead(self, key: str, state: Any, now_us: int) -> bool:
         """Returns whether a state no longer differs from an unused key's."""
-        limits = [self.limit]
+        limits, now_us = [self.limit], self._clock_us(key, now_us, corrects=False)
         if self.options is not None and self.options.overrides:
             # Which override belongs to this count is not known here: the state lives as long as any requires.
             limits += self._engine.override_limits(self.options.rule, key, now_us)
         dead_at_us, kind = self._algorithm.dead_at_us, self.limit.algorithm
         return all(dead_at_us(limit, state) <= now_us for limit in limits if limit.algorithm == kind)
 
+    def _clock_us(self, key: str, now_us: int, *, corrects: bool = True) -> int:
+        """Returns what the clock of a key shows: the time, unless it is or was paused."""
+        state = self._engine.pause_of(self.options, key, now_us, corrects=corrects)
+        return pause.clock_us(state, now_us, self.limit.has_edges)
+
     def _resolve_calendar(self, now_us: int) -> Limit:
         return resolve(self.limit, now_us) if self._is_calendar else self.limit
 
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         with self._engine.lock:
-            now_us = self._now_us()
+            now_us = self._clock_us(key, self._now_us())
             if cancel:
                 self._cancel(
                     key,
@@ -271,7 +302,7 @@ class MemoryMeter:
 
     def surcharge(self, key: str, units: int, receipt: Receipt) -> Outcome:
         with self._engine.lock:
-            now_us = self._now_us()
+            now_us = self._clock_us(key, self._now_us())
             limit = self._resolve_calendar(now_us)
             state = self._find_state(key, now_us, limit)
             after = self._algorithm.surcharge(limit, state, now_us, min(units, EXACT), receipt)
@@ -286,7 +317,7 @@ class MemoryMeter:
         if self._algorithm.retune is None:
             return
         with self._engine.lock:
-            now_us = self._now_us()
+            now_us = self._clock_us(key, self._now_us())
             state = self._find_state(key, now_us, self.limit)
             self.save(key, self._algorithm.retune(self.limit, state, now_us), now_us)
 
@@ -297,25 +328,50 @@ class MemoryMeter:
             self._engine.pending_cancellations.drop(self._count_id(key))
             if self.options is not None and self.options.lockout is not None:
                 self._engine.lockouts(self.options.rule).delete(key)
+            if self.options is not None and self.options.pauses is not None:
+                self._engine.pauses(self.options).table.delete(key)
+
+    def pause(self, key: str, duration_us: int) -> int:
+        assert self.options is not None, "the limiter checks whether it can be paused"
+        with self._engine.lock:
+            return self._engine.pauses(self.options).extend(key, self._now_us(), duration_us)
 
 
 class MemorySlotMeter:
     """The slots of one limit bound to the in-memory engine."""
 
-    def __init__(self, engine: MemoryEngine, table: SlotTable, limit: Slots, name: str) -> None:
+    def __init__(
+        self,
+        engine: MemoryEngine,
+        table: SlotTable,
+        limit: Slots,
+        name: str,
+        options: ChargeOptions | None = None,
+    ) -> None:
         self.limit = limit
         self.name = name
+        self._options = options
         self._engine = engine
         self._now_us = engine.clock.now_us
         self._table = table
 
     def free(self, key: str) -> Outcome:
         with self._engine.lock:
-            return self._table.peek(key, self.limit, self._now_us())
+            now_us = self._now_us()
+            outcome = self._table.peek(key, self.limit, now_us)
+            paused_us = self._paused_us(key, now_us)
+            return slot_paused(outcome, paused_us) if paused_us else outcome
 
     def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:
         with self._engine.lock:
-            return Slot(*self._table.acquire(key, self.limit, self._now_us(), ticket, wait))
+            now_us = self._now_us()
+            paused_us = self._paused_us(key, now_us)
+            outcome, ticket = self._table.acquire(key, self.limit, now_us, ticket, wait, int(not paused_us))
+            return Slot(slot_paused(outcome, paused_us) if paused_us else outcome, ticket)
+
+    def _paused_us(self, key: str, now_us: int) -> int:
+        """Returns how long the key is still paused."""
+        return pause.left_us(self._engine.pause_of(self._options, key, now_us), now_us)
 
     def renew(self, key: str, fence: int) -> int | None:
         with self._engine.lock:
@@ -329,9 +385,24 @@ class MemorySlotMeter:
         with self._engine.lock:
             self._table.leave(key, ticket)
 
+    def pause(self, key: str, duration_us: int) -> int:
+        assert self._options is not None, "the limiter checks whether it can be paused"
+        with self._engine.lock:
+            return self._engine.pauses(self._options).extend(key, self._now_us(), duration_us)
+
     def reset(self, key: str) -> None:
         with self._engine.lock:
             self._table.reset(key)
+            if self._options is not None and self._options.pauses is not None:
+                self._engine.pauses(self._options).table.delete(key)
+
+
+def slot_paused(outcome: Outcome, paused_us: int) -> PausedOutcome:
+    """Returns the refusal of a slot for as long as the pause lasts, from the outcome of a peek."""
+    allowed, remaining, retry_us, reset_us, _, at_us, place = outcome
+    retry_us = max(paused_us, retry_us or 0)
+    numbers = False, remaining, retry_us, max(paused_us, reset_us), 0, at_us, 1 if allowed else place
+    return PausedOutcome.wrap(numbers, paused_us)
 
 
 def _own_meter(meter: Meter) -> MemoryMeter:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from headgate.algorithms import pause
 from headgate.algorithms.decision import Outcome
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
@@ -35,12 +36,14 @@ class MemoryKeyScan:
         self._engine, self._prefix, self._max_keys = engine, prefix, max_keys
         self.key_count: int = 0
         self.stopped: bool = False  # before every key was listed
+        self.pauses: list[tuple[str, str, int]] = []  # name, key, and how long it is still paused
 
     def __iter__(self) -> Iterator[MemoryKey]:
         engine = self._engine
         with engine.lock:
             families = [(names, family) for names, family in engine._families.items() if self._matches(names[1])]
             slots = [(name, table) for name, table in engine._slots.items() if self._matches(name)]
+            self._note_pauses(engine.clock.now_us())
         for (algorithm, name), family in families:
             if self.stopped:
                 return
@@ -55,6 +58,14 @@ class MemoryKeyScan:
             with engine.lock:
                 keys = dict.fromkeys(self._next_keys(iter(table._keys)))
             yield from (MemoryKey(Slots.algorithm, name, key) for key in self._accept(keys))
+
+    def _note_pauses(self, now_us: int) -> None:
+        """Notes the keys that are paused, and for how long."""
+        for name, pauses in self._engine._pauses.items():
+            for key in islice(pauses.table.states, self._max_keys):
+                left_us = pause.left_us(pauses.get(key, now_us, corrects=False), now_us)
+                if left_us and self._matches(name):
+                    self.pauses.append((name, key, left_us))
 
     def _matches(self, name: str) -> bool:
         return name.startswith(self._prefix)

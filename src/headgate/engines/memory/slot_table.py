@@ -123,9 +123,10 @@ class SlotTable:
         return len(self._keys)
 
     def acquire(
-        self, key: str, limit: Slots, now_us: int, ticket: int | None = None, wait: bool = False
+        self, key: str, limit: Slots, now_us: int, ticket: int | None = None, wait: bool = False, cost: int = 1
     ) -> tuple[Outcome, int | None]:
-        """Requests a slot. Allowed, the outcome's mark is the fence; denied, a waiting caller gets a ticket.
+        """Requests a slot. Allowed, the outcome's mark is the fence; denied, a waiting caller gets a ticket. With
+        a cost of 0 no slot is given: the key is paused.
 
         Asking again with the ticket keeps the place; asking with it and without `wait` gives it up.
         """
@@ -135,7 +136,7 @@ class SlotTable:
             slot_key.remove(ticket)  # Only the others count.
         else:
             ticket = None
-        outcome, held = slot_key.judge(limit, now_us, at_us, 1, ticket)
+        outcome, held = slot_key.judge(limit, now_us, at_us, cost, ticket)
         if ticket is not None and (held or not wait):
             slot_key.dequeue(ticket)
         if held is not None:

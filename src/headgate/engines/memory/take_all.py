@@ -8,7 +8,8 @@ Laws (tests/parity/test_lockout_together.py, tests/engines/test_charge_options.p
   - a shadow group changes nothing for the live ones, and they change nothing for it;
   - a group that its own limits refuse counts one refusal, whatever the others decide; a peek counts none;
   - a group that is locked out is refused without a look at its counts, and so is the call that reaches `after`;
-  - a preview leaves no trace at all.
+  - a preview leaves no trace at all;
+  - a group whose key is paused is decided by the key's clock (algorithms/pause.py): refused, or served after it.
 
 Most charges go by fast_take_all.py.
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from headgate.algorithms import lockout
+from headgate.algorithms import lockout, pause
 from headgate.algorithms.decision import (
     ALLOWED,
     AT_US,
@@ -26,9 +27,11 @@ from headgate.algorithms.decision import (
     MARK,
     REMAINING,
     RESET_AFTER_US,
+    RETRY_AFTER_US,
     LockedOutcome,
     Outcome,
     OverriddenOutcome,
+    PausedOutcome,
 )
 from headgate.algorithms.limit import Limit
 from headgate.engines.charge_options import ChargeOptions, group_by_rule
@@ -53,6 +56,7 @@ class RuleTables(Protocol):
 
     def lockouts(self, rule: str) -> StateTable[lockout.State]: ...
     def override_limits(self, rule: str, key: str, now_us: int) -> Limits: ...
+    def pause_of(self, options: ChargeOptions | None, key: str, now_us: int) -> pause.State | None: ...
 
 
 MeterCharge = tuple[JudgingMeter, str, int]
@@ -93,11 +97,19 @@ class _RuleCharges:
         self._overrides: list[Limit | None] = [None] * len(charges)
         for index, (limit, (meter, _, _)) in enumerate(zip(limits, charges, strict=False)):
             self._overrides[index] = effective_limit(meter.limit, limit)
+        pause_state = tables.pause_of(options, key, now_us)
+        self._paused_us = pause.left_us(pause_state, now_us)
+        self._serves_later = patience_us is not None and patience_us >= self._paused_us
+        if self._paused_us:
+            patience_us = patience_us - self._paused_us if patience_us is not None and self._serves_later else None
+        self._clocks = [pause.clock_us(pause_state, now_us, meter.limit.has_edges) for meter, _, _ in charges]
         self._results = [
-            meter.judge(key, now_us, cost, patience_us, override)
-            for (meter, key, cost), override in zip(charges, self._overrides, strict=True)
+            meter.judge(key, at_us, cost, patience_us, override)
+            for (meter, key, cost), at_us, override in zip(charges, self._clocks, self._overrides, strict=True)
         ]
         self.allowed = all(outcome[ALLOWED] for outcome, _ in self._results)
+        if self._paused_us and not self._serves_later:
+            self.allowed = False
 
     def store(self, allowed: bool, commit: bool) -> list[Outcome]:
         """Returns the outcomes, and with `commit` stores what was judged."""
@@ -118,18 +130,30 @@ class _RuleCharges:
 
     def _store_results(self, allowed: bool, commit: bool) -> Sequence[Outcome]:
         answers: list[Outcome] = []
-        for (meter, key, _), override, (outcome, after) in zip(
-            self._charges, self._overrides, self._results, strict=True
+        for (meter, key, _), at_us, override, (outcome, after) in zip(
+            self._charges, self._clocks, self._overrides, self._results, strict=True
         ):
             if not (allowed and commit) and outcome[ALLOWED]:
-                outcome, after = without_charge(meter.judge(key, self._now_us, 0, None, override))
+                outcome, after = without_charge(meter.judge(key, at_us, 0, None, override))
             if commit:
                 meter.save(key, after, self._now_us, override)
             if override is not None:
                 outcome = OverriddenOutcome(outcome)
                 outcome.limit = override
-            answers.append(outcome)
+            answers.append(self._paused(outcome) if self._paused_us else outcome)
         return answers
+
+    def _paused(self, outcome: Outcome) -> Outcome:
+        """Returns the outcome of a paused key, by the real clock: refused for as long as the pause lasts, or
+        served after it."""
+        paused_us, serves_later = self._paused_us, self._serves_later and outcome[ALLOWED]
+        retry_us = outcome[RETRY_AFTER_US]
+        if retry_us is not None and not serves_later:
+            retry_us += paused_us
+        delay_us = outcome[DELAY_US] + paused_us if serves_later else outcome[DELAY_US]
+        reset_us = outcome[RESET_AFTER_US] + paused_us
+        numbers = outcome[REMAINING], retry_us, reset_us, delay_us, outcome[AT_US], outcome[MARK]
+        return PausedOutcome.wrap((serves_later, *numbers), paused_us)
 
 
 class _KeyLockout:

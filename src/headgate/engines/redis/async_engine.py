@@ -315,6 +315,10 @@ class AsyncRedisMeter(ServerMeter):
         if self.builder.can_retune:
             await self._ask(self.builder.retune(key))
 
+    async def pause(self, key: str, duration_us: int) -> int:
+        paused_us: int = await self._ask(self.builder.pause(key, duration_us))
+        return paused_us
+
     async def reset(self, key: str) -> None:
         await self._ask(self.builder.reset(key))
 
@@ -323,7 +327,7 @@ class AsyncRedisSlotMeter(ServerMeter):
     """The slots of one limit, bound to the engine."""
 
     async def free(self, key: str) -> Outcome:
-        return protocol.parse_outcome(await self._ask(self.builder.slots("peek", key)))
+        return protocol.parse_slot_outcome(await self._ask(self.builder.slots("peek", key)))
 
     async def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:
         return protocol.parse_slot(await self._ask(self.builder.acquire(key, ticket, wait)))
@@ -336,6 +340,10 @@ class AsyncRedisSlotMeter(ServerMeter):
 
     async def leave(self, key: str, ticket: int) -> None:
         await self._ask(self.builder.slots("leave", key, ticket))
+
+    async def pause(self, key: str, duration_us: int) -> int:
+        paused_us: int = await self._ask(self.builder.pause(key, duration_us))
+        return paused_us
 
     async def reset(self, key: str) -> None:
         await self._ask(self.builder.slots("reset", key))

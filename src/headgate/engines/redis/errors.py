@@ -108,7 +108,7 @@ def lacks_right(error: BaseException | None) -> bool:
 
 # The commands that scripts call; a server does not always say which of them it refused.
 SCRIPT_COMMANDS = (
-    *("time", "get", "set", "del", "getrange", "setrange", "pexpire", "pexpireat"),
+    *("time", "get", "set", "del", "getrange", "setrange", "pexpire", "pexpireat", "pttl"),
     *("zadd", "zrem", "zscore", "zcount", "zrangebyscore", "zrevrange", "zincrby"),
 )
 

@@ -15,9 +15,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from headgate.algorithms import ALGORITHMS
+from headgate.algorithms import ALGORITHMS, pause
 from headgate.algorithms.decision import Outcome
-from headgate.algorithms.limit import Limit
+from headgate.algorithms.limit import SECOND, Limit
 from headgate.algorithms.slots import Slots
 from headgate.engines.redis import keys
 from headgate.engines.redis.errors import NoScript, RedisError, engine_failure
@@ -38,6 +38,7 @@ BATCH_SIZE = 200  # requests in one round trip
 PAUSE_S = 0.002  # between two steps, for other clients
 
 _ALGORITHM_BY_INITIALS = {keys.initials(name): name for name in (*ALGORITHMS, Slots.algorithm)}
+_PAUSE_INITIALS = keys.initials("pause")
 _PATTERN_CHARS = "\\*?[]"
 
 
@@ -72,6 +73,7 @@ class RedisKeyScan:
         self._seen: set[bytes] = set()
         self.key_count: int = 0
         self.stopped: bool = False  # True: the scan ended before it saw all keys
+        self.pauses: list[tuple[str, str, int]] = []  # name, key, and how long it is still paused
 
     def __iter__(self) -> Iterator[RedisKey]:
         engine = self._engine
@@ -94,7 +96,9 @@ class RedisKeyScan:
             unseen = [name for name in dict.fromkeys(names) if name not in self._seen]
             parsed_keys = [(name, parsed) for name in unseen if (parsed := self._parse_key(name))]
             self._seen.update(name for name, _ in parsed_keys)
-            yield from self._described(address, parsed_keys)
+            paused = [(name, parsed) for name, parsed in parsed_keys if parsed.initials == _PAUSE_INITIALS]
+            self._note_pauses(address, paused)
+            yield from self._described(address, [each for each in parsed_keys if each not in paused])
             if cursor == b"0":
                 return
             time.sleep(self._pause)
@@ -103,10 +107,25 @@ class RedisKeyScan:
         parsed = keys.parse(self._engine.prefix, redis_key)
         wanted = (
             parsed is not None
-            and parsed.initials in _ALGORITHM_BY_INITIALS
+            and (parsed.initials in _ALGORITHM_BY_INITIALS or parsed.initials == _PAUSE_INITIALS)
             and parsed.name.startswith(self._name_prefix)
         )
         return parsed if wanted else None
+
+    def _note_pauses(self, address: ServerAddress, parsed_keys: list[tuple[bytes, keys.ParsedKey]]) -> None:
+        """Notes the keys that are paused, and for how long."""
+        if not parsed_keys:
+            return
+        commands = [command("TIME"), *(command("GET", name) for name, _ in parsed_keys)]
+        (seconds, microseconds), *texts = self._ask(address, commands, strict=False)
+        now_us = int(seconds) * SECOND + int(microseconds)
+        for (_, parsed), text in zip(parsed_keys, texts, strict=True):
+            try:
+                left_us = pause.left_us(pause.current_state(pause.unpack(text.decode()), now_us), now_us)
+            except (AttributeError, ValueError):
+                continue  # it expired meanwhile, or headgate did not write it
+            if left_us:
+                self.pauses.append((parsed.name, parsed.key, left_us))
 
     def _described(
         self, address: ServerAddress, parsed_keys: list[tuple[bytes, keys.ParsedKey]]

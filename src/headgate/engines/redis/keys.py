@@ -8,7 +8,7 @@ all counts of one key lie in one slot. Different names and keys never collide: a
 for a separator is written %XX, and a key longer than 200 bytes is written %# and its SHA-256, which no escaped key
 can look like.
 
-A rule's other state for a key has the same hash tag: lt is its lockout, oe its override.
+Other state of a key has the same hash tag: lt is its lockout, oe its override, pe its pause.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from headgate.algorithms import ALGORITHMS
-from headgate.algorithms.decision import ALLOWED, AT_US, MARK, Outcome, Receipt
+from headgate.algorithms.decision import ALLOWED, AT_US, MARK, Outcome, PausedOutcome, Receipt
 from headgate.algorithms.limit import EXACT, Limit
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.calendar import resolve
@@ -26,6 +26,7 @@ from headgate.lazy_property import lazy_property
 from headgate.limit_syntax import parse
 
 _NEVER = -1
+_PAUSED = -4
 _OUTSIDE_CALENDAR = -2
 
 
@@ -119,6 +120,8 @@ class RequestBuilder:
         self.plain_algorithm: str | None = limit.algorithm if self.options is None else None
         self.models: tuple[str, ...] = (limit.algorithm,)
         self._rule_heads: list[bytes] = []
+        self.pause_head: bytes | None = None
+        self._paused_heads: list[bytes] = []  # of the counts that a pause holds up
         self._rule_args: tuple[bytes, ...] = (bulk(b""),)
         if self.options is not None:
             self._pack_options(self.options, prefix)
@@ -140,6 +143,12 @@ class RequestBuilder:
         if options.overrides:
             letters = f"{letters}o"
             self._rule_heads.append(self.override_head)
+        if options.pauses is not None:
+            letters = f"{letters}p"
+            self.models = (*self.models, "pause")
+            self.pause_head = redis_keys.key_head(prefix, "pause", options.rule)
+            self._paused_heads = [redis_keys.key_head(prefix, *count) for count in options.pauses]
+            self._rule_heads.append(self.pause_head)
         self._rule_args = tuple(bulk_string_list(letters, *lockout_args))
 
     @property
@@ -233,7 +242,7 @@ class RequestBuilder:
         return resolve(self.limit, now_us).args if self.calendar else self._limit_args
 
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool, now_us: int) -> RedisRequest:
-        script = algorithm_script("refund", self.limit.algorithm)
+        script = algorithm_script("refund", self.limit.algorithm, self.pause_head is not None)
         request = self._evalsha(script, key, units, int(cancel), *receipt, *self.args(now_us))
         return request._replace(queue_place=QueuePlace.from_receipt(self.key(key), receipt)) if cancel else request
 
@@ -241,16 +250,27 @@ class RequestBuilder:
         return self.refund(key, -min(units, EXACT), receipt, False, now_us)
 
     def retune(self, key: str) -> RedisRequest:
-        return self._evalsha(algorithm_script("retune", self.limit.algorithm), key, *self._limit_args)
+        script = algorithm_script("retune", self.limit.algorithm, self.pause_head is not None)
+        return self._evalsha(script, key, *self._limit_args)
 
     def reset(self, key: str) -> RedisRequest:
-        """Builds the deletion of the count and its lockout. An override is no count, and stays."""
-        lockout_heads = self._rule_heads[:1] if "lockout" in self.models else []
-        redis_names = [self.key(key), *(redis_keys.build_key(head, key) for head in lockout_heads)]
+        """Builds the deletion of the count, its lockout and its pause. An override is no count, and stays."""
+        heads = self._rule_heads[:1] if "lockout" in self.models else []
+        heads = heads if self.pause_head is None else [*heads, self.pause_head]
+        redis_names = [self.key(key), *(redis_keys.build_key(head, key) for head in heads)]
         return RedisRequest(command("UNLINK", *redis_names), None, redis_keys.escape_key(key))
 
+    def pause(self, key: str, duration_us: int) -> RedisRequest:
+        """Builds the pause of a key, which holds up its counts."""
+        assert self.pause_head is not None, "the limiter checks whether it can be paused"
+        script, heads = standalone_script("pause", pausable=True), [self.pause_head, *self._paused_heads]
+        redis_names = [redis_keys.build_key(head, key) for head in heads]
+        packed = command("EVALSHA", script.sha, len(heads), *redis_names, duration_us)
+        return RedisRequest(packed, script, redis_keys.escape_key(key))
+
     def slots(self, verb: str, key: str, *args: int | str) -> RedisRequest:
-        return self._evalsha(standalone_script("slots", "slots"), key, verb, *self.limit.args, *args)
+        script = standalone_script("slots", "slots", self.pause_head is not None)
+        return self._evalsha(script, key, verb, *self.limit.args, *args)
 
     def acquire(self, key: str, ticket: int | None, wait: bool) -> RedisRequest:
         request = self.slots("acquire", key, "" if ticket is None else ticket, int(wait))
@@ -264,9 +284,11 @@ class RequestBuilder:
         return [] if ticket is None else [self.slots("leave", key, ticket)]
 
     def _evalsha(self, script: Script, key: str, *args: int | float | str) -> RedisRequest:
-        return RedisRequest(
-            command("EVALSHA", script.sha, 1, self.key(key), *args), script, redis_keys.escape_key(key)
-        )
+        redis_names = [self.key(key)]
+        if self.pause_head is not None:
+            redis_names.append(redis_keys.build_key(self.pause_head, key))
+        packed = command("EVALSHA", script.sha, len(redis_names), *redis_names, *args)
+        return RedisRequest(packed, script, redis_keys.escape_key(key))
 
 
 def limit_args(limit: Limit, name: str) -> tuple[int | float | str, ...]:
@@ -294,7 +316,13 @@ BuiltCharge = tuple[RequestBuilder, str, int]
 
 def parse_slot(reply: list[int]) -> Slot:
     """Parses the reply to acquire: the outcome, and a ticket if there is one."""
-    return Slot(parse_outcome(reply[:7]), reply[7] if len(reply) > 7 else None)
+    return Slot(parse_slot_outcome(reply), (reply[7] or None) if len(reply) > 7 else None)
+
+
+def parse_slot_outcome(reply: list[int]) -> Outcome:
+    """Parses the outcome of a request for a slot, or of a peek at the slots."""
+    outcome = parse_outcome(reply[:7])
+    return PausedOutcome.wrap(outcome, reply[8]) if reply[0] == _PAUSED else outcome
 
 
 def parse_renewal(reply: list[int]) -> int | None:

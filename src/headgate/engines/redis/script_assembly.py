@@ -40,14 +40,14 @@ class Script:
 
 
 @cache
-def algorithm_script(command: str, algorithm: str) -> Script:
-    """Assembles a command on keys of one algorithm."""
+def algorithm_script(command: str, algorithm: str, pausable: bool = False) -> Script:
+    """Assembles a command on keys of one algorithm; with `pausable` on keys that can be paused."""
     assert command != "take_calls" or fits_one_string(algorithm), "take_calls reads states that fit one string"
     model = _without_other_commands(command, _model_source(algorithm))
     sources = (_WRONG_VALUE, model, _storage_source(model), _command_source(command))
-    return Script(
-        "\n".join(_inline_module(source) for source in sources).replace("model.width", _limit_width(model))
-    )
+    text = _joined(sources, pausable)
+    has_edges = str("has_edges = true" in model).lower()
+    return Script(text.replace("model.width", _limit_width(model)).replace("model.has_edges", has_edges))
 
 
 def fits_one_string(algorithm: str) -> bool:
@@ -63,6 +63,9 @@ def mixed_script(command: str, algorithms: Iterable[str]) -> Script:
 @cache
 def _mixed(command: str, algorithms: tuple[str, ...]) -> Script:
     lines = [_inline_module(_WRONG_VALUE), "local models, storages = {}, {}"]
+    if "pause" in algorithms:
+        lines += _pause_sources()
+        algorithms = tuple(name for name in algorithms if name != "pause")
     for name in algorithms:
         model = _without_other_commands(command, _model_source(name))
         lines.append(f"models.{name} = (function()\n{model}\nend)()")
@@ -71,12 +74,11 @@ def _mixed(command: str, algorithms: tuple[str, ...]) -> Script:
 
 
 @cache
-def standalone_script(command: str, model: str | None = None) -> Script:
-    """Assembles a command that stores its state itself."""
+def standalone_script(command: str, model: str | None = None, pausable: bool = False) -> Script:
+    """Assembles a command that stores its state itself; with `pausable` on keys that can be paused."""
     models = [] if model is None else [_without_other_commands(command, _model_source(model))]
-    return Script(
-        "\n".join(_inline_module(source) for source in (_WRONG_VALUE, *models, _command_source(command)))
-    )
+    sources = (_WRONG_VALUE, *models, _command_source(command))
+    return Script(_joined(sources, pausable))
 
 
 @cache
@@ -94,11 +96,23 @@ def published_script(name: str) -> Script:
     return Script("\n".join(_inline_module(source) for source in sources))
 
 
+def _pause_sources() -> list[str]:
+    """Returns the model of pauses as a module, and the functions that load one, for scripts that need them."""
+    model = f"local pause = (function()\n{_model_source('pause')}\nend)()"
+    return [model, _inline_module(_command_source("pause_storage"))]
+
+
+def _joined(sources: Iterable[str], pausable: bool) -> str:
+    """Joins the sources of a script, all of them inlined: wrong_value first, then pauses if it needs them."""
+    first, *others = map(_inline_module, sources)
+    return "\n".join([first, *(_pause_sources() if pausable else ()), *others])
+
+
 def _inline_module(source: str) -> str:
     """Turns a module's functions into plain locals, and calls of them into plain calls."""
     source = re.sub(r"^function M\.", "local function ", source, flags=re.M)
     source = re.sub(r"^(local M = .*|return M)$", "", source, flags=re.M)
-    return re.sub(r"(?<![\w/])(?:M|model|storage)\.(?!width)", "", source)
+    return re.sub(r"(?<![\w/])(?:M|model|storage)\.(?!width|has_edges)", "", source)
 
 
 def _limit_width(model: str) -> str:

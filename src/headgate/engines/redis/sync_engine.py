@@ -261,6 +261,10 @@ class RedisMeter(ServerMeter):
         if self.builder.can_retune:
             self._ask(self.builder.retune(key))
 
+    def pause(self, key: str, duration_us: int) -> int:
+        paused_us: int = self._ask(self.builder.pause(key, duration_us))
+        return paused_us
+
     def reset(self, key: str) -> None:
         self._ask(self.builder.reset(key))
 
@@ -269,7 +273,7 @@ class RedisSlotMeter(ServerMeter):
     """The slots of one limit, bound to the engine."""
 
     def free(self, key: str) -> Outcome:
-        return protocol.parse_outcome(self._ask(self.builder.slots("peek", key)))
+        return protocol.parse_slot_outcome(self._ask(self.builder.slots("peek", key)))
 
     def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:
         return protocol.parse_slot(self._ask(self.builder.acquire(key, ticket, wait)))
@@ -282,6 +286,10 @@ class RedisSlotMeter(ServerMeter):
 
     def leave(self, key: str, ticket: int) -> None:
         self._ask(self.builder.slots("leave", key, ticket))
+
+    def pause(self, key: str, duration_us: int) -> int:
+        paused_us: int = self._ask(self.builder.pause(key, duration_us))
+        return paused_us
 
     def reset(self, key: str) -> None:
         self._ask(self.builder.slots("reset", key))

@@ -1,6 +1,6 @@
 """Builds requests for several charges that are decided together, and parses their replies. Pure.
 
-On the wire -3 stands for "locked out"; it does not leave this file.
+On the wire -3 stands for "locked out", -4 and -5 for "paused"; they do not leave this file.
 """
 
 from __future__ import annotations
@@ -9,7 +9,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from headgate.algorithms.decision import ALLOWED, AT_US, LockedOutcome, Outcome, OverriddenOutcome, Receipt
+from headgate.algorithms.decision import (
+    ALLOWED,
+    AT_US,
+    LockedOutcome,
+    Outcome,
+    OverriddenOutcome,
+    PausedOutcome,
+    Receipt,
+)
 from headgate.algorithms.limit import EXACT
 from headgate.engines import overrides
 from headgate.engines.charge_options import group_by_rule
@@ -28,6 +36,7 @@ from headgate.engines.redis.take_together import can_take_together, parse_passed
 from headgate.errors import CorruptState, InvalidRule
 
 _LOCKED_OUT = -3
+_PAUSED, _SERVED_AFTER_PAUSE = -4, -5
 
 DRY_RUN, COMMIT, PRECHECK = 0, 1, 2  # charges are decided only; committed; checked before a commit elsewhere
 
@@ -98,6 +107,10 @@ def parse_outcomes(reply: list[Any], charges: Sequence[BuiltCharge]) -> list[Out
 def _parse_charge(reply: list[Any], builder: RequestBuilder, key: str) -> Outcome:
     if reply[0] == _LOCKED_OUT:
         return LockedOutcome(parse_outcome(reply))
+    if reply[0] in (_PAUSED, _SERVED_AFTER_PAUSE):
+        *verdict, paused_us = reply
+        verdict[ALLOWED] = int(reply[0] == _SERVED_AFTER_PAUSE)
+        return PausedOutcome.wrap(parse_outcome(verdict), paused_us)
     if len(reply) == 7:
         return parse_outcome(reply)
     *verdict, line = reply

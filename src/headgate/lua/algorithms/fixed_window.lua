@@ -3,7 +3,7 @@
 -- A period of 0 is a calendar: six boundaries follow it, and now must lie in the first, second or third window.
 -- If it does not, decide returns { -2, now_us }, and the caller tries again with the boundaries around that time.
 
-local M = { width = 8 }
+local M = { width = 8, has_edges = true }
 
 function M.limit(argv, i)
   local limit = { amount = tonumber(argv[i]), period_us = tonumber(argv[i + 1]) }

@@ -6,6 +6,7 @@
 --            stamp      when a lease or ticket was last written
 --          Times are above zero and numbers below, and every place is above "fence". So live entries are one range,
 --          those behind a ticket are another, and "stamp" is live only if the clock stepped back.
+-- KEYS[2]  its pause, if it can be paused: while it lasts no slot is given, and callers that wait keep their places
 -- ARGV     verb, amount, ttl_us; then by the verb:
 --            acquire ticket|"" wait     returns the seven numbers of a take (mark: the fence, or how many have to go
 --                                       first), and for a caller that must wait the ticket for its next call. Without
@@ -15,6 +16,7 @@
 --            leave ticket               returns 1; or 0 if there was no such ticket
 --            reset                      returns 1; all leases and tickets end, the numbers continue
 --            peek                       returns the seven numbers
+--          While paused, allowed is -4, and two more numbers follow: the ticket or 0, and how long the pause still lasts.
 --          or the error of wrong_value.lua, also where a sorted set has no fence; reset deletes whatever is there
 --
 -- `model` is the model of slots; the assembler inserts it above.
@@ -28,6 +30,7 @@ end
 if error_reply then
   if verb ~= "reset" or string.sub(error_reply.err, 1, 9) ~= "WRONGTYPE" then return error_reply end
   call("DEL", key)
+  if KEYS[2] then call("DEL", KEYS[2]) end
   return 1
 end
 if verb == "leave" then
@@ -48,6 +51,12 @@ if stepped_us > 0 then
 end
 local at_us = model.as_at(stamp_us, now_us)
 local at = string.format("%.0f", at_us)
+local paused_us = 0
+if KEYS[2] then
+  local state, pause_error = load_pause(KEYS[2], now_us)
+  if pause_error and verb ~= "reset" then return pause_error end
+  paused_us = pause.left_us(state, now_us)
+end
 
 -- Returns whether this lease or ticket has not expired.
 local function is_alive(member)
@@ -90,10 +99,18 @@ local function decide_slot(cost, ticket)
   return state.fresh, model.decide(limit, state, now_us, cost, at_us)
 end
 
+-- Returns the refusal of a slot for as long as the pause lasts; of a peek's outcome.
+local paused_verdict = paused_us > 0 and function(verdict)
+  local place = verdict[1] == 1 and 1 or verdict[7]
+  return { -4, verdict[2], math.max(paused_us, verdict[3]), math.max(paused_us, verdict[4]), 0, now_us, place, 0,
+    paused_us }
+end
+
 if verb == "acquire" then
   local ticket = number ~= "" and is_alive("t" .. number) and number
   if ticket then call("ZREM", key, "t" .. ticket) end -- Count only the others.
-  local fresh, verdict, fence, expires_us = decide_slot(1, ticket)
+  local fresh, verdict, fence, expires_us = decide_slot(paused_us > 0 and 0 or 1, ticket)
+  if paused_us > 0 then verdict = paused_verdict(verdict) end
   if ticket and (fence or ARGV[5] ~= "1") then call("ZREM", key, "q" .. ticket) end
   -- If nothing is granted, no expired entry is removed: it may be alive again if the clock is set back.
   if fence then
@@ -132,7 +149,8 @@ elseif verb == "reset" then
     call("ZADD", key, fence_score, "fence")
     expire()
   end
+  if KEYS[2] then call("DEL", KEYS[2]) end
   return 1
 end
 local _, verdict = decide_slot(0)
-return verdict
+return paused_us > 0 and paused_verdict(verdict) or verdict

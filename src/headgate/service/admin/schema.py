@@ -166,6 +166,14 @@ class CounterUsage(Struct):
     bytes: int | None
 
 
+class PausedKey(Struct):
+    """A key that is paused, under the name of its limiter, and for how many seconds still."""
+
+    name: str
+    key: str
+    paused_for: float
+
+
 class KeyUsageReport(Struct):
     """The counters, the busiest first."""
 
@@ -173,6 +181,7 @@ class KeyUsageReport(Struct):
     complete: Annotated[bool, Meta(description="False if there are more counts than were looked at.")]
     rules: list[CounterTotals]
     keys: list[CounterUsage]
+    pauses: Annotated[list[PausedKey], Meta(description="Keys that are paused, the longest first.")]
 
 
 class ResetRequest(Struct, forbid_unknown_fields=True):

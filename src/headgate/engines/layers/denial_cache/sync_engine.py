@@ -91,11 +91,12 @@ class DenialCacheMeter:
         self._has_lockout = options is not None and options.lockout is not None
         self._index = cache.denials.index_for(meter.limit, meter.name, self._has_lockout)
         self._invalidating = cache.denials.invalidating
-        self._is_shadow = options is not None and options.is_shadow
-        self.always_requests: bool = self._has_lockout or self._is_shadow  # also together with others
+        # A shadow refuses nobody; and a caller must learn that its key is paused.
+        self._never_stores = options is not None and (options.is_shadow or options.pauses is not None)
+        self.always_requests: bool = self._has_lockout or self._never_stores  # also together with others
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
-        if patience_us is not None or not cost or self._is_shadow:
+        if patience_us is not None or not cost or self._never_stores:
             return self.meter.decide(key, cost, patience_us)
         now_us, denials, index = self._now_us(), self._denials, self._index
         if key in index and (cached := denials.lookup(index, key, (self.limit,), (cost,), now_us)):
@@ -124,6 +125,10 @@ class DenialCacheMeter:
     def retune(self, key: str) -> None:
         with self._invalidating(key):
             self.meter.retune(key)
+
+    def pause(self, key: str, duration_us: int) -> int:
+        """Pauses the key. Cached refusals stay: a pause frees nothing."""
+        return self.meter.pause(key, duration_us)
 
     def reset(self, key: str) -> None:
         with self._invalidating(key):

@@ -149,5 +149,11 @@ class AsyncFallbackMeter:
     async def retune(self, key: str) -> None:
         await self._engine.retune_count(self, key)
 
+    async def pause(self, key: str, duration_us: int) -> int:
+        """Pauses the key; raises EngineUnavailable if the engine does not answer: a pause that nobody keeps would
+        be a promise broken in silence."""
+        paused_us: int = await self.meter.pause(key, duration_us)
+        return paused_us
+
     async def reset(self, key: str) -> None:
         await self._engine.reset_count(self, key)

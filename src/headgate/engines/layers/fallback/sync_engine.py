@@ -149,5 +149,11 @@ class FallbackMeter:
     def retune(self, key: str) -> None:
         self._engine.retune_count(self, key)
 
+    def pause(self, key: str, duration_us: int) -> int:
+        """Pauses the key; raises EngineUnavailable if the engine does not answer: a pause that nobody keeps would
+        be a promise broken in silence."""
+        paused_us: int = self.meter.pause(key, duration_us)
+        return paused_us
+
     def reset(self, key: str) -> None:
         self._engine.reset_count(self, key)

@@ -121,6 +121,11 @@ class FallbackSlotMeter:
             local_meter.leave(key, ticket)
         self._engine.try_engine(key, partial(self.meter.leave, key, ticket))
 
+    def pause(self, key: str, duration_us: int) -> int:
+        """Pauses the key; raises EngineUnavailable if the engine does not answer."""
+        paused_us: int = self.meter.pause(key, duration_us)
+        return paused_us
+
     def reset(self, key: str) -> None:
         """Ends all leases and tickets of a key."""
         local_meter = self._local_meter()

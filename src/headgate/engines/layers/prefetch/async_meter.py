@@ -176,6 +176,10 @@ class AsyncPrefetchMeter:
             await give_back(self._hot_keys, old_batch)
         await self.meter.retune(key)
 
+    async def pause(self, key: str, duration_us: int) -> int:
+        """Pauses the key. (No limiter that can be paused is prefetched: exact_meter.py.)"""
+        return await self.meter.pause(key, duration_us)
+
     async def reset(self, key: str) -> None:
         """Resets the count, and drops the units that were charged to it."""
         with self._hot_keys.lock:

@@ -20,4 +20,5 @@ class ExactMeter:
         self.refund: Any = meter.refund
         self.surcharge: Any = meter.surcharge
         self.retune: Any = meter.retune
+        self.pause: Any = meter.pause
         self.reset: Any = meter.reset

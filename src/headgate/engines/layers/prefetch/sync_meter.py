@@ -177,6 +177,10 @@ class PrefetchMeter:
             give_back(self._hot_keys, old_batch)
         self.meter.retune(key)
 
+    def pause(self, key: str, duration_us: int) -> int:
+        """Pauses the key. (No limiter that can be paused is prefetched: exact_meter.py.)"""
+        return self.meter.pause(key, duration_us)
+
     def reset(self, key: str) -> None:
         """Resets the count, and drops the units that were charged to it."""
         with self._hot_keys.lock:

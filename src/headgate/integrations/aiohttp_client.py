@@ -1,0 +1,83 @@
+"""A middleware for aiohttp's client that waits its turn across all processes, and pauses all of them after a 429.
+
+    limiter = AsyncLimiter("10/s", "redis://localhost:6379/0", name="partner", pausable=True)
+    session = aiohttp.ClientSession(middlewares=[LimitedCalls(limiter)])
+
+outbound.py describes a call. A call whose turn would come after `timeout` raises RateLimited. A call is sent again
+only if its body is known as a whole (data as bytes or text, json): not a file or a generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from headgate.adaptive.window import LimitAlgorithm
+from headgate.extras import require
+from headgate.flow import arun
+from headgate.http.upstream_limits import SLOW_BELOW
+from headgate.integrations.outbound import OutboundCalls
+from headgate.limiter import AsyncLimiter
+
+require("headgate.integrations.aiohttp_client", "aiohttp", "aiohttp")
+
+import aiohttp  # noqa: E402
+from aiohttp.payload import BytesPayload  # noqa: E402
+
+
+class LimitedCalls:
+    """A middleware of aiohttp.ClientSession: every request waits its turn. OutboundCalls describes the settings.
+
+    >>> calls = LimitedCalls(AsyncLimiter("10/s", pausable=True), retries=2)
+    """
+
+    def __init__(
+        self,
+        limiter: AsyncLimiter | None = None,
+        *,
+        adaptive: LimitAlgorithm[Any] | None = None,
+        key: str | Callable[[aiohttp.ClientRequest], str] | None = None,
+        cost: int | Callable[[aiohttp.ClientRequest], int] = 1,
+        timeout: float | None = None,
+        retries: int = 0,
+        slow_below: float = SLOW_BELOW,
+    ) -> None:
+        self._calls: OutboundCalls[aiohttp.ClientRequest, aiohttp.ClientResponse] = OutboundCalls(
+            limiter,
+            awaited=True,
+            host_of=_host_of,
+            answer_of=_answer_of,
+            adaptive=adaptive,
+            key=key,
+            cost=cost,
+            timeout=timeout,
+            retries=retries,
+            slow_below=slow_below,
+        )
+
+    async def __call__(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        """Waits for a turn, sends the request, and pauses if the response says so."""
+
+        async def send() -> aiohttp.ClientResponse:
+            return await handler(request)
+
+        return await arun(self._calls.call(request, send, _discard, _can_repeat(request)))
+
+
+async def _discard(response: aiohttp.ClientResponse) -> None:
+    response.release()
+
+
+def _host_of(request: aiohttp.ClientRequest) -> str:
+    return request.url.authority
+
+
+def _answer_of(response: aiohttp.ClientResponse) -> tuple[int, Iterable[tuple[str, str]]]:
+    return response.status, response.headers.items()
+
+
+def _can_repeat(request: aiohttp.ClientRequest) -> bool:
+    """Returns whether the body is known as a whole, and can be sent again."""
+    return isinstance(request.body, BytesPayload) or not request.body

@@ -1,0 +1,156 @@
+"""Transports for httpx that wait their turn across all processes, and pause all of them after a 429.
+
+    limiter = Limiter("10/s", "redis://localhost:6379/0", name="partner", pausable=True)
+    client = httpx.Client(transport=LimitedTransport(limiter))
+
+outbound.py describes a call. A call whose turn would come after `timeout` raises RateLimited. A call is sent again
+only if its body is known as a whole (content, data, json): not a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from headgate.adaptive.window import LimitAlgorithm
+from headgate.extras import require
+from headgate.flow import arun, run
+from headgate.http.upstream_limits import SLOW_BELOW
+from headgate.integrations.outbound import OutboundCalls
+from headgate.limiter import AsyncLimiter, Limiter
+
+require("headgate.integrations.httpx", "httpx", "httpx")
+
+import httpx  # noqa: E402
+
+_DROPS = (httpx.TimeoutException,)
+
+
+class LimitedTransport(httpx.BaseTransport):
+    """A transport of httpx.Client: every request waits its turn. OutboundCalls describes the settings.
+
+    >>> limiter = Limiter("10/s", pausable=True)
+    >>> client = httpx.Client(transport=LimitedTransport(limiter, retries=2))
+    """
+
+    def __init__(
+        self,
+        limiter: Limiter | None = None,
+        transport: httpx.BaseTransport | None = None,
+        *,
+        adaptive: LimitAlgorithm[Any] | None = None,
+        key: str | Callable[[httpx.Request], str] | None = None,
+        cost: int | Callable[[httpx.Request], int] = 1,
+        timeout: float | None = None,
+        retries: int = 0,
+        slow_below: float = SLOW_BELOW,
+    ) -> None:
+        self._transport = httpx.HTTPTransport() if transport is None else transport
+        self._calls: OutboundCalls[httpx.Request, httpx.Response] = OutboundCalls(
+            limiter,
+            awaited=False,
+            host_of=_host_of,
+            answer_of=_answer_of,
+            adaptive=adaptive,
+            key=key,
+            cost=cost,
+            timeout=timeout,
+            retries=retries,
+            slow_below=slow_below,
+        )
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Waits for a turn, sends the request, and pauses if the response says so."""
+
+        def send() -> httpx.Response:
+            return self._transport.handle_request(request)
+
+        return run(self._calls.call(request, send, httpx.Response.close, _can_repeat(request), _DROPS))
+
+    def close(self) -> None:
+        """Closes the inner transport. The limiter stays open: other clients may use it."""
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        self._transport.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        self._transport.__exit__(kind, error, trace)
+
+
+class AsyncLimitedTransport(httpx.AsyncBaseTransport):
+    """A transport of httpx.AsyncClient: every request waits its turn. OutboundCalls describes the settings.
+
+    >>> limiter = AsyncLimiter("10/s", pausable=True)
+    >>> client = httpx.AsyncClient(transport=AsyncLimitedTransport(limiter, timeout=30))
+    """
+
+    def __init__(
+        self,
+        limiter: AsyncLimiter | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        *,
+        adaptive: LimitAlgorithm[Any] | None = None,
+        key: str | Callable[[httpx.Request], str] | None = None,
+        cost: int | Callable[[httpx.Request], int] = 1,
+        timeout: float | None = None,
+        retries: int = 0,
+        slow_below: float = SLOW_BELOW,
+    ) -> None:
+        self._transport = httpx.AsyncHTTPTransport() if transport is None else transport
+        self._calls: OutboundCalls[httpx.Request, httpx.Response] = OutboundCalls(
+            limiter,
+            awaited=True,
+            host_of=_host_of,
+            answer_of=_answer_of,
+            adaptive=adaptive,
+            key=key,
+            cost=cost,
+            timeout=timeout,
+            retries=retries,
+            slow_below=slow_below,
+        )
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Waits for a turn, sends the request, and pauses if the response says so."""
+
+        async def send() -> httpx.Response:
+            return await self._transport.handle_async_request(request)
+
+        return await arun(self._calls.call(request, send, httpx.Response.aclose, _can_repeat(request), _DROPS))
+
+    async def aclose(self) -> None:
+        """Closes the inner transport. The limiter stays open: other clients may use it."""
+        await self._transport.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._transport.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        await self._transport.__aexit__(kind, error, trace)
+
+
+def _host_of(request: httpx.Request) -> str:
+    return request.url.netloc.decode("ascii")
+
+
+def _answer_of(response: httpx.Response) -> tuple[int, Iterable[tuple[str, str]]]:
+    return response.status_code, response.headers.multi_items()
+
+
+def _can_repeat(request: httpx.Request) -> bool:
+    """Returns whether the body is known as a whole, and can be sent again."""
+    return isinstance(request.stream, httpx.ByteStream)
