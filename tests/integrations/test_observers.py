@@ -1,4 +1,4 @@
-"""Every integration reports its decisions to observers, with the status of the response; and its log can be replayed."""
+"""Every integration reports its decisions to observers, with the status of the response."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ from tests.integrations.wsgi_servers import THREADED
 from tests.integrations.wsgi_servers import serve as serve_wsgi
 from tests.telemetry.log_lines import read_lines, replay
 
-BOOK = {"rules": [{"name": "all", "when": {"path": "/**"}, "key": "address", "missing": "deny", "limit": "3/minute"}]}
+BOOK = {
+    "rules": [{"name": "all", "when": {"path": "/**"}, "key": "address", "missing": "deny", "limit": "3/minute"}]
+}
 
 
 def request(path: str = "/items/7") -> RequestParts:

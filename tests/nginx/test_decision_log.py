@@ -1,4 +1,4 @@
-"""nginx writes a decision log by the log_format that `headgate nginx conf` prints, and a replay gives the same answers."""
+"""nginx writes a decision log by the log_format that `headgate nginx conf` prints."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SINGLE: dict[str, Any] = {"rules": [RULES["rules"][0]]}
 
 
 def log_directives() -> str:
-    """The directives of the log that `headgate nginx conf --decision-log` prints, with a log in the test's folder."""
+    """The directives that `headgate nginx conf --decision-log` prints, with a log in the test's folder."""
     text = render_conf(load.from_mapping(SINGLE), NginxOptions(package_path="/lua", decision_log=True))
     lines = text[text.index('map "" $headgate_decision') :].partition("\n\n")[0]
     return lines.replace("/var/log/nginx/decisions.jsonl", "decisions.jsonl").replace("flush=1s", "flush=100ms")
@@ -42,7 +42,14 @@ def log_directives() -> str:
 
 def records(gate: NginxGateway, count: int) -> list[dict[str, Any]]:
     path = gate.folder / "decisions.jsonl"
-    until(lambda: None if len(path.read_text().splitlines()) >= count else f"there are too few lines: {path.read_text()[-200:]}", 20)
+    until(
+        lambda: (
+            None
+            if len(path.read_text().splitlines()) >= count
+            else f"there are too few lines: {path.read_text()[-200:]}"
+        ),
+        20,
+    )
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -61,7 +68,7 @@ def test_a_line_has_everything_about_its_request(where: str | None) -> None:
     assert plain.pop("duration_s") >= 0
     assert plain.pop("process") == other["process"] != ""
     verdict = {"cost": 1, "allowed": True, "retry_after_us": 0, "delay_us": 0}
-    key = "address=127.0.0.1|header.x-user=an\"n"
+    key = 'address=127.0.0.1|header.x-user=an"n'
     assert plain == {
         "seq": 1,
         "attributes": {"address": "127.0.0.1", "header.x-user": 'an"n', "path": "/login"},
@@ -72,7 +79,13 @@ def test_a_line_has_everything_about_its_request(where: str | None) -> None:
         "sample": 1,
         "status": 200,
         "verdicts": [
-            {"rule": "per-address", "key": "address=127.0.0.1", "limit": "20/s burst 4", "remaining": 3, **verdict},
+            {
+                "rule": "per-address",
+                "key": "address=127.0.0.1",
+                "limit": "20/s burst 4",
+                "remaining": 3,
+                **verdict,
+            },
             {"rule": "login", "key": key, "limit": "10/s burst 2", "remaining": 1, **verdict},
         ],
         "shadow": [{"rule": "later", "key": 'header.x-user=an"n', "limit": "1/minute", "remaining": 0, **verdict}],

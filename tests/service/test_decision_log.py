@@ -11,10 +11,10 @@ from pathlib import Path
 import grpc
 from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc
 
-from tests.service.envoy.envoy_harness import descriptor
-from tests.service.service_harness import Service
 from tests.servers import RedisServer
 from tests.servers.wait_until import until
+from tests.service.envoy.envoy_harness import descriptor
+from tests.service.service_harness import Service
 from tests.telemetry.log_lines import read_lines, replay
 
 RULES = {
@@ -40,7 +40,9 @@ def test_every_way_to_ask_is_logged_and_replayed(tmp_path: Path) -> None:
         with grpc.insecure_channel(service.grpc) as channel:
             stub = rls_pb2_grpc.RateLimitServiceStub(channel)
             request = rls_pb2.RateLimitRequest(
-                domain="shop", descriptors=[descriptor(("user", "eve")), descriptor(("user", "ann"))], hits_addend=1
+                domain="shop",
+                descriptors=[descriptor(("user", "eve")), descriptor(("user", "ann"))],
+                hits_addend=1,
             )
             for _ in range(7):
                 stub.ShouldRateLimit(request, timeout=20)

@@ -26,9 +26,8 @@ def test_an_engine_that_is_gone_and_comes_back() -> None:
     with RedisServer("redis") as redis:
         engine = f"{redis.url}?fallback=local"
         with Service(RULES, engine=engine) as service, grpc.insecure_channel(service.grpc) as channel:
-            sentence = (
-                f"Redis at 127.0.0.1:{redis.port} does not answer; calls are decided by the fallbacks of their rules."
-            )
+            server = f"Redis at 127.0.0.1:{redis.port}"
+            sentence = f"{server} does not answer; calls are decided by the fallbacks of their rules."
             assert service.ask("GET", "/healthz").body == b"ok\n"
             assert check(channel, "engine") == (SERVING, [])
             watch: Any = channel.unary_stream(WATCH)
@@ -61,20 +60,19 @@ def test_an_engine_that_is_gone_and_comes_back() -> None:
 
 
 def test_an_engine_without_a_fallback_and_a_log_on_a_full_disk() -> None:
-    with RedisServer("redis") as redis:
-        with Service(RULES, engine=redis.url, decision_log="/dev/full") as service:
-            service.check(user="ann")
+    with RedisServer("redis") as redis, Service(RULES, engine=redis.url, decision_log="/dev/full") as service:
+        service.check(user="ann")
 
-            def missing() -> str | None:
-                found = service.ask("GET", "/readyz").json["degraded"]
-                log = "The decision log /dev/full cannot be written: No space left on device."
-                return None if found == [log] else f"{found}"
+        def missing() -> str | None:
+            found = service.ask("GET", "/readyz").json["degraded"]
+            log = "The decision log /dev/full cannot be written: No space left on device."
+            return None if found == [log] else f"{found}"
 
-            until(missing, 30)
-            redis.stop()
-            assert service.post("check", {"attributes": {"user": "ann"}}).status == 503
-            engine, _ = service.ask("GET", "/readyz").json["degraded"]
-            assert engine.startswith("Calls could not be decided: ")
+        until(missing, 30)
+        redis.stop()
+        assert service.post("check", {"attributes": {"user": "ann"}}).status == 503
+        engine, _ = service.ask("GET", "/readyz").json["degraded"]
+        assert engine.startswith("Calls could not be decided: ")
 
 
 def test_a_rulebook_that_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""A decision log has a line for every call, with all that its reader needs; and it is sampled and hashed on request."""
+"""A decision log has a line for every call, with all that its reader needs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ RULES = {
     ]
 }
 DEAD = "redis://127.0.0.1:1/0?deadline=50ms"
-
 
 
 def test_a_line_has_everything_about_its_call(tmp_path: Path) -> None:
@@ -94,7 +93,9 @@ def test_a_line_has_everything_about_its_call(tmp_path: Path) -> None:
 
 def test_a_call_without_a_limit_and_one_that_is_denied_have_the_time_of_the_log(tmp_path: Path) -> None:
     path, clock = tmp_path / "log", ManualClock(NOW_US)
-    rules = {"rules": [{"name": "api", "when": {"path": "/api/**"}, "key": "user", "missing": "deny", "limit": "1/s"}]}
+    rules = {
+        "rules": [{"name": "api", "when": {"path": "/api/**"}, "key": "user", "missing": "deny", "limit": "1/s"}]
+    }
     with Limiter.from_rules(rules, clock=clock, observers=[DecisionLog(path, clock=clock)]) as limiter:
         limiter.check({"path": "/"})
         limiter.check({"path": "/api/x"})
@@ -155,10 +156,14 @@ def test_a_call_that_could_not_be_decided_is_a_line(tmp_path: Path) -> None:
 
 def test_overrides_and_the_version_of_the_rulebook(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    book = load.from_mapping({"rules": [{"name": "api", "key": "user", "missing": "deny", "limit": "1/s", "overrides": True}]})
+    book = load.from_mapping(
+        {"rules": [{"name": "api", "key": "user", "missing": "deny", "limit": "1/s", "overrides": True}]}
+    )
     from dataclasses import replace
 
-    with Limiter.from_rules(replace(book, version=7), clock=ManualClock(NOW_US), observers=[DecisionLog(path)]) as limiter:
+    with Limiter.from_rules(
+        replace(book, version=7), clock=ManualClock(NOW_US), observers=[DecisionLog(path)]
+    ) as limiter:
         limiter.overrides("api").set("user=ann", "9/s")
         limiter.check({"user": "ann"})
         limiter.check({"user": "bob"})
@@ -305,7 +310,9 @@ def test_a_forked_child_writes_its_own_calls(tmp_path: Path) -> None:
         ({"max_age": 0}, "max_age= is a number of seconds above 0, or None; not 0."),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(tmp_path: Path, settings: dict[str, float], sentence: str) -> None:
+def test_settings_that_make_no_sense_are_refused(
+    tmp_path: Path, settings: dict[str, float], sentence: str
+) -> None:
     with pytest.raises(InvalidSetting) as refused:
         DecisionLog(tmp_path / "log", **settings)  # type: ignore[arg-type]
     assert str(refused.value) == sentence

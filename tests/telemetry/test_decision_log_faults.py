@@ -1,4 +1,4 @@
-"""A decision log that cannot be written delays and refuses no call: its records are dropped, counted and reported."""
+"""A decision log that cannot be written delays and refuses no call: records are dropped, and counted."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_a_full_disk(caplog: pytest.LogCaptureFixture) -> None:
     assert (log.written, log.dropped) == (0, 30)
     assert log.problem == "The decision log /dev/full cannot be written: No space left on device."
     assert [record.getMessage() for record in caplog.records] == [
-        "headgate: the decision log /dev/full cannot be written: No space left on device. Records are dropped until "
-        "it can be; calls are decided as before."
+        "headgate: the decision log /dev/full cannot be written: No space left on device. Records are dropped "
+        "until it can be; calls are decided as before."
     ]
 
 
@@ -73,8 +73,8 @@ def test_a_file_that_may_not_grow_in_the_middle_of_a_line(tmp_path: Path) -> Non
     assert not broken.endswith("}")
     assert f'"dropped":{dropped}' in last
     assert result.stderr.splitlines() == [
-        f"headgate: the decision log {path} cannot be written: File too large. Records are dropped until it can be; "
-        "calls are decided as before.",
+        f"headgate: the decision log {path} cannot be written: File too large. Records are dropped until it "
+        "can be; calls are decided as before.",
         f"headgate: the decision log {path} is written again; {dropped} records were dropped.",
     ]
 
@@ -118,8 +118,8 @@ def test_calls_that_come_faster_than_they_are_written_are_dropped(
     lines = read_lines(tmp_path / "log")
     assert [each.get("dropped") for each in lines] == [15, *[None] * 10]
     assert [record.getMessage() for record in caplog.records] == [
-        f"headgate: 15 records of the decision log {tmp_path}/log were dropped, because calls came faster than they "
-        "could be written. Record a sample: DecisionLog(..., sample=0.1)."
+        f"headgate: 15 records of the decision log {tmp_path}/log were dropped, because calls came faster than "
+        "they could be written. Record a sample: DecisionLog(..., sample=0.1)."
     ]
 
 

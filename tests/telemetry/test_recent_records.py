@@ -1,4 +1,4 @@
-"""A bounded sample of the recent records of all processes is in Redis: refusals first, at most so many, for so long."""
+"""A bounded sample of the recent records of all processes is in Redis, refusals first."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def test_records_of_several_processes_are_read_newest_first(redis_server: RedisS
     for user in ("ann", "bob"):
         pid = os.fork()
         if pid == 0:
-            with Limiter.from_rules(RULES, redis_server.url, observers=[RecentRecords(redis_server.url)]) as limiter:
+            with Limiter.from_rules(
+                RULES, redis_server.url, observers=[RecentRecords(redis_server.url)]
+            ) as limiter:
                 for _ in range(7):
                     limiter.check({"user": user, "path": "/x" if user == "bob" else "/"})
             os._exit(0)

@@ -92,7 +92,9 @@ def test_on_redis(tmp_path: Path, redis_server: RedisServer) -> None:
     assert_the_same([path], tmp_path, RULES, 600, by_call=True)
 
 
-ONE_LIMIT: dict[str, Any] = {"rules": [{"name": "api", "key": "user", "missing": "deny", "limit": "100/s burst 10"}]}
+ONE_LIMIT: dict[str, Any] = {
+    "rules": [{"name": "api", "key": "user", "missing": "deny", "limit": "100/s burst 10"}]
+}
 
 
 async def test_tasks_that_share_a_round_trip(tmp_path: Path, redis_server: RedisServer) -> None:
@@ -154,7 +156,9 @@ def test_several_processes(tmp_path: Path, redis_server: RedisServer, one_file: 
 
 
 def test_rules_that_count_in_each_process(tmp_path: Path, redis_server: RedisServer) -> None:
-    rules = {"rules": [{"name": "node", "key": "user", "missing": "deny", "where": "node", "limit": "50/s burst 9"}]}
+    rules = {
+        "rules": [{"name": "node", "key": "user", "missing": "deny", "where": "node", "limit": "50/s burst 9"}]
+    }
     path = tmp_path / "log"
 
     def work() -> None:
@@ -177,7 +181,9 @@ def test_calls_together_and_reservations(tmp_path: Path) -> None:
     path, chance = tmp_path / "log", random.Random(5)
     with Limiter.from_rules(rules, observers=[DecisionLog(path)]) as limiter:
         for number in range(300):
-            asks = [Ask({"user": chance.choice(("ann", "bob", "kim"))}, chance.choice((0, 1, 3))) for _ in range(3)]
+            asks = [
+                Ask({"user": chance.choice(("ann", "bob", "kim"))}, chance.choice((0, 1, 3))) for _ in range(3)
+            ]
             if number % 3 == 0:
                 limiter.check_together([*asks, Ask({})][: chance.choice((3, 3, 3, 4))])
             elif number % 3 == 1:
@@ -209,7 +215,9 @@ def test_overrides_that_come_and_go(tmp_path: Path, redis_server: RedisServer) -
 
 def test_hashed_keys_are_replayed_as_well(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    rules: dict[str, Any] = {"rules": [{"name": "api", "key": ["user", "address"], "missing": "one", "limit": "100/s burst 5"}]}
+    rules: dict[str, Any] = {
+        "rules": [{"name": "api", "key": ["user", "address"], "missing": "one", "limit": "100/s burst 5"}]
+    }
     with Limiter.from_rules(rules, observers=[DecisionLog(path, salt="a secret salt")]) as limiter:
         for number in range(200):
             limiter.check({"user": f"user-{number % 3}|%", "address": f"2001:db8::{number}"})

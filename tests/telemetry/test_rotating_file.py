@@ -18,7 +18,11 @@ MIDNIGHT_US = 20_000 * DAY_S * 1_000_000
 def open_file(path: Path, clock: ManualClock | None = None, **settings: float) -> RotatingFile:
     options: dict[str, float] = {"max_bytes": 1000, "keep_files": 3} | settings
     return RotatingFile(
-        path, clock or SystemClock(), int(options["max_bytes"]), options.get("max_age_s"), int(options["keep_files"])
+        path,
+        clock or SystemClock(),
+        int(options["max_bytes"]),
+        options.get("max_age_s"),
+        int(options["keep_files"]),
     )
 
 

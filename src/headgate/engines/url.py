@@ -138,7 +138,6 @@ def open_version_store(url: EngineUrl, prefix: str = "hg") -> tuple[RedisVersion
     _, server_url, options = url
     if server_url is None:
         raise InvalidRule("memory:// is this process alone: nothing can be published there.")
-    from headgate.engines.redis.recent_records_store import RedisRecentRecordsStore
     from headgate.engines.redis.rulebook_versions import RedisVersionStore
     from headgate.engines.redis.sync_engine import RedisEngine
 

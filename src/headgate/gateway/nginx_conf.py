@@ -148,7 +148,7 @@ def _decision_log(gate: NginxOptions) -> Iterator[str]:
     off = "" if gate.decision_log else "# "
     yield "# One JSON line for each decision, to be replayed: headgate replay decisions.jsonl --rules RULES"
     if off:
-        yield "# It costs each request a little: remove the # of these lines to write it, or print this with --decision-log."
+        yield "# Each request pays for it. Remove the # of these lines, or print them by --decision-log."
     yield f'{off}map "" $headgate_decision {{ default ""; }}'
     yield f"{off}log_format headgate_decisions escape=none"
     yield f"""{off}  '$headgate_decision,"status":$status,"duration_s":$request_time}}';"""

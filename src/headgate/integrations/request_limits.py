@@ -41,7 +41,10 @@ class RequestLimits(RequestFlows[RuleLimiter]):
 
     def _open(self) -> RuleLimiter:
         return RuleLimiter(
-            self.rules, cast("str | Engine", self.engine_or_url), clock=self.clock, prefix=self.prefix,
+            self.rules,
+            cast("str | Engine", self.engine_or_url),
+            clock=self.clock,
+            prefix=self.prefix,
             observers=self.observers,
         )
 
@@ -104,7 +107,10 @@ class AsyncRequestLimits(RequestFlows[AsyncRuleLimiter]):
 
     def _open(self) -> AsyncRuleLimiter:
         return AsyncRuleLimiter(
-            self.rules, cast("str | AsyncEngine", self.engine_or_url), clock=self.clock, prefix=self.prefix,
+            self.rules,
+            cast("str | AsyncEngine", self.engine_or_url),
+            clock=self.clock,
+            prefix=self.prefix,
             observers=self.observers,
         )
 

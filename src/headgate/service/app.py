@@ -7,8 +7,8 @@
     any  /auth/forward                                       Traefik's and Caddy's: 200, or the client's response
     any  /auth/envoy/...                                     ext_authz: the same, the client's path behind it
     POST /json                                               the reference rate limit service's
-    GET  /healthz, /readyz, /openapi.json                    liveness; readiness; the description; HEAD too. Both say
-                                                             what is degraded
+    GET  /healthz, /readyz                                   alive; ready; both say what is degraded; HEAD too
+    GET  /openapi.json                                       the description
     GET  /healthcheck                                        the reference rate limit service's: readiness
 
 nginx makes a 500 of any sub-request's status but 2xx, 401 and 403, and opens a new connection after any body. So

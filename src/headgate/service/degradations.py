@@ -1,4 +1,4 @@
-"""Finds what does not work as it should while the service answers: the engine, the rulebook's source, the decision log.
+"""Finds what does not work while the service answers: the engine, the rulebook's source, the decision log.
 
 /healthz and /readyz list these sentences; gRPC health reports each part under its name. None of them makes the
 service unready: it still decides, by the fallback of each rule.
@@ -50,10 +50,8 @@ class Degradations:
         """Yields the name of each degraded part, and a sentence about it."""
         engine = self._limiter.engine
         for name, _ in engine.degraded_shards():
-            yield (
-                ENGINE,
-                f"{describe_shard(engine, name)} does not answer; calls are decided by the fallbacks of their rules.",
-            )
+            server = describe_shard(engine, name)
+            yield ENGINE, f"{server} does not answer; calls are decided by the fallbacks of their rules."
         for failures in self._failures:
             if (error := failures.recent_error) is not None:
                 yield ENGINE, f"Calls could not be decided: {error}"

@@ -10,8 +10,8 @@ HealthCheckRequest has one field, a text, and HealthCheckResponse one, an enum: 
 StringValue and UInt32Value, so nothing is generated for them.
 
 Laws (tests/service/test_grpc_health.py): Check answers NOT_FOUND for an unknown name, Watch SERVICE_UNKNOWN; a
-Watch reports the change when the worker is stopped, and ends then; that of a part also reports when it is degraded,
-within WATCH_INTERVAL_S.
+Watch reports the change when the worker is stopped, and ends then; that of a part also reports when it is
+degraded, within WATCH_INTERVAL_S.
 """
 
 from __future__ import annotations

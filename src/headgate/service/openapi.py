@@ -133,7 +133,11 @@ _READY = {
     "properties": {
         "ready": {"type": "boolean"},
         "rules": {"type": "integer", "minimum": 0},
-        "degraded": {"type": "array", "items": {"type": "string"}, "description": "what does not work as it should"},
+        "degraded": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "what does not work as it should",
+        },
     },
     "required": ["ready", "rules", "degraded"],
 }

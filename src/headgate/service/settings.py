@@ -288,9 +288,7 @@ class Settings:
         if self.recent_records == "on" and not self.engine.startswith("memory:"):
             from headgate.telemetry.recent_records import RecentRecords
 
-            observers.append(
-                RecentRecords(self.engine, prefix=self.prefix, salt=self.decision_log_salt or None)
-            )
+            observers.append(RecentRecords(self.engine, prefix=self.prefix, salt=self.decision_log_salt or None))
         return observers
 
     def with_secrets(self) -> Settings:

@@ -69,7 +69,9 @@ async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]
     degradations = Degradations(limiter, observers)
     envoy = _envoy_services(limiter, settings, active, degradations)
     rate_limits = None if envoy is None else envoy.rate_limits
-    app = App(Checker(limiter, ReceiptSigner(settings.secret), settings.batch), rate_limits, settings, degradations)
+    app = App(
+        Checker(limiter, ReceiptSigner(settings.secret), settings.batch), rate_limits, settings, degradations
+    )
     admin = Admin(limiter, settings, settings.admin_token, counts)
     servers: list[Any] = []
     stop = asyncio.Event()

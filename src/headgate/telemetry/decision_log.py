@@ -3,8 +3,8 @@
     log = DecisionLog("decisions.jsonl", sample=0.1)
     limiter = Limiter.from_rules("rules.yaml", "redis://localhost:6379/0", observers=[log])
 
-The lines can be replayed (headgate replay decisions.jsonl --rules rules.yaml). docs/how-to/decision-log.md shows how
-to use it, docs/reference/decision-log.md describes every field.
+The lines can be replayed (headgate replay decisions.jsonl --rules rules.yaml). docs/how-to/decision-log.md shows
+how to use it, docs/reference/decision-log.md describes every field.
 
 A call only copies its attributes and appends to a queue; a thread makes the line and writes it. If the queue is
 full, or the file cannot be written, records are dropped: `dropped` counts them, the next line that is written says
@@ -261,8 +261,8 @@ class LineWriter:
         dropped, now = self.dropped_by_queue(), monotonic()
         if dropped > self._reported_drops and now - self._reported_at >= REPORT_EVERY_S:
             _log.warning(
-                "headgate: %d records of the decision log %s were dropped, because calls came faster than they could "
-                "be written. Record a sample: DecisionLog(..., sample=0.1).",
+                "headgate: %d records of the decision log %s were dropped, because calls came faster than they "
+                "could be written. Record a sample: DecisionLog(..., sample=0.1).",
                 dropped - self._reported_drops,
                 self._name,
             )

@@ -161,9 +161,13 @@ class RecordMaker:
         }
         if part.rule is not None and part.rule not in book.rules:
             fields["in_code"] = True
-        elif part.rule in book.rules_with_overrides and part.shadow_kind != CANDIDATE:
-            if not isinstance(outcome, _OVERRIDE_UNKNOWN) and limit is not UNLIMITED:
-                fields["override"] = limit.text if isinstance(outcome, OverriddenOutcome) else None
+        elif (
+            part.rule in book.rules_with_overrides
+            and part.shadow_kind != CANDIDATE
+            and limit is not UNLIMITED
+            and not isinstance(outcome, _OVERRIDE_UNKNOWN)
+        ):
+            fields["override"] = limit.text if isinstance(outcome, OverriddenOutcome) else None
         return fields
 
     def _hashed_key(self, part: Decision, book: BookFields) -> str:

@@ -177,8 +177,8 @@ class RecordSender:
         if self._failed_at is None:
             self._failed_at, self._failed_drops = monotonic(), self.dropped
             _log.warning(
-                "headgate: recent records cannot be written to Redis at %s (%s). They are dropped until it answers; "
-                "calls are decided as before.",
+                "headgate: recent records cannot be written to Redis at %s (%s). They are dropped until it "
+                "answers; calls are decided as before.",
                 self._store.text,
                 error,
             )

@@ -31,8 +31,9 @@ def check_hashed_attributes(book: Rulebook, hashed: Collection[str]) -> None:
             wider = [each for each in rule.key if each.v4 is not None and (each.v4, each.v6) != _narrowest(book)]
             if wider:
                 raise InvalidLog(
-                    f'In this decision log addresses are hashed, and the rule "{rule.name}" counts them by another '
-                    "network than other rules: a replay would count otherwise. Record a log without a salt."
+                    f'In this decision log addresses are hashed, and the rule "{rule.name}" counts them by '
+                    "another network than other rules: a replay would count otherwise. "
+                    "Record a log without a salt."
                 )
 
 

@@ -12,8 +12,8 @@
     headers           the format of the header fields
     strict            whether a rule that matches no route is an error
     enabled           False switches all limits off
-    observers         receive every decision and the status of its response; objects, or dotted paths of functions that
-                      return one
+    observers         receive every decision and the status of its response: objects, or dotted paths of functions
+                      that return one
     clock, prefix     as of a limiter
 
 Functions may be dotted paths. Sync and async code decide on the same counts: in memory by one engine, on a server

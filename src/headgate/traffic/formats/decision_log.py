@@ -1,13 +1,13 @@
 """Reads headgate's decision log: one JSON line for each call that was decided.
 
-    {"at_us": 1794800944000000, "seq": 7, "process": "web-1:4242", "attributes": {"address": "192.0.2.7"}, "cost": 1,
-     "allowed": false, "rule": "login", "version": 7, "sample": 1, "latency_us": 31, "status": 429,
+    {"at_us": 1794800944000000, "seq": 7, "process": "web-1:4242", "attributes": {"address": "192.0.2.7"},
+     "cost": 1, "allowed": false, "rule": "login", "version": 7, "sample": 1, "latency_us": 31, "status": 429,
      "verdicts": [{"rule": "login", "key": "address=192.0.2.7", "allowed": false, "override": null}],
      "shadow": [], "candidate": []}
 
-at_us, attributes and allowed are required; docs/reference/decision-log.md describes all fields. A log with a `sample`
-below 1 has not all calls, so a replay would decide otherwise: it is refused. A line with an `error` is a call that
-could not be decided; it charged nothing, and is left out.
+at_us, attributes and allowed are required; docs/reference/decision-log.md describes all fields. A log with a
+`sample` below 1 has not all calls, so a replay would decide otherwise: it is refused. A line with an `error` is a
+call that could not be decided; it charged nothing, and is left out.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ class RecordParser:
         """Returns sentences about calls that a replay cannot decide as they were decided."""
         notes = []
         if self.missing:
-            notes.append(f"{self.missing:,} calls are missing: the log dropped them, so a replay may decide otherwise")
+            notes.append(
+                f"{self.missing:,} calls are missing: the log dropped them, so a replay may decide otherwise"
+            )
         if self.degraded:
             notes.append(
                 f"{self.degraded:,} calls were decided by a fallback while the engine was down; a replay decides "

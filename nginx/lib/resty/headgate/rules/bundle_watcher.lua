@@ -171,7 +171,8 @@ end
 local function with_scripts(document, version, texts)
   local entries = {}
   for sha, text in pairs(texts) do entries[#entries + 1] = '"' .. sha .. '":' .. encode(text) end
-  return string.sub(document, 1, -2) .. ',"version":' .. tonumber(version) .. ',"texts":{' .. table.concat(entries, ",") .. "}}"
+  return string.sub(document, 1, -2)
+    .. ',"version":' .. tonumber(version) .. ',"texts":{' .. table.concat(entries, ",") .. "}}"
 end
 
 -- Fetches the bundle of a version; else nil, why not, and whether that is transient.
