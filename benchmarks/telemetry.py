@@ -1,8 +1,8 @@
 """How many decisions a second are left when all of them are counted?
 
 A limiter without observers, and the same with Counts, in turns. In memory: one key that is always allowed, 100,000
-keys in random order, a key that is always refused, and a rulebook of one rule. On Redis: 5,000 keys, with counts that
-are shared through the same server, as the service does. Speed in memory is by CPU time.
+keys in random order, a key that is always refused, and a rulebook of one rule. On Redis: 5,000 keys, with counts
+that are shared through the same server, as the service does. Speed in memory is by CPU time.
 """
 
 import itertools
@@ -22,13 +22,8 @@ from benchmarks.interleave import (
 from benchmarks.report import BenchmarkReport, figure, thousands
 from benchmarks.servers import pinned_server
 
-ONE, MANY, REFUSED, RULES, REDIS = (
-    "1 key",
-    "100,000 keys",
-    "1 key, refused",
-    "a rulebook, 1 key",
-    "Redis, 5,000 keys",
-)
+ONE, MANY, REFUSED, RULES = "1 key", "100,000 keys", "1 key, refused", "a rulebook, 1 key"
+REDIS = "Redis, 5,000 keys"
 IN_MEMORY = ONE, MANY, REFUSED, RULES
 PLAIN, COUNTED = "without observers", "with counts"
 LEAST = {**dict.fromkeys(IN_MEMORY, 0.6), REDIS: 0.93}  # the share of the decisions per second that must be left

@@ -1,6 +1,6 @@
 """Telemetry: reports what limiters decide. It observes decisions (headgate.observer) and never makes one.
 
-    counts           Counts, an observer: calls by rule and verdict, per second and per minute; hot and distinct keys
+    counts           Counts, an observer: calls by rule and verdict, per second and minute; hot and distinct keys
     counted_rule     the counts of one rule inside Counts
     decision_counts  DecisionCounts, the numbers of one rule in a span of time
     time_rings       the rings of seconds and minutes
