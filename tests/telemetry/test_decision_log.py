@@ -17,6 +17,7 @@ from headgate.errors import InvalidSetting
 from headgate.rules import load
 from headgate.telemetry import decision_log
 from headgate.telemetry.decision_log import DecisionLog
+from headgate.telemetry.decision_record import process_name
 from tests.telemetry.log_lines import read_lines
 
 NOW_US = 1_794_800_944_000_000
@@ -40,7 +41,7 @@ def test_a_line_has_everything_about_its_call(tmp_path: Path) -> None:
     assert first == {
         "at_us": NOW_US + 1_000_000,
         "seq": 1,
-        "process": decision_log.process_name(),
+        "process": process_name(),
         "attributes": {"address": "192.0.2.7", "user": "ann"},
         "cost": 1,
         "allowed": True,

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -129,7 +130,7 @@ def test_a_process_without_threads_to_spare_loses_nothing(
     def refuse(thread: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(record_queue.Thread, "start", refuse)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
     log = DecisionLog(tmp_path / "log")
     limiter = Limiter("1000000/s", observers=[log])
     with caplog.at_level(logging.WARNING, "headgate"):

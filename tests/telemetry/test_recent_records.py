@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headgate import Limiter
+from headgate.engines.url import open_recent_records_store
 from headgate.telemetry import recent_records, record_queue
 from headgate.telemetry.recent_records import (
     KEPT_S,
@@ -81,7 +82,7 @@ def test_it_is_bounded_and_refusals_come_first(redis_server: RedisServer) -> Non
 
 
 def test_refusals_take_the_room_of_calls_that_passed(redis_server: RedisServer) -> None:
-    store = recent_records.open_recent_records_store(redis_server.url)
+    store = open_recent_records_store(redis_server.url)
 
     def write(refusals: int, passes: int, size: int = 10) -> int:
         records = [b"r" * size] * refusals, [b"p" * size] * passes
@@ -102,7 +103,7 @@ def test_the_fullest_sample_fits_its_memory() -> None:
     """KEPT_S full seconds, as Redis itself measures them."""
     chance = random.Random(7)
     with RedisServer("redis") as server:
-        store = recent_records.open_recent_records_store(server.url)
+        store = open_recent_records_store(server.url)
         before = int(server.info("memory")["used_memory"])
         records = [
             pack_record({**RECORD, "at_us": chance.randrange(10**15), "seq": chance.randrange(10**6)})

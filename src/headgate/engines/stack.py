@@ -52,7 +52,7 @@ def describe_shard(engine: Any, name: Hashable) -> str:
     topology = getattr(engine, "topology", None)
     if topology is None:
         return "The engine"
-    return f"Redis at {name or topology.text}"
+    return f"Redis at {topology.text if name == 0 else name}"
 
 
 class EngineLayer:

@@ -150,7 +150,8 @@ class RecordSender:
     def write(self, batch: list[DecidedCall]) -> None:
         """Writes records in one command."""
         self.waiting_refusals = self.waiting_passes = 0
-        refusals, passes = [], []
+        refusals: list[bytes] = []
+        passes: list[bytes] = []
         for call in batch:
             packed = pack_record(self._records.record(call))
             (refusals if refuses(call.decision) else passes).append(packed)

@@ -42,7 +42,7 @@ class RedisRecentRecordsStore:
         """Packs a write of one second's records: a single command, which others may share a pipeline with."""
         script = standalone_script("recent_records")
         key_args = [self._key(second, kind) for kind in (b"r", b"p", b"b")]
-        args = ["write", max_records, max_bytes, ttl_s, len(refusals), *refusals, *passes]
+        args: list[bytes | str | int] = ["write", max_records, max_bytes, ttl_s, len(refusals), *refusals, *passes]
         return RedisRequest(command("EVALSHA", script.sha, 3, *key_args, *args), script, _TAG)
 
     def send(self, request: RedisRequest) -> int:
