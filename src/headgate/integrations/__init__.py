@@ -18,7 +18,7 @@ The frameworks, each importing its one framework and no other:
     flask            RateLimiter(app), @limit("5/s"), limits of blueprints; with flask_routes and flask_commands
     django           HeadgateMiddleware, the setting HEADGATE, @limit("5/s"), system checks
     drf              throttles of Django REST framework, on those of Django
-    adaptive         middlewares that limit requests in flight by an AdaptiveLimiter; for ASGI and WSGI, no framework
+    adaptive         AdaptiveMiddleware and AdaptiveWSGIMiddleware: limit requests in flight by an AdaptiveLimiter
 
 What a framework's file does:
     1. Once per application: RequestLimits(rules, engine, limits=..., user=..., trusted_proxies=..., ...). The
