@@ -63,6 +63,7 @@ class _Settings:
         for name, function in (("priority", priority), ("user", user), ("exempt", exempt)):
             if function is not None and not callable(function):
                 raise InvalidSetting(f"{name} is a function of the request; not {function!r}.")
+        statuses: frozenset[int] = frozenset()
         try:
             statuses = frozenset(drop_statuses)
             valid = all(type(status) is int and 100 <= status <= 599 for status in statuses)
