@@ -1,7 +1,8 @@
 """Applications behind an AdaptiveLimiter: what is in flight, what is refused, and what each response tells."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import httpx
@@ -34,7 +35,7 @@ class AsgiClient:
             return await client.get(path)
 
 
-def _fastapi(limiter: AdaptiveLimiter, **settings: Any) -> AsgiClient:
+def _fastapi(limiter: AdaptiveLimiter, **settings: Any) -> Callable[[str], Any]:
     app = FastAPI()
     app.add_middleware(AdaptiveMiddleware, limiter=limiter, **settings)
 
@@ -52,10 +53,10 @@ def _fastapi(limiter: AdaptiveLimiter, **settings: Any) -> AsgiClient:
     async def wrong() -> None:
         raise ValueError
 
-    return AsgiClient(app)
+    return AsgiClient(app).get
 
 
-def _flask(limiter: AdaptiveLimiter, **settings: Any) -> Any:
+def _flask(limiter: AdaptiveLimiter, **settings: Any) -> Callable[[str], Any]:
     app = Flask(__name__)
 
     @app.get("/status/<int:status>")
@@ -63,52 +64,52 @@ def _flask(limiter: AdaptiveLimiter, **settings: Any) -> Any:
         return str(limiter.in_flight), status
 
     app.wsgi_app = AdaptiveWSGIMiddleware(app.wsgi_app, limiter, **settings)  # type: ignore[method-assign]
-    return app.test_client()
+    return partial(app.test_client().get, buffered=True)
 
 
-@pytest.mark.parametrize("client_of", [_fastapi, _flask])
-def test_a_request_is_in_flight_until_its_response_is_complete(client_of: Any) -> None:
+@pytest.mark.parametrize("get_of", [_fastapi, _flask])
+def test_a_request_is_in_flight_until_its_response_is_complete(get_of: Any) -> None:
     limiter = _limiter()
-    response = client_of(limiter).get("/status/200")
+    response = get_of(limiter)("/status/200")
     assert (response.status_code, response.text) == (200, "1")
     assert limiter.in_flight == 0
 
 
-@pytest.mark.parametrize("client_of", [_fastapi, _flask])
-def test_a_request_too_many_gets_503_and_when_to_come_again(client_of: Any) -> None:
+@pytest.mark.parametrize("get_of", [_fastapi, _flask])
+def test_a_request_too_many_gets_503_and_when_to_come_again(get_of: Any) -> None:
     limiter = _limiter(1)
     with limiter.guard():
-        response = client_of(limiter).get("/status/200")
+        response = get_of(limiter)("/status/200")
     assert response.status_code == 503
     assert int(response.headers["retry-after"]) >= 1
     assert response.headers["content-type"] == "application/problem+json"
     assert limiter.in_flight == 0
 
 
-@pytest.mark.parametrize("client_of", [_fastapi, _flask])
+@pytest.mark.parametrize("get_of", [_fastapi, _flask])
 @pytest.mark.parametrize(("status", "limit"), [(200, 20), (404, 20), (429, 20), (500, 20), (503, 18), (504, 18)])
-def test_the_status_tells_how_it_went(client_of: Any, status: int, limit: int) -> None:
+def test_the_status_tells_how_it_went(get_of: Any, status: int, limit: int) -> None:
     limiter = _limiter()
-    assert client_of(limiter).get(f"/status/{status}").status_code == status
+    assert get_of(limiter)(f"/status/{status}").status_code == status
     assert (limiter.limit, limiter.in_flight) == (limit, 0)
 
 
 @pytest.mark.parametrize(("path", "limit"), [("/slow", 18), ("/wrong", 20)])
 def test_an_exception_tells_how_it_went(path: str, limit: int) -> None:
     limiter = _limiter()
-    assert _fastapi(limiter).get(path).status_code == 500
+    assert _fastapi(limiter)(path).status_code == 500
     assert (limiter.limit, limiter.in_flight) == (limit, 0)
 
 
-@pytest.mark.parametrize("client_of", [_fastapi, _flask])
-def test_other_statuses_can_mean_dropped_and_requests_can_be_exempt(client_of: Any) -> None:
+@pytest.mark.parametrize("get_of", [_fastapi, _flask])
+def test_other_statuses_can_mean_dropped_and_requests_can_be_exempt(get_of: Any) -> None:
     limiter = _limiter()
-    client = client_of(limiter, drop_statuses={429}, exempt=lambda request: _path(request) == "/status/299")
-    client.get("/status/503")
+    get = get_of(limiter, drop_statuses={429}, exempt=lambda request: _path(request) == "/status/299")
+    get("/status/503")
     assert limiter.limit == 20
-    client.get("/status/429")
+    get("/status/429")
     assert limiter.limit == 18
-    assert client.get("/status/299").text == "0"
+    assert get("/status/299").text == "0"
 
 
 def _path(request: dict[str, Any]) -> str:
@@ -123,10 +124,10 @@ def test_priorities_and_users_come_from_the_request() -> None:
         seen.append(scope["path"])
         return "low"
 
-    client = _fastapi(limiter, priority=priority, user=lambda scope: scope["client"])
+    get = _fastapi(limiter, priority=priority, user=lambda scope: scope["client"])
     with limiter.guard("high"):
-        assert client.get("/status/200").status_code == 503  # the least important never wait
-    assert client.get("/status/200").status_code == 200
+        assert get("/status/200").status_code == 503  # the least important never wait
+    assert get("/status/200").status_code == 200
     assert seen == ["/status/200", "/status/200"]
 
 

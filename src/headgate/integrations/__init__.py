@@ -25,7 +25,7 @@ The frameworks, each importing its one framework and no other:
     mcp              a middleware for MCP servers of the official package; with mcp_calls, on which all three stand
     fastmcp          the same for FastMCP
     mcp_asgi         a middleware of ASGI that reads JSON-RPC: MCP servers of any package
-    adaptive         middlewares that limit requests in flight by an AdaptiveLimiter; for ASGI and WSGI, no framework
+    adaptive         AdaptiveMiddleware and AdaptiveWSGIMiddleware: limit requests in flight by an AdaptiveLimiter
 
 The clients, which call somebody else's service, on ground of their own:
     outbound         OutboundCalls: wait for a turn, send, pause after a 429, slow down before one

@@ -63,8 +63,13 @@ class _Settings:
         for name, function in (("priority", priority), ("user", user), ("exempt", exempt)):
             if function is not None and not callable(function):
                 raise InvalidSetting(f"{name} is a function of the request; not {function!r}.")
-        statuses = frozenset(drop_statuses) if isinstance(drop_statuses, Collection) else frozenset([None])
-        if not all(type(status) is int and 100 <= status <= 599 for status in statuses):
+        statuses: frozenset[int] = frozenset()
+        try:
+            statuses = frozenset(drop_statuses)
+            valid = all(type(status) is int and 100 <= status <= 599 for status in statuses)
+        except TypeError:
+            valid = False
+        if not valid:
             raise InvalidSetting(
                 f"drop_statuses is a collection of statuses, such as {{503, 504}}; not {drop_statuses!r}."
             )

@@ -79,7 +79,13 @@ class RequestFlows(FinishFlows[L]):
     ) -> None:
         reject_unknown(unknown, ("rules", "engine", *LimitSettings.__optional_keys__))
         functions = {"user": user, "attributes": attributes}
-        choices = {"headers": headers, "exempt": exempt, "strict": strict, "observers": observers, "prefix": prefix}
+        choices = {
+            "headers": headers,
+            "exempt": exempt,
+            "strict": strict,
+            "observers": observers,
+            "prefix": prefix,
+        }
         check_settings({**choices, **functions})
         check_clock(clock)
         if isinstance(engine, str):

@@ -12,7 +12,7 @@ NO_PRIORITIES: Mapping[str, float] = {"all": 1.0}
 @dataclass(frozen=True)
 class Stage:
     """A part of the load; times in seconds, rates per second. Priorities are shares of the calls, the most
-    important first. `variation` is the standard deviation of the calls' work, in their mean: 0 if all are equal."""
+    important first. `variation` is the standard deviation of the work, in its mean; 0 if all calls are equal."""
 
     duration: float
     rate: float
