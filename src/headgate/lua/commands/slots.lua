@@ -16,7 +16,7 @@
 --            leave ticket               returns 1; or 0 if there was no such ticket
 --            reset                      returns 1; all leases and tickets end, the numbers continue
 --            peek                       returns the seven numbers
---          While paused, allowed is -4, and two more numbers follow: the ticket or 0, and how long the pause still lasts.
+--          While paused, allowed is -4, and two more numbers follow: the ticket or 0, and what is left of the pause.
 --          or the error of wrong_value.lua, also where a sorted set has no fence; reset deletes whatever is there
 --
 -- `model` is the model of slots; the assembler inserts it above.
