@@ -40,6 +40,7 @@ def test_a_refused_call_leaves_no_trace_and_states_the_rest(text: str, harness: 
     kept = harness.kept()
     refused = limiter.take("key")
     assert not refused
+    assert refused.retry_after is not None
     if "fixed" in text:  # its windows go on: by the end of the pause there is a new one
         assert refused.retry_after == 7
     else:

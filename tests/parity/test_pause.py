@@ -165,4 +165,5 @@ def pauses_here(engine: MemoryEngine) -> dict[str, str]:
 
 def pauses_there(server: RedisServer) -> dict[str, str]:
     stored: Any = server.call("KEYS", "hg2:pe:*")
-    return {name.decode().partition("{")[2][:-1]: server.call("GET", name).decode() for name in stored}  # type: ignore[attr-defined]
+    texts: list[Any] = [server.call("GET", name) for name in stored]
+    return {name.decode().partition("{")[2][:-1]: text.decode() for name, text in zip(stored, texts, strict=True)}

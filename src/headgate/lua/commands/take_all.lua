@@ -21,8 +21,8 @@
 -- algorithm, numbers, "|" and its text; "calendar" and an amount for a calendar window, whose edges are those of the
 -- request.
 --
--- `models` and `storages` are tables by algorithm, with lockout if a part has one, and `pause` with pause_storage.lua
--- if a part can be paused; the assembler inserts them above.
+-- `models` and `storages` are tables by algorithm, with lockout if a part has one, and `pause` with pause_storage if
+-- a part can be paused; the assembler inserts them above.
 local time = redis.call("TIME")
 local now_us = time[1] * 1000000 + time[2]
 local patience_us, commit = tonumber(ARGV[1]), ARGV[2]
