@@ -61,9 +61,10 @@ class Observers:
         self.observers: tuple[Observer, ...] = tuple(observers)
         self.uses_latency: bool = any(each.uses_latency for each in self.observers)
         self._reported_errors: set[tuple[int, str]] = set()
-        self.decided_reports, self._responded, self._failed, self._close = (
-            self._overridden(method) for method in ("decided", "responded", "failed", "close")
-        )
+        self.decided_reports: list[Callable[..., None]] = self._overridden("decided")
+        self._responded = self._overridden("responded")
+        self._failed = self._overridden("failed")
+        self._close = self._overridden("close")
 
     def _overridden(self, method: str) -> list[Callable[..., None]]:
         """Returns that method of every observer that overrides it."""

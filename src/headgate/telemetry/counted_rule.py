@@ -54,7 +54,7 @@ class CountedRule:
     )
 
     def __init__(self, shared: bool) -> None:
-        self.shared = shared
+        self.shared: bool = shared
         self._unshared_seconds: dict[int, DecisionCounts] = {}
         self._unshared_minutes: dict[int, DecisionCounts] = {}
         self.estimates: KeyEstimates = KeyEstimates(shared)
@@ -110,7 +110,7 @@ class CountedMeter:
     __slots__ = ("_shadow_kind", "allowed", "near", "near_limit", "refused", "rule")
 
     def __init__(self, rule: CountedRule, shadow_kind: str | None, quota: int) -> None:
-        self.rule = rule
+        self.rule: CountedRule = rule
         self._shadow_kind = shadow_kind
         verdict = "" if shadow_kind is None else f"{shadow_kind}_"
         self.near_limit: int = -(-quota // NEAR_LIMIT_SHARE)

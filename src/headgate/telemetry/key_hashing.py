@@ -10,7 +10,7 @@ Whoever has the salt can find out an address by trying all of them: keep it as a
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
 from headgate.rules.keys import Dimension, key_builder
@@ -26,7 +26,7 @@ class KeyHasher:
 
     def __init__(self, salt: str) -> None:
         self._salt = salt.encode()
-        self.hash = lru_cache(maxsize=_CACHED_VALUES)(self._hash)
+        self.hash: Callable[[str], str] = lru_cache(maxsize=_CACHED_VALUES)(self._hash)
 
     def _hash(self, value: str) -> str:
         digest = hmac.digest(self._salt, value.encode("utf-8", "surrogatepass"), "sha256")

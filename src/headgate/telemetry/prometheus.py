@@ -51,7 +51,7 @@ ENGINE_TOTALS: Final = {  # what engines measure (engines/port.py), each with it
     "prefetched_units_total": "Prefetched units that were handed out.",
     "prefetch_lost_units_total": "Prefetched units that could not be given back.",
 }
-ENGINE_SAMPLES: Final = {
+ENGINE_SAMPLES: Final[dict[str, tuple[str, tuple[float, ...]]]] = {
     "round_trip_seconds": ("Time from a request to the server's reply; sampled.", LATENCY_BUCKETS_S),
     "batch_requests": ("Requests that shared a round trip; sampled.", (1, 2, 4, 8, 16, 32, 64, 128)),
 }
