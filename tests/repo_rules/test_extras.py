@@ -24,7 +24,7 @@ MCP = "headgate.integrations.mcp needs mcp: pip install 'headgate[mcp]'."
 FASTMCP = "headgate.integrations.fastmcp needs fastmcp: pip install 'headgate[fastmcp]'."
 HTTPX = "headgate.integrations.httpx needs httpx: pip install 'headgate[httpx]'."
 REQUESTS = "headgate.integrations.requests needs requests: pip install 'headgate[requests]'."
-SERVICE = "headgate serve needs granian and msgspec: pip install 'headgate[service]'."
+SERVICE = "headgate serve needs granian, msgspec and prometheus-client: pip install 'headgate[service]'."
 
 ENTRANCES = {
     "redis": ("from headgate import Limiter; Limiter('3/s', 'redis://127.0.0.1:1')", REDIS),

@@ -81,7 +81,10 @@ def test_without_the_extra_service_it_says_what_to_install(
     lacking(tmp_path, monkeypatch, "granian", "msgspec")
     ran = serve()
     assert ran.returncode == 2
-    assert "headgate serve needs granian and msgspec: pip install 'headgate[service]'." in ran.stderr
+    assert (
+        "headgate serve needs granian, msgspec and prometheus-client: pip install 'headgate[service]'."
+        in ran.stderr
+    )
 
 
 def test_without_uvloop_it_runs_on_asyncios_own_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def _serve(args: argparse.Namespace) -> int:
         {setting.name: getattr(args, f"set_{setting.name}") for setting in settings_table()}, config=args.config
     )
     log_format.configure_logging(settings.log, settings.log_level)
-    require("headgate serve", "service", "granian", "msgspec")
+    require("headgate serve", "service", "granian", "msgspec", "prometheus_client")
     if settings.grpc is not None:
         hint = f" To answer HTTP only, set grpc to off; it is {settings.grpc}."
         require("Answering Envoy over gRPC", "envoy", *ENVOY_MODULES, hint=hint)

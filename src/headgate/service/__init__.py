@@ -12,6 +12,7 @@ Modules:
     check               the methods of the check API
     check_schema        the JSON of the check API
     json_decoding       decodes JSON bodies, and explains what is wrong in them
+    metrics             GET /metrics, of all workers together
     openapi             the OpenAPI description
     receipt_tokens      signs and verifies receipts
     request_cache       caches requests that come again

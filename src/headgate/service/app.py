@@ -9,6 +9,7 @@
     POST /json                                               the reference rate limit service's
     GET  /healthz, /readyz                                   alive; ready; both say what is degraded; HEAD too
     GET  /openapi.json                                       the description
+    GET  /metrics                                            for Prometheus
     GET  /healthcheck                                        the reference rate limit service's: readiness
 
 nginx makes a 500 of any sub-request's status but 2xx, 401 and 403, and opens a new connection after any body. So
@@ -51,16 +52,19 @@ from headgate.service.check import Checker
 from headgate.service.degradations import Degradations
 from headgate.service.forward_auth import GatewayKind, InvalidSubrequest, RelevantFields, forwarded_attributes
 from headgate.service.json_decoding import JsonDecoder
+from headgate.service.metrics import WorkerMetrics
 from headgate.service.openapi import VERBS, Verb, description
 from headgate.service.receipt_tokens import InvalidReceipt, ReceiptNotUsable
 from headgate.service.request_cache import MAX_CACHED_REQUEST_BYTES, CachedCheck, RequestCache, is_plain_pass
 from headgate.service.settings import Settings
+from headgate.telemetry.counts import Counts
 
 if TYPE_CHECKING:
     from headgate.service.envoy.rls import RateLimits
 
 _JSON = encode_headers([("content-type", "application/json")])
 _TEXT = encode_headers([("content-type", "text/plain")])
+_METRICS = encode_headers([("content-type", "text/plain; version=0.0.4; charset=utf-8")])
 _MAX_DELAY_S = 60.0  # that a gateway waits for a delayed call
 _log = logging.getLogger("headgate.service")
 
@@ -74,8 +78,10 @@ class App:
         rate_limits: RateLimits | None,
         settings: Settings,
         degradations: Degradations | None = None,
+        metrics: WorkerMetrics | None = None,
     ) -> None:
         self._degradations = degradations or Degradations(checker.limiter)
+        self._metrics = metrics or WorkerMetrics(Counts())
         self._checker, self._rate_limits = checker, rate_limits
         self._limiter = checker.limiter
         self._trusted_proxies = settings.trusted
@@ -96,6 +102,7 @@ class App:
             "/readyz": self._readyz,
             "/healthcheck": self._healthcheck,
             "/openapi.json": self._openapi,
+            "/metrics": self._metrics_text,
         }
         post_handlers = {f"/v1/{verb.name}": self._handler_of(verb) for verb in VERBS if verb.name != "check"}
         post_handlers |= {"/v1/check": self._check, "/json": self._reference_json}
@@ -309,6 +316,9 @@ class App:
 
     def _healthcheck(self) -> Response:
         return (503, _TEXT, b"") if self.draining else (200, _TEXT, b"OK")
+
+    def _metrics_text(self) -> Response:
+        return 200, _METRICS, self._metrics.text()
 
     def _openapi(self) -> Response:
         return 200, _JSON, self._description

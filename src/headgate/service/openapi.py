@@ -142,6 +142,15 @@ _READY = {
     "required": ["ready", "rules", "degraded"],
 }
 _HEALTH: dict[str, Any] = {
+    "/metrics": {
+        "get": {
+            "operationId": "metrics",
+            "summary": "Metrics of all workers, in the text format of Prometheus.",
+            "responses": {
+                "200": {"description": "They are.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+            },
+        }
+    },
     "/healthz": {
         "get": {
             "operationId": "alive",

@@ -31,6 +31,7 @@ except ImportError:  # it is not made for every platform
 
 from headgate.enforcement.rule_limiter import RULEBOOK_WARNING
 from headgate.errors import HeadgateError, InvalidSetting
+from headgate.service.metrics import forget_worker, shared_by_workers
 from headgate.service.settings import Address, Settings
 from headgate.service.stderr_capture import logged_native_output
 
@@ -66,7 +67,8 @@ def run(settings: Settings, ready: Callable[[], object]) -> int:
         if settings.workers == 1:
             _run_worker(settings, sockets, ready)
             return 0
-        return _Supervisor(settings, sockets).run(ready)
+        with shared_by_workers(settings.workers):
+            return _Supervisor(settings, sockets).run(ready)
     finally:
         for address in (settings.http, settings.admin):
             if address is not None and address.path is not None:
@@ -210,6 +212,7 @@ class _Supervisor:
         code = 0
         while self._workers:
             pid, status = os.waitpid(-1, 0)
+            forget_worker(pid)
             worker = self._workers.pop(pid, None)
             if worker is None or self._stopping:
                 continue

@@ -25,6 +25,7 @@ from headgate.service.check import Checker
 from headgate.service.degradations import Degradations, EngineFailures
 from headgate.service.http_server import HttpServer
 from headgate.service.idle_connections import ActiveRequests
+from headgate.service.metrics import WorkerMetrics
 from headgate.service.receipt_tokens import ReceiptSigner
 from headgate.service.settings import Settings
 from headgate.service.supervisor import Sockets
@@ -56,7 +57,8 @@ def counts_of(settings: Settings) -> Counts:
 async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]) -> None:
     """Serves until a signal stops it."""
     counts = counts_of(settings)
-    observers: list[Observer] = [counts, *settings.open_observers()]
+    metrics = WorkerMetrics(counts)
+    observers: list[Observer] = [metrics.observer, *settings.open_observers()]
     if not settings.engine.startswith("memory:"):
         observers.append(EngineFailures())
     limiter = AsyncRuleLimiter(
@@ -69,9 +71,8 @@ async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]
     degradations = Degradations(limiter, observers)
     envoy = _envoy_services(limiter, settings, active, degradations)
     rate_limits = None if envoy is None else envoy.rate_limits
-    app = App(
-        Checker(limiter, ReceiptSigner(settings.secret), settings.batch), rate_limits, settings, degradations
-    )
+    checker = Checker(limiter, ReceiptSigner(settings.secret), settings.batch)
+    app = App(checker, rate_limits, settings, degradations, metrics)
     admin = Admin(limiter, settings, settings.admin_token, counts)
     servers: list[Any] = []
     stop = asyncio.Event()

@@ -166,8 +166,9 @@ class PrometheusMetrics(Observer):
             self._limiters[limiter] = {}
 
     def close(self) -> None:
-        """Moves the last counts: in multiprocess mode no other process can."""
+        """Moves the last counts: in multiprocess mode no other process can. Closes the counts, too."""
         self.move_counts()
+        self.counts.close()
 
     def _note_limits(self, decision: Decision) -> None:
         """Notes which limits are in effect, and what is left where all calls are counted together."""
