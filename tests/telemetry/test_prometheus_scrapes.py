@@ -1,5 +1,6 @@
 """A real Prometheus scrapes real processes: one application, and several workers in multiprocess mode."""
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,8 +9,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry
 
+from headgate import AsyncLimiter, Limiter
+from headgate.telemetry.prometheus import PrometheusMetrics
 from tests.repo_rules.repository import ROOT
+from tests.servers import RedisServer
 from tests.servers.prometheus import Prometheus
 from tests.servers.redis_server import free_port
 from tests.servers.wait_until import until
@@ -86,3 +91,25 @@ def test_prometheus_sees_every_call(tmp_path: Path, workers: int) -> None:
         until(missing, 60)
         assert set(prometheus.query("max by (rule) (headgate_limit_units)").values()) == set()
         assert sum(prometheus.query("headgate_decision_seconds_count").values()) >= 1
+
+
+async def test_round_trips_to_a_server() -> None:
+    registry = CollectorRegistry()
+    metrics = PrometheusMetrics(registry=registry)
+
+    def sample(name: str) -> float:
+        return registry.get_sample_value(f"headgate_{name}") or 0
+
+    with RedisServer() as server:
+        limiter = Limiter("1000/s", f"{server.url}?deadline=5s", observers=[metrics])
+        async with AsyncLimiter("1000/s", f"{server.url}?deadline=5s", observers=[metrics]) as awaited:
+            limiter.take("ann")
+            await awaited.take("ann")  # loads the script
+            metrics.move_counts()
+            before = sample("batch_requests_sum"), sample("round_trip_seconds_count")
+            await asyncio.gather(*(awaited.take(f"key {number}") for number in range(50)))
+            metrics.move_counts()
+        limiter.close()
+    assert min(before) >= 2
+    assert sample("batch_requests_sum") - before[0] == 50
+    assert 1 <= sample("round_trip_seconds_count") - before[1] < 50, "several requests shared a round trip"

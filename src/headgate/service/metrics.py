@@ -65,5 +65,5 @@ class WorkerMetrics:
             return generate_latest(self._registry)
         self.observer.move_counts()
         of_all = CollectorRegistry()
-        MultiProcessCollector(of_all)
+        MultiProcessCollector(of_all)  # type: ignore[no-untyped-call]
         return generate_latest(of_all)

@@ -11,6 +11,7 @@
     redirects            requests that may take several steps
     cross_slot           charges in several slots of a cluster
     server_engine        what both engines share
+    round_trips          how long round trips take, and how many requests share one
     published_scripts    scripts for gateways that talk to Redis themselves
     overrides, quota_ledger, rulebook_versions, recent_records_store, key_scan    other state on the server
     counts_store         counts of decisions, shared by all processes

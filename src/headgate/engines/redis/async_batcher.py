@@ -32,6 +32,7 @@ from headgate.engines.redis.async_connection import TRUSTED_S, AsyncConnection, 
 from headgate.engines.redis.async_single_take import SingleTake
 from headgate.engines.redis.errors import ConnectFailed, ConnectionLost, NoScript, RedisError, TimedOut
 from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
+from headgate.engines.redis.round_trips import MAX_ROUND_TRIPS, RoundTrips
 from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.silent_connections import SilentConnections
 
@@ -62,6 +63,7 @@ class AsyncBatcher:
         self._on_late_reply = on_late_reply
         self._pending: list[Call] = []
         self._in_flight: deque[Batch] = deque()  # the oldest first
+        self.round_trips: RoundTrips = deque(maxlen=MAX_ROUND_TRIPS)
         self._last_was_single = True  # whether the last batch was a single request
         self._flush_scheduled = False
         self._connection: AsyncConnection | None = None
@@ -210,6 +212,8 @@ class AsyncBatcher:
             self._in_flight.remove(batch)
         except ValueError:
             return  # its connection was given up
+        calls = batch.calls
+        self.round_trips.append((len(calls), monotonic() - calls[0][0]))
         if self._pending and not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)

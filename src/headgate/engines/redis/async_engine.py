@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from asyncio import AbstractEventLoop, get_running_loop
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import repeat
 from typing import Any
@@ -33,6 +33,7 @@ from headgate.engines.redis.errors import RedisError, TimedOut, not_charged
 from headgate.engines.redis.overrides import AsyncRedisOverrides, OverrideRequestBuilder, OverrideScan
 from headgate.engines.redis.protocol import RedisRequest
 from headgate.engines.redis.quota_ledger import AsyncRedisLedger
+from headgate.engines.redis.round_trips import take_measurements
 from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.server_engine import ServerEngine, ServerMeter
 from headgate.engines.url_options import DEFAULT_DEADLINE_S
@@ -232,6 +233,12 @@ class AsyncRedisEngine(ServerEngine):
     async def leave(self, member_id: str) -> None:
         """Reports that this process shares the limits no more."""
         await self.ask(protocol.membership_request(self.prefix, "leave", member_id))
+
+    def measurements(self) -> Iterator[tuple[str, float | list[float]]]:
+        """Yields the recent round trips to all servers."""
+        return take_measurements(
+            batcher.round_trips for batchers in tuple(self._loops.values()) for batcher in tuple(batchers.values())
+        )
 
     def set_deadline(self, seconds: float) -> None:
         """Changes the engine's own deadline."""

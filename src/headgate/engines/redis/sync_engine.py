@@ -8,7 +8,7 @@ either.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import repeat
@@ -28,6 +28,7 @@ from headgate.engines.redis.errors import NoScript, RedisError, not_charged
 from headgate.engines.redis.overrides import OverrideRequestBuilder, OverrideScan, RedisOverrides
 from headgate.engines.redis.protocol import RedisRequest
 from headgate.engines.redis.quota_ledger import RedisLedger
+from headgate.engines.redis.round_trips import take_measurements
 from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.server_engine import ServerEngine, ServerMeter
 from headgate.engines.redis.sync_late_replies import SyncLateReplies
@@ -191,6 +192,10 @@ class RedisEngine(ServerEngine):
     def leave(self, member_id: str) -> None:
         """Reports that this process shares the limits no more."""
         self.ask(protocol.membership_request(self.prefix, "leave", member_id))
+
+    def measurements(self) -> Iterator[tuple[str, float | list[float]]]:
+        """Yields the recent round trips to all servers."""
+        return take_measurements(pool.round_trips for pool in tuple(self._pools.values()))
 
     def set_deadline(self, seconds: float) -> None:
         """Changes the engine's own deadline."""

@@ -24,12 +24,14 @@ sends for others:
 from __future__ import annotations
 
 import time
+from collections import deque
 from threading import RLock
 from typing import Any
 
 from headgate.engines.redis import protocol
 from headgate.engines.redis.errors import ConnectFailed, ConnectionLost, RedisError, ServerError, TimedOut
 from headgate.engines.redis.pool_state import PoolEntry, PoolState, PoolUser
+from headgate.engines.redis.round_trips import MAX_ROUND_TRIPS, RoundTrips
 from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.signal_safe_thread import SignalSafeThread
 from headgate.engines.redis.silent_connections import LINGER_S, MAX_LINGERING
@@ -51,6 +53,7 @@ class ConnectionPool:
     def __init__(self, address: ServerAddress, deadline: float) -> None:
         self.address = address
         self.deadline = deadline  # seconds; if it changes, a connection adopts it at its next use
+        self.round_trips: RoundTrips = deque(maxlen=MAX_ROUND_TRIPS)
         self._lock = RLock()  # reentrant: a signal handler may send a request, too
         self._state = PoolState(POOL_SIZE)
         self._lingering: list[tuple[float, SignalSafeThread, SyncConnection]] = []  # by deadline, the oldest first
@@ -104,6 +107,7 @@ class ConnectionPool:
                     self._wake()
         if reply is NO_REPLY:  # no connection was idle, or it has died
             return self.ask_queued(request, deadline_at)
+        self.round_trips.append((1, time.monotonic() - deadline_at + self.deadline))
         return reply if isinstance(request, bytes) else protocol.parse_outcome(reply)
 
     def ask_queued(
@@ -200,9 +204,10 @@ class ConnectionPool:
                 return
             if connection.timeout != self.deadline:
                 connection.set_timeout(self.deadline)
-            round_trip = SyncBatch(connection, batch, self._lock)
+            round_trip, sent_at = SyncBatch(connection, batch, self._lock), time.monotonic()
             round_trip.run(request.deadline_at)
             complete = True
+            self.round_trips.append((len(batch), time.monotonic() - sent_at))
         except (TimedOut, ConnectionLost) as error:
             failure = error
         finally:
