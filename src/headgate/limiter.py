@@ -94,7 +94,8 @@ class Limiter:
         else:
             check_engine(engine, awaited=False)
         self.engine = engine
-        limits, self.max_pause = limits_of(limit), check_max_pause(max_pause)
+        self.max_pause: float = check_max_pause(max_pause)
+        limits = limits_of(limit)
         names = names_of(limits, name)
         self._limits: BoundLimits[Meter, SlotMeter] = BoundLimits(
             limits, names, self.engine.meter, self.engine.slots, pause_name_of(names, name) if pausable else None
@@ -402,7 +403,8 @@ class AsyncLimiter:
         else:
             check_engine(engine, awaited=True)
         self.engine = engine
-        limits, self.max_pause = limits_of(limit), check_max_pause(max_pause)
+        self.max_pause: float = check_max_pause(max_pause)
+        limits = limits_of(limit)
         names = names_of(limits, name)
         self._limits: BoundLimits[AsyncMeter, AsyncSlotMeter] = BoundLimits(
             limits, names, self.engine.meter, self.engine.slots, pause_name_of(names, name) if pausable else None

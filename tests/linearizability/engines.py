@@ -122,5 +122,8 @@ class RacingMeter:
     def retune(self, key: str) -> None:
         """Nothing to reckon anew."""
 
+    def pause(self, key: str, duration_us: int) -> int:
+        raise NotImplementedError
+
     def reset(self, key: str) -> None:
         self._client.delete(key)
