@@ -4,7 +4,7 @@ A model returns an Outcome, a bare tuple: a named tuple would cost a third of an
 Decision name its fields for programs and people. Inside, time is whole microseconds, and None means that no wait
 can help; outside it is seconds, as people and HTTP use them.
 
-The file is long because every kind of outcome and decision is here: each room needs several of them.
+The file is long for one reason: every kind of outcome and decision is here, and each room needs several of them.
 """
 
 from __future__ import annotations

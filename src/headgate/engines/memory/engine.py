@@ -3,7 +3,7 @@
 A forked child counts for itself, from the beginning (fork_reset.py explains why): its tables are empty. Overrides
 stay, because they are configuration, and so do the numbers of slots, because no fence may come twice.
 
-The file is long because its meters, of rates and of slots, share the engine's tables and its one lock.
+The file is long for one reason: its meters, of rates and of slots, share the engine's tables and its one lock.
 
 This file decides single charges; take_all.py decides several together, and those of rules that lock out or can be
 overridden.
