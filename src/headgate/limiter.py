@@ -92,8 +92,8 @@ class Limiter:
         else:
             check_engine(engine, awaited=False)
         self.engine = engine
-        limits = limits_of(limit)
         self.max_pause: float = check_max_pause(max_pause)
+        limits = limits_of(limit)
         names = names_of(limits, name)
         self._limits: BoundLimits[Meter, SlotMeter] = BoundLimits(
             limits, names, self.engine.meter, self.engine.slots, pause_name_of(names, name) if pausable else None
@@ -410,8 +410,8 @@ class AsyncLimiter:
         else:
             check_engine(engine, awaited=True)
         self.engine = engine
-        limits = limits_of(limit)
         self.max_pause: float = check_max_pause(max_pause)
+        limits = limits_of(limit)
         names = names_of(limits, name)
         self._limits: BoundLimits[AsyncMeter, AsyncSlotMeter] = BoundLimits(
             limits, names, self.engine.meter, self.engine.slots, pause_name_of(names, name) if pausable else None

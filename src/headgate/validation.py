@@ -180,7 +180,9 @@ class BoundLimits(Generic[M, S]):
     ) -> None:
         self._bind, self._bind_slots = bind, bind_slots
         self._names = names
-        self.pause_name = pause_name  # what pauses are stored under; None: the limiter cannot be paused
+        self.pause_name: str | None = (
+            pause_name  # what pauses are stored under; None: the limiter cannot be paused
+        )
         self.meters: list[M] = []
         self.slots: S | None = None
         self._explicit_meters: dict[tuple[Limit, str], M] = {}

@@ -3,6 +3,8 @@
 A model returns an Outcome, a bare tuple: a named tuple would cost a third of an in-memory decision. Verdict and
 Decision name its fields for programs and people. Inside, time is whole microseconds, and None means that no wait
 can help; outside it is seconds, as people and HTTP use them.
+
+The file is long for one reason: every kind of outcome and decision is here, and each room needs several of them.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A forked child counts for itself, from the beginning (fork_reset.py explains why): its tables are empty. Overrides
 stay, because they are configuration, and so do the numbers of slots, because no fence may come twice.
 
+The file is long for one reason: its meters, of rates and of slots, share the engine's tables and its one lock.
+
 This file decides single charges; take_all.py decides several together, and those of rules that lock out or can be
 overridden.
 """
@@ -11,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headgate.algorithms import algorithm, lockout, pause, quota_grants
+from headgate.algorithms import algorithm, lockout, quota_grants
 from headgate.algorithms.decision import Outcome, PausedOutcome, Receipt
 from headgate.algorithms.limit import EXACT, Limit
 from headgate.algorithms.slots import Slots
@@ -22,7 +24,6 @@ from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions, all_limit_only
 from headgate.engines.fork_reset import on_fork
 from headgate.engines.memory import fast_decide
-from headgate.engines.memory.pause_table import PauseTable
 from headgate.engines.memory.slot_table import SlotTable
 from headgate.engines.memory.state_table import StateTable
 from headgate.engines.overrides import Limits, MemoryOverrides, StoredOverride, active_limits
@@ -32,6 +33,10 @@ from headgate.engines.quota_ledger import MemoryLedger
 from headgate.engines.stack import InnermostEngine
 from headgate.errors import InvalidCharge
 from headgate.lazy_property import lazy_property
+
+if TYPE_CHECKING:
+    from headgate.algorithms import pause
+    from headgate.engines.memory.pause_table import PauseTable
 
 
 class TakeAll(NamedTuple):
@@ -122,6 +127,8 @@ class MemoryEngine(InnermostEngine):
         """Returns the pauses of a limiter's keys. The caller holds the lock."""
         table = self._pauses.get(options.rule)
         if table is None:
+            from headgate.engines.memory.pause_table import PauseTable  # loaded on first use
+
             counts = options.pauses or ()
 
             def has_counts(key: str) -> bool:
@@ -263,6 +270,10 @@ class MemoryMeter:
     def _clock_us(self, key: str, now_us: int, *, corrects: bool = True) -> int:
         """Returns what the clock of a key shows: the time, unless it is or was paused."""
         state = self._engine.pause_of(self.options, key, now_us, corrects=corrects)
+        if state is None:
+            return now_us
+        from headgate.algorithms import pause
+
         return pause.clock_us(state, now_us, self.limit.has_edges)
 
     def _resolve_calendar(self, now_us: int) -> Limit:
@@ -371,7 +382,8 @@ class MemorySlotMeter:
 
     def _paused_us(self, key: str, now_us: int) -> int:
         """Returns how long the key is still paused."""
-        return pause.left_us(self._engine.pause_of(self._options, key, now_us), now_us)
+        state = self._engine.pause_of(self._options, key, now_us)
+        return 0 if state is None else max(0, state[0] - now_us)
 
     def renew(self, key: str, fence: int) -> int | None:
         with self._engine.lock:

@@ -17,9 +17,9 @@ Most charges go by fast_take_all.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from headgate.algorithms import lockout, pause
+from headgate.algorithms import lockout
 from headgate.algorithms.decision import (
     ALLOWED,
     AT_US,
@@ -37,6 +37,9 @@ from headgate.algorithms.limit import Limit
 from headgate.engines.charge_options import ChargeOptions, group_by_rule
 from headgate.engines.memory.state_table import StateTable
 from headgate.engines.overrides import Limits, effective_limit
+
+if TYPE_CHECKING:
+    from headgate.algorithms import pause
 
 
 class JudgingMeter(Protocol):
@@ -98,11 +101,15 @@ class _RuleCharges:
         for index, (limit, (meter, _, _)) in enumerate(zip(limits, charges, strict=False)):
             self._overrides[index] = effective_limit(meter.limit, limit)
         pause_state = tables.pause_of(options, key, now_us)
-        self._paused_us = pause.left_us(pause_state, now_us)
+        self._paused_us = 0 if pause_state is None else max(0, pause_state[0] - now_us)
         self._serves_later = patience_us is not None and patience_us >= self._paused_us
         if self._paused_us:
             patience_us = patience_us - self._paused_us if patience_us is not None and self._serves_later else None
-        self._clocks = [pause.clock_us(pause_state, now_us, meter.limit.has_edges) for meter, _, _ in charges]
+        self._clocks = [now_us] * len(charges)
+        if pause_state is not None:
+            from headgate.algorithms import pause  # loaded on first use
+
+            self._clocks = [pause.clock_us(pause_state, now_us, meter.limit.has_edges) for meter, _, _ in charges]
         self._results = [
             meter.judge(key, at_us, cost, patience_us, override)
             for (meter, key, cost), at_us, override in zip(charges, self._clocks, self._overrides, strict=True)

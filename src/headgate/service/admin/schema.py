@@ -166,7 +166,7 @@ class CounterUsage(Struct):
     bytes: int | None
 
 
-class PausedKey(Struct):
+class KeyPause(Struct):
     """A key that is paused, under the name of its limiter, and for how many seconds still."""
 
     name: str
@@ -181,7 +181,7 @@ class KeyUsageReport(Struct):
     complete: Annotated[bool, Meta(description="False if there are more counts than were looked at.")]
     rules: list[CounterTotals]
     keys: list[CounterUsage]
-    pauses: Annotated[list[PausedKey], Meta(description="Keys that are paused, the longest first.")]
+    pauses: Annotated[list[KeyPause], Meta(description="Keys that are paused, the longest first.")]
 
 
 class ResetRequest(Struct, forbid_unknown_fields=True):
