@@ -43,7 +43,7 @@ def test_snippets_run(
     text = page.read_text(encoding="utf-8")
     if any('"rules.yaml"' in source for source in _block.findall(text)) and (rulebooks := _yaml.findall(text)):
         (tmp_path / "rules.yaml").write_text(rulebooks[0], encoding="utf-8")
-        monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)
     if any("import django" in source or "from django" in source for source in _block.findall(text)):
         import_module("tests.integrations.django_project.project")  # which configures Django, once for all tests
     places = {SHOWN_REDIS: redis_server.url}

@@ -220,7 +220,7 @@ def test_hashed_keys_are_replayed_as_well(tmp_path: Path) -> None:
     }
     with Limiter.from_rules(rules, observers=[DecisionLog(path, salt="a secret salt")]) as limiter:
         for number in range(200):
-            limiter.check({"user": f"user-{number % 3}|%", "address": f"2001:db8::{number}"})
+            limiter.check({"user": f"user-{number % 30}|%", "address": f"2001:db8::{number}"})
     assert_the_same([path], tmp_path, rules, 200, by_call=True)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +15,8 @@ from headgate.traffic import reader as reader_module
 from headgate.traffic.read_ahead import read_ahead
 from headgate.traffic.reader import LogReader
 from headgate.traffic.recorded_call import RecordedCall
+from headgate.traffic.run_in_parallel import can_fork
 from tests.traffic.sample_logs import combined_line, combined_log, visits
-
-TWO_PROCESSES = (os.cpu_count() or 1) > 1 and threading.active_count() == 1
 
 
 @pytest.fixture
@@ -84,7 +82,7 @@ def test_a_child_that_is_killed_is_an_error() -> None:
 
     reading = read_ahead(batches, lambda: None, lambda status: None)
     assert next(reading) == [call(1)]
-    if TWO_PROCESSES:
+    if can_fork():
         with pytest.raises(InvalidLog, match="was killed \\(signal 9\\)"):
             next(reading)
     else:

@@ -172,7 +172,8 @@ class ThreadCall(RpcCallBase):
     def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
         _current.set(None)
         code = code_name(self.context, error)
-        self._run(self.limits.finish(self.record, HTTP_STATUS[code], grpc.StatusCode[code]))
+        if self.record.unfinished and not self.task.get_loop().is_closed():
+            self._run(self.limits.finish(self.record, HTTP_STATUS[code], grpc.StatusCode[code]))
 
     def _finish_soon(self, _task: Any) -> None:
         _finish_soon(self.limits, self.record)

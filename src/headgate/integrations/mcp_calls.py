@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cached_property
 from inspect import isawaitable
 from typing import Any, Unpack
 from urllib.parse import quote
@@ -41,6 +40,7 @@ from headgate.integrations.request_limits import AsyncRequestLimits, LimitSettin
 from headgate.integrations.request_parts import RequestParts
 from headgate.integrations.request_record import RequestRecord
 from headgate.integrations.unreachable_limits import RouteInfo
+from headgate.lazy_property import lazy_property
 from headgate.rules.attributes import Attributes
 from headgate.rules.match import Match
 
@@ -85,7 +85,7 @@ class MCPCall:
         arguments = self.params.get("arguments")
         return arguments if isinstance(arguments, Mapping) else {}
 
-    @cached_property
+    @lazy_property
     def target(self) -> str | None:
         """The name of the tool or prompt, or the URI of the resource."""
         target = self.params.get(_NAMED.get(self.method, ""))

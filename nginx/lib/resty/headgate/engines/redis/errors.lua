@@ -68,7 +68,7 @@ local LOGIN_PATTERNS = { "wrongpass", "noauth", "invalid username%-password", "a
 local PERMISSION_PATTERNS = { "noperm", "acl failure", "no permission", "can't run", "can't access" }
 local KEY_PATTERNS = { "access at least one of the keys", "access one of the keys", "access the key", "access a key",
   "keys? .*mentioned" }
-local SCRIPT_PERMISSIONS = "+time +get +set +del +getrange +setrange +pexpire +pexpireat"
+local SCRIPT_PERMISSIONS = "+time +get +set +del +getrange +setrange +pexpire +pexpireat +pttl"
   .. " +zadd +zrem +zscore +zcount +zrangebyscore +zrevrange +zincrby"
 
 local function permission_text(prefix, text, folded)
