@@ -249,7 +249,7 @@ class AdaptiveConcurrency:
         if ratio > _SHORT:  # not surely
             return self._grow(state, 1.05 * limit, "no queue")
         if limit > 0.85 * state.load.capacity * state.base_ns > 0.0:  # about where there was a queue before
-            return self._grow(state, (1.0 + _CAREFUL) * limit, "no queue")
+            return self._grow(state, max(limit + 1.0, (1.0 + _CAREFUL) * limit), "no queue")
         wanted = min(1.0, max(0.0, 4.0 * demand - 1.0))  # none up to a quarter refused, all from a half on
         grown = min((1.1 + 0.4 * wanted) * limit, 2.7 * met_in_flight(window))
         return self._grow(state, max(limit + 1.0, 1.1 * limit, grown), "no queue")

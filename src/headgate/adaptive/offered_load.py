@@ -22,6 +22,8 @@ _SECONDS = 30.0  # after which an average is forgotten also if fewer calls came
 _SPIKE = 0.8  # of the average of the last calls, which varies by 7 %
 _CAPACITY_WEIGHT = 0.3  # of a window
 _QUEUE, _LONG_QUEUE = 1.15, 1.6  # times the base: a window that tells the capacity, and one that tells it well
+_FEW = 0.55  # of the calls in flight at which the capacity was seen
+_FORGET = 0.99  # of that level, with every window that does not tell the capacity
 _LOST = 0.7  # of the capacity: less than that is no noise
 _SURE, _DOUBTFUL = 0.80, 0.94  # a load is surely healthy up to the first, and no longer from the second on
 _RARE = 7.0  # logarithm of 1 / the part of calls that may meet a longer queue
@@ -34,10 +36,11 @@ class OfferedLoad(NamedTuple):
     last_rate: float = 0.0
     capacity: float = 0.0
     calls: float = 0.0  # that came, as far as the average needs to know
+    level: float = 0.0  # the calls in flight at which the capacity was seen
 
     def with_window(self, window: Window, in_flight: float, base_ns: float) -> OfferedLoad:
         """Returns the load with one more window; `base_ns` is how long calls take without a queue."""
-        rate, last_rate, capacity, calls = self
+        rate, last_rate, capacity, calls, level = self
         if window.length_ns > 0 and window.arrived:
             came, seconds = window.arrived, window.length_ns / 1e9
             calls = min(_CALLS, calls + came)
@@ -45,14 +48,16 @@ class OfferedLoad(NamedTuple):
             last_rate += min(1.0, max(came / calls, came / _LAST_CALLS)) * (came / window.length_ns - last_rate)
         answered = in_flight / window.response_ns
         ratio = window.typical_ns / base_ns * exp(-2.0 * window.spread)  # at the least
-        if not capacity:
-            capacity = answered if ratio > _QUEUE else 0.0
-        elif ratio > _QUEUE and answered < _LOST * capacity:
-            capacity = answered
-        elif ratio > _QUEUE or answered > 1.1 * capacity:
-            sure = min(1.0, (ratio - 1.0) / (_LONG_QUEUE - 1.0)) if ratio > _QUEUE else 0.5
+        queueing = ratio > _QUEUE and in_flight >= _FEW * level  # fewer are slow for another reason than a queue
+        if not capacity or (queueing and answered < _LOST * capacity):
+            capacity, level = (answered, in_flight) if queueing else (capacity, level)
+        elif queueing or answered > 1.1 * capacity:
+            sure = min(1.0, (ratio - 1.0) / (_LONG_QUEUE - 1.0)) if queueing else 0.5
             capacity += _CAPACITY_WEIGHT * sure**2 * (answered - capacity)
-        return OfferedLoad(rate, last_rate, capacity, calls)
+            level += _CAPACITY_WEIGHT * sure**2 * (in_flight - level)
+        else:
+            level *= _FORGET
+        return OfferedLoad(rate, last_rate, capacity, calls, level)
 
     @property
     def ratio(self) -> float:
