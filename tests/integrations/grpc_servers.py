@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
-import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -177,11 +175,10 @@ def serve_async(make_interceptor: Callable[[], AsyncRateLimitInterceptor], order
     """Serves the handlers by grpc.aio, in a loop of its own thread; yields a client."""
     started, ports = threading.Event(), []
     stopping: list[Callable[[], Any]] = []
-    threads = ThreadPoolExecutor(4)
 
     async def run() -> None:
         interceptor = make_interceptor()
-        server = grpc.aio.server(threads, interceptors=[interceptor])
+        server = grpc.aio.server(ThreadPoolExecutor(4), interceptors=[interceptor])
         server.add_generic_rpc_handlers((handlers(orders or AsyncOrders()),))
         ports.append(server.add_insecure_port("127.0.0.1:0"))
         await server.start()
@@ -201,8 +198,3 @@ def serve_async(make_interceptor: Callable[[], AsyncRateLimitInterceptor], order
     finally:
         stopping[0]()
         thread.join()
-        threads.shutdown()
-        with warnings.catch_warnings():
-            # A function that still streams when the server stops: grpc.aio leaves what it wanted to send.
-            warnings.filterwarnings("ignore", "coroutine 'Queue.put' was never awaited")
-            gc.collect()

@@ -195,7 +195,9 @@ def test_slots_are_held_for_the_length_of_a_call() -> None:
         until(lambda: None if client.one()[0] == "OK" else "the slot is held", 30)
 
 
-@pytest.mark.parametrize("style", STYLES)
+# Not of functions in grpc.aio: a thread that streams there waits for ever once its client has left, with our
+# interceptor or without, and would outlast the test.
+@pytest.mark.parametrize("style", ["sync", "aio"])
 def test_the_slot_of_a_stream_is_free_when_the_client_leaves(style: str) -> None:
     with serve(style, limits=[limit("1 slots", key=None)]) as client:
         for _ in range(3):
