@@ -89,7 +89,7 @@ _DROP_WINDOWS = 30  # for which growth stops below the level at which calls were
 _PRECISION = 0.1  # of a window's response time, for which more calls are counted if they differ
 _MAX_SAMPLES = 200
 _MIN_SAMPLES = 4  # of a window, where the limit is low
-_HEAVY = 0.3  # of the calls are refused: the base has to be found soon
+_HEAVY, _HEAVY_LOAD = 0.3, 1.3  # calls refused, and the load: the base has to be found soon
 _REFUSING_WINDOWS = 3  # in a row: an overload, and no burst
 
 
@@ -232,9 +232,11 @@ class AdaptiveConcurrency:
         state = state._replace(unverified=state.unverified + 1, verified_limit=max(state.verified_limit, limit))
         demand = window.refused / (window.refused + window.samples)
         overloaded = state.refusing >= _REFUSING_WINDOWS and demand > 0.05
-        if overloaded and slower > _SHORT and not state.trial:
+        heavy = demand > _HEAVY and state.load.ratio > _HEAVY_LOAD
+        unknown = heavy and not state.proven  # R may be as long as the base because both have a queue
+        if overloaded and (slower > _SHORT or unknown) and not state.trial:
             if not state.proven:
-                cut = _CUT if demand > _HEAVY else _VERIFY_CUT
+                cut = _CUT if heavy else _VERIFY_CUT
                 return self._set(with_trial(state, limit, window), cut * limit, "explore")
             if state.unverified >= self.verify_windows or limit < _FALLEN * state.verified_limit:
                 state = state._replace(unverified=0, verified_limit=_VERIFY_CUT * limit)
@@ -298,7 +300,8 @@ class AdaptiveConcurrency:
             done = done._replace(proven=True, base_ns=response_ns, unverified=0)
             return done, max(limit, self._before(done, trial)), reason
         base_ns = min(state.base_ns, response_ns * exp(window.spread))
-        heavy = window.refused > _HEAVY * (window.refused + window.samples)
+        demand = window.refused / (window.refused + window.samples)
+        heavy = demand > _HEAVY and state.load.ratio > _HEAVY_LOAD
         as_believed = 0.93 * state.base_ns < response_ns < _SHORT * state.base_ns
         if not state.proven and window.refused and (heavy or not as_believed):
             return again._replace(base_ns=base_ns), _CUT * limit, "explore"

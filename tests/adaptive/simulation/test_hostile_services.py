@@ -89,6 +89,30 @@ def test_a_pause_every_second_does_not_drive_the_limit_down() -> None:
     assert min(row["min_limit"] for row in rows) >= 6
 
 
+def test_a_server_that_warms_up_under_overload_is_followed() -> None:
+    """Both the base and R have a queue from the first call on; R falls with every thread more."""
+    threads = (2, 3, 4, 5, 6, 8, 10, 12)
+    rows = _rows(ThreadsSettings(2), tuple(Stage(6, 100, 0.1, threads=number) for number in threads), settle=3)
+    for number, row in list(zip(threads, rows, strict=True))[1:]:
+        possible = min(row["offered"] / row["seconds"], number / 0.1)
+        assert row["goodput"] >= 0.8 * possible, number
+        assert row["max_limit"] <= 2.5 * number, number
+
+
+def test_steps_up_and_down_are_followed() -> None:
+    rates = (60, 150, 60, 240, 30, 480, 90)
+    rows = _rows(ThreadsSettings(12), tuple(Stage(10, rate, 0.1) for rate in rates), settle=3)
+    for rate, row in zip(rates, rows, strict=True):
+        assert row["goodput"] >= 0.85 * min(120.0, row["offered"] / row["seconds"]), rate
+
+
+def test_timeouts_alone_shrink_the_limit_and_it_recovers() -> None:
+    stages = (Stage(15, 60, 0.1), Stage(5, 60, 10.0), Stage(40, 60, 0.1), Stage(20, 60, 0.1))
+    rows = _rows(ThreadsSettings(12), stages, timeout=1.0)
+    assert rows[1]["min_limit"] == 1
+    assert rows[3]["refused"] <= 0.01 * rows[3]["offered"]
+
+
 def test_a_day_of_load_is_followed_up_and_down() -> None:
     rates = (5, 10, 20, 40, 60, 80, 100, 120, 140, 140, 120, 100, 80, 60, 40, 20, 10, 5)
     rows = _rows(ThreadsSettings(12), tuple(Stage(15, rate, 0.1) for rate in rates))
