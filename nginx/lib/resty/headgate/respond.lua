@@ -116,8 +116,8 @@ end
 -- Returns a delay in seconds; nil if there is none.
 function M.seconds(delay_us) return delay_us > 0 and delay_us / 1000000 or nil end
 
--- Writes the decision about several charges, and its record if one is wanted. Returns the status that the request ends with, if it ends here, and the
--- seconds that it waits, if it does.
+-- Writes the decision about several charges, and its record if one is wanted. Returns the status that the request ends
+-- with, if it ends here, and the seconds that it waits, if it does.
 function M.several(bundle, allowed, charges, outcomes, denied, attributes, started_us)
   local rule, remaining, wait_us
   local verdicts, delay_us, shadow_verdicts = summarize(charges, outcomes)
