@@ -8,6 +8,7 @@
 -- Law (tests/nginx/test_init_options.py): an invalid option keeps nginx from starting, with a sentence.
 
 local bundle_watcher = require "resty.headgate.rules.bundle_watcher"
+local counts_writer = require "resty.headgate.telemetry.counts_writer"
 local denial_cache = require "resty.headgate.engines.denial_cache"
 local fallback = require "resty.headgate.engines.fallback"
 local load_shedding = require "resty.headgate.engines.load_shedding"
@@ -105,6 +106,7 @@ function M.build(options)
   self.engines = self:build_engines(dict, shared_only, url_options, options)
   self.slot_tracker = slot_tracker.new(self.engines)
   self.totals = shared_totals.new(dict)
+  if redis then self.counts_writer = counts_writer.new(redis, dict, prefix, self.totals) end
   self.bundle_watcher = bundle_watcher.new {
     source = options.rules and "file" or "redis", path = options.rules, keep = options.keep, prefix = prefix,
     dict = dict, engine = redis, on_bundle = function(bundle) self:use(bundle) end,
@@ -154,7 +156,9 @@ function Gate:start()
   math.randomseed(ngx.worker.pid() * 1000 + ngx.now() * 1000 % 1000)
   self.bundle_watcher:start()
   if self.membership then self.membership:start() end
-  self.totals:start()
+  local writer = self.counts_writer
+  if writer then writer:start() end
+  self.totals:start(writer and function() writer:write_last() end)
 end
 
 -- Returns the metrics of this nginx: the counts of the other workers as of the last second.
