@@ -6,7 +6,7 @@
 --
 --   t:id      the writer's id          t:turn     a worker writes, or has just written
 --   t:state   JSON: seq; filed, the totals that were taken; seconds and minutes, taken and not sent yet; sending, the
---             write that was sent and not answered; failed_at
+--             write that was sent and not answered; failed_at; message, the last one that was logged
 --
 -- A write has a number, and Redis does it once (lua/commands/write_counts.lua): if no reply came, the same write is
 -- sent again. While Redis does not answer, the seconds of the last two minutes and the minutes of the last 25 hours are
@@ -196,10 +196,10 @@ local function lacks_right(text)
     or find(folded, "no permission", 1, true) or find(folded, "can't run", 1, true)
 end
 
--- Logs a message once in this worker.
-local function report_once(self, message)
-  if self.reported[message] then return end
-  self.reported[message] = true
+-- Logs a message once, until it changes or a write succeeds. `reported` is the state, which all workers share.
+local function report_once(reported, message)
+  if reported.message == message then return end
+  reported.message = message
   ngx.log(ngx.ERR, "headgate: ", message)
 end
 
@@ -208,11 +208,11 @@ local function note_failure(self, state, failure)
   local server, text = self.engine.text, failure.text
   if lacks_right(text) then
     state.sending = nil
-    return report_once(self, "counts are not shared: Redis at " .. server .. " refused a command for counts: its user"
+    return report_once(state, "counts are not shared: Redis at " .. server .. " refused a command for counts: its user"
       .. " lacks a right (" .. text .. "). Grant these: ACL SETUSER <user> " .. WRITE_RIGHTS)
   elseif failure.kind == "corrupt" or failure.kind == "wrong" then
     state.sending = nil -- parts of it may have been done
-    return report_once(self, "counts are not shared: Redis at " .. server .. ": " .. text)
+    return report_once(state, "counts are not shared: Redis at " .. server .. ": " .. text)
   elseif not state.failed_at then
     state.failed_at = clock.now()
     ngx.log(ngx.WARN, "headgate: counts cannot be written to Redis at ", server, " (", text,
@@ -222,13 +222,14 @@ end
 
 local function note_success(self, state, left_out)
   state.sending = nil
+  if left_out <= 0 then state.message = nil end
   if state.failed_at then
     ngx.log(ngx.WARN, "headgate: counts are written to Redis at ", self.engine.text, " again, after ",
       format("%.1f", clock.now() - state.failed_at), " s.")
     state.failed_at = nil
   end
   if left_out > 0 then
-    report_once(self, "counts of some rules are not shared: there are more than " .. MAX_RULES .. " rules.")
+    report_once(state, "counts of some rules are not shared: there are more than " .. MAX_RULES .. " rules.")
   end
 end
 
@@ -252,7 +253,7 @@ end
 function CountsWriter:write(second)
   if not self.engine.scripts[SCRIPT] or not self.dict:safe_add(TURN, 1, TURN_TTL_S) then return end
   local ok, why = pcall(write, self, second)
-  if not ok then report_once(self, "counts are not shared: " .. tostring(why)) end
+  if not ok then report_once(self.reported, "counts are not shared: " .. tostring(why)) end
   self.dict:safe_set(TURN, 1, 1 - clock.now() % 1) -- until the second has ended
 end
 
