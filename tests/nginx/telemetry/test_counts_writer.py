@@ -68,7 +68,9 @@ return numbers
 
 def test_an_outage_loses_nothing_and_is_logged_once(redis_server: RedisServer) -> None:
     with NginxGateway(RULES, f"{redis_server.url}?deadline=100ms&fallback=allow", workers=2) as gate:
-        redis_server.stop()
+        assert flood(gate, 4) == {200: 4}
+        wait_for_calls(redis_server.url, 4, 0)
+        redis_server.stop()  # it keeps nothing: the first four are gone
         assert flood(gate, 20) == {200: 20}
         until(lambda: None if GONE in gate.log else "not noticed", 20)
         assert flood(gate, 20) == {200: 20}
