@@ -147,6 +147,7 @@ def test_scripts_are_named_by_their_command_and_models() -> None:
         },
         "slots": standalone_script("slots", "slots").sha,
         "membership": standalone_script("membership").sha,
+        "write_counts": standalone_script("write_counts").sha,
         **{
             " ".join(["take_all", *names]): mixed_script("take_all", names).sha
             for size in (1, 2, 3)

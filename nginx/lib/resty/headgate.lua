@@ -5,6 +5,8 @@
 --   access_by_lua_block      { require("resty.headgate").access() }
 --   log_by_lua_block         { require("resty.headgate").log() }       -- only where rules have slots
 --
+-- Prometheus metrics:  location = /metrics { content_by_lua_block { require("resty.headgate").metrics() } }
+--
 -- The rulebook is the one that was pushed to Redis, or a file that `headgate rules compile` wrote. Counts are shared
 -- with every other process that follows the same rulebook: in Redis, by the same scripts under the same keys; or in a
 -- shared dict of this nginx, by the same models, for all its workers. `headgate nginx conf RULEBOOK` prints a
@@ -25,8 +27,10 @@
 -- never an error page.
 
 local decide = require "resty.headgate.decide"
+local decision_counts = require "resty.headgate.telemetry.decision_counts"
 local decision_record = require "resty.headgate.request.decision_record"
 local gateway = require "resty.headgate.gateway"
+local prometheus_text = require "resty.headgate.telemetry.prometheus_text"
 local request_attributes = require "resty.headgate.request.request_attributes"
 local request_identity = require "resty.headgate.request.request_identity"
 local respond = require "resty.headgate.respond"
@@ -66,14 +70,19 @@ local function run_decision()
   if single then
     local outcome = single_charge.decide(bundle, single, gate.engines)
     if outcome then
+      decision_counts.count_single(single, outcome)
       if attributes then decision_record.write_single(bundle, single, outcome, attributes, started_us) end
       return single_charge.respond(bundle, single, outcome)
     end
     matches = { single }
   end
-  if not matches[1] then return respond.pass(bundle, attributes, started_us), nil end
+  if not matches[1] then
+    decision_counts.count_pass()
+    return respond.pass(bundle, attributes, started_us), nil
+  end
   local allowed, charges, outcomes, denied, held = decide.decide(bundle, matches, gate.engines)
   if held then gate.slot_tracker:hold(held) end
+  decision_counts.count_several(charges, outcomes, denied)
   return respond.several(bundle, allowed, charges, outcomes, denied, attributes, started_us)
 end
 
@@ -89,13 +98,22 @@ end
 -- Decides about this request: it goes on, waits, or ends here.
 function M.access()
   local ok, why = pcall(decide_and_act)
-  if not ok then ngx.log(ngx.ERR, "headgate: a request was let pass undecided: ", why) end
+  if not ok then
+    decision_counts.count_error()
+    ngx.log(ngx.ERR, "headgate: a request was let pass undecided: ", why)
+  end
 end
 
 -- Releases the slots of a request that has ended, however it ended.
 function M.log()
   gate.slot_tracker:request_ended()
   request_identity.request_ended()
+end
+
+-- Responds with the metrics of this nginx, all workers together, as Prometheus reads them.
+function M.metrics()
+  ngx.header["Content-Type"] = prometheus_text.CONTENT_TYPE
+  ngx.print(gate:metrics_text())
 end
 
 return M

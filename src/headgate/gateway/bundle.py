@@ -155,6 +155,7 @@ def _script_names(algorithms: set[str], locks: bool) -> Iterator[str]:
     if "slots" in algorithms:
         yield "slots"
     yield "membership"
+    yield "write_counts"
     sizes = {*range(1, min(MAX_COMBINED_ALGORITHMS, len(counted)) + 1), len(counted)} - {0}
     for size in sorted(sizes):
         for subset in combinations(counted, size):

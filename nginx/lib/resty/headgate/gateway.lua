@@ -8,6 +8,7 @@
 -- Law (tests/nginx/test_init_options.py): an invalid option keeps nginx from starting, with a sentence.
 
 local bundle_watcher = require "resty.headgate.rules.bundle_watcher"
+local counts_writer = require "resty.headgate.telemetry.counts_writer"
 local denial_cache = require "resty.headgate.engines.denial_cache"
 local fallback = require "resty.headgate.engines.fallback"
 local load_shedding = require "resty.headgate.engines.load_shedding"
@@ -15,9 +16,12 @@ local membership = require "resty.headgate.engines.fallback.membership"
 local nearest = require "resty.headgate.text.nearest"
 local override_info = require "resty.headgate.request.override_info"
 local prefetch = require "resty.headgate.engines.prefetch"
+local prometheus_text = require "resty.headgate.telemetry.prometheus_text"
 local redis_engine = require "resty.headgate.engines.redis.engine"
 local request_attributes = require "resty.headgate.request.request_attributes"
+local shard_breakers = require "resty.headgate.engines.fallback.shard_breakers"
 local shared_engine = require "resty.headgate.engines.shared.engine"
+local shared_totals = require "resty.headgate.telemetry.shared_totals"
 local slot_tracker = require "resty.headgate.request.slot_tracker"
 
 local M = {}
@@ -101,6 +105,8 @@ function M.build(options)
   if redis and not shared_only then self.membership = membership.new(redis, dict, prefix, url_options.nodes) end
   self.engines = self:build_engines(dict, shared_only, url_options, options)
   self.slot_tracker = slot_tracker.new(self.engines)
+  self.totals = shared_totals.new(dict)
+  if redis then self.counts_writer = counts_writer.new(redis, dict, prefix, self.totals) end
   self.bundle_watcher = bundle_watcher.new {
     source = options.rules and "file" or "redis", path = options.rules, keep = options.keep, prefix = prefix,
     dict = dict, engine = redis, on_bundle = function(bundle) self:use(bundle) end,
@@ -150,6 +156,17 @@ function Gate:start()
   math.randomseed(ngx.worker.pid() * 1000 + ngx.now() * 1000 % 1000)
   self.bundle_watcher:start()
   if self.membership then self.membership:start() end
+  local writer = self.counts_writer
+  if writer then writer:start() end
+  self.totals:start(writer and function() writer:write_last() end)
+end
+
+-- Returns the metrics of this nginx: the counts of the other workers as of the last second.
+function Gate:metrics_text()
+  self.totals:flush()
+  local outages = self.membership and shard_breakers.for_server(self.redis, self.shared_engine.dict):outages()
+  local watcher = self.bundle_watcher
+  return prometheus_text.render(self.totals:read(), watcher.bundle, watcher:rejected_count(), outages)
 end
 
 return M

@@ -71,6 +71,7 @@ local function decode_denial(text, cost, now)
   end
   local outcome = {
     stored[ALLOWED], stored[REMAINING], retry, reset > 0 and reset or 0, 0, stored[DECIDED_AT] + age_us, stored[MARK],
+    cached = true,
   }
   if #text > ENTRY_BYTES then outcome[8] = sub(text, ENTRY_BYTES + 1) end
   return outcome

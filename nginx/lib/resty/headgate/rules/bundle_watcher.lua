@@ -22,6 +22,8 @@ local decode, encode = bundle_json.decode, bundle_json.encode
 
 local POLL_INTERVAL_S = 0.4 -- between two polls
 local TIMEOUT_S = 1.0 -- of one request to Redis
+local REJECTED, REJECTED_COUNT = "p:rejected:", "p:rejections"
+local REJECTED_TTL_S = 10 -- in which all workers have met the same change
 local SAVED_BUNDLE, UNLIMITED_LOGGED, WARNINGS_LOGGED = "p:bundle", "p:unlimited", "p:warned:"
 
 local BundleWatcher = {}
@@ -50,6 +52,18 @@ function BundleWatcher:warn_unlimited(why)
   if problem == "exists" then return end
   ngx.log(ngx.WARN, "headgate: there is no rulebook, so nothing is limited: ", why)
 end
+
+-- Counts a change that was refused, once for all workers. `id` names the change; nil if the rulebook is good.
+function BundleWatcher:note_rejected(id)
+  if self.rejected_id == id then return end
+  self.rejected_id = id
+  if not id or not self.dict:safe_add(REJECTED .. id, 1, REJECTED_TTL_S) then return end
+  self.dict:safe_add(REJECTED_COUNT, 0)
+  self.dict:incr(REJECTED_COUNT, 1)
+end
+
+-- Returns how many changes were refused.
+function BundleWatcher:rejected_count() return self.dict:get(REJECTED_COUNT) or 0 end
 
 -- Returns the key under which the workers note that a bundle's warnings were logged; nil if it has none.
 local function warnings_key(bundle)
@@ -208,7 +222,10 @@ function BundleWatcher:poll_redis()
     if ok then self:save(text) end
   end
   self:log_once("version", why and "version " .. version .. " of the rulebook cannot be followed: " .. why or nil)
-  if not is_transient then self.stamp = stamp end
+  if not is_transient then
+    self.stamp = stamp
+    self:note_rejected(why and stamp or nil)
+  end
   return why and "version " .. version .. " cannot be followed"
 end
 
@@ -221,6 +238,7 @@ function BundleWatcher:poll_file()
     if ok then self:save(text) end
   end
   self:log_once("source", why and "the rulebook " .. self.path .. " cannot be followed: " .. why or nil)
+  if text then self:note_rejected(why and ngx.crc32_long(text) or nil) end
 end
 
 function BundleWatcher:poll()

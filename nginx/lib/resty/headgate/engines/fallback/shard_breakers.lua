@@ -7,6 +7,9 @@
 --   b:degraded    how many decisions were made without Redis
 --   b:troubled    how many breakers are not closed, or have counted a failure
 --   b:unsettled   some worker has accounts to settle
+--   b:open, b:opened   how many shards are down now; how often one went down
+--   b:down_ms     how long shards were down, in milliseconds: outages that have ended
+--   b:since_ms    the sum of the instants since which shards are down now
 --
 -- While nothing is wrong, a worker reads two entries of the dict for each millisecond of its clock. A change is made
 -- under a lock of the dict. Where the dict has no room, each worker has breakers of its own.
@@ -27,10 +30,12 @@ local LOCK_TIMEOUT_S = 0.01
 local UNSETTLED_TTL_S = 2 -- that every worker looks for accounts; a worker that has some renews it
 local LOG_INTERVAL_S = 60 -- between two lines about errors that open nothing
 local PREFIX, DEGRADED, TROUBLED, UNSETTLED = "b:s:", "b:degraded", "b:troubled", "b:unsettled"
+local OPEN_COUNT, OPENED, DOWN_MS, SINCE_MS = "b:open", "b:opened", "b:down_ms", "b:since_ms"
 local FIELDS = { "phase", "failures", "pause_us", "since_us", "until_us", "down_since_us", "degraded_before" }
 local ENTRY_BYTES = #FIELDS * 8
 local CONST_DOUBLES = ffi.typeof("const double *")
 
+local floor, max = math.floor, math.max
 local cast, text_of, now, now_us = ffi.cast, ffi.string, clock.now, clock.wall_us
 local entry = ffi.new("double[?]", #FIELDS)
 
@@ -47,7 +52,7 @@ function M.for_server(server, dict)
       server = server, dict = dict, own = {}, checked_at = -1, in_trouble = false, logged_at = -math.huge,
     }, Breakers)
     dict:safe_add(DEGRADED, 0)
-    dict:safe_add(TROUBLED, 0)
+    for _, name in ipairs { TROUBLED, OPEN_COUNT, OPENED, DOWN_MS, SINCE_MS } do dict:safe_add(name, 0) end
     by_server[server] = result
   end
   return result
@@ -100,15 +105,39 @@ local function log_back(self, name, down_since_us, degraded_before, at_us)
   ngx.log(ngx.WARN, string.format(text, server_name, (at_us - down_since_us) / 1000000, degraded))
 end
 
+-- Notes for the metrics that a shard is down from now on.
+local function measure_opened(dict, at_us)
+  dict:incr(OPEN_COUNT, 1)
+  dict:incr(OPENED, 1)
+  dict:incr(SINCE_MS, floor(at_us / 1000))
+end
+
+-- Notes for the metrics that a shard is back.
+local function measure_closed(dict, down_since_us, at_us)
+  dict:incr(OPEN_COUNT, -1)
+  dict:incr(SINCE_MS, -floor(down_since_us / 1000))
+  dict:incr(DOWN_MS, max(0, floor(at_us / 1000) - floor(down_since_us / 1000)))
+end
+
+-- Returns how many shards are down now, how often one went down, and for how long they were down in all.
+function Breakers:outages()
+  local dict = self.dict
+  local open, ended_ms, since_ms = dict:get(OPEN_COUNT) or 0, dict:get(DOWN_MS) or 0, dict:get(SINCE_MS) or 0
+  local current_ms = max(0, open * floor(now_us() / 1000) - since_ms)
+  return { open = open, opened = dict:get(OPENED) or 0, seconds = (ended_ms + current_ms) / 1000 }
+end
+
 -- Stores the next state of a breaker, and logs that its shard is gone or back. The lock is held.
 local function transition(self, name, before, after, down_since_us, degraded_before, at_us, failure)
   if before.failures == 0 and after.failures > 0 then degraded_before = self:degraded_count() end
   if after.phase == OPEN and down_since_us == 0 then
     down_since_us = at_us
+    measure_opened(self.dict, at_us)
     ngx.log(ngx.ERR, "headgate: each rule does what its fallback says until Redis answers again. ",
       failure and failure.text or "")
   elseif after.phase == CLOSED and down_since_us > 0 then
     log_back(self, name, down_since_us, degraded_before, at_us)
+    measure_closed(self.dict, down_since_us, at_us)
     down_since_us = 0
   end
   save(self, name, after, down_since_us, degraded_before)

@@ -251,6 +251,11 @@ end
 -- Encodes a run of one script on one key.
 function M.run_script(sha, key, args) return evalsha_head(4 + #args, sha, 1) .. bulk(key) .. bulks(args) end
 
+-- Encodes a run of one script on several keys.
+function M.run_script_on(sha, redis_keys, args)
+  return evalsha_head(3 + #redis_keys + #args, sha, #redis_keys) .. bulks(redis_keys) .. bulks(args)
+end
+
 -- Encodes the refund of a charge: of its cost, by its outcome.
 function M.refund(charge, key_text, outcome, numbers)
   local encoding, cost = charge.bound_limit.redis, charge.cost

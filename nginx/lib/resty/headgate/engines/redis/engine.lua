@@ -10,6 +10,8 @@
 --   :renew(charge, fence, deadline), :release(charge, fence, deadline)          whether that lease was still held
 --   :command(args, tag, deadline)            a plain command; `tag` determines the slot, if it is not the first key
 --   :run_script(name, key, args, tag, deadline)  one of the bundle's scripts on another key: membership
+--   :run_script_alone(name, keys, args, tag, deadline)  the same on several keys of one slot, apart from all batches:
+--                                            no request waits behind it. Its failure is not explained
 --   :shard(key)                              the shard of the server that owns a key
 --
 -- All but open, use, override and shard wait for a socket: they can be called where nginx lets Lua wait (rewrite,
@@ -314,6 +316,19 @@ function Engine:run_script(script, key, args, tag, deadline)
   local reply, failure = self:request(request, sha, tag or key, deadline_at_of(self, deadline))
   if reply == nil then return nil, self:explain(failure) end
   return reply
+end
+
+function Engine:run_script_alone(script, redis_keys, args, tag, deadline)
+  local sha = self.scripts[script]
+  if not sha then return nil, missing_script(script) end
+  local packed, deadline_at = commands.run_script_on(sha, redis_keys, args), deadline_at_of(self, deadline)
+  local address = self.single_address or self.topology:node(tag)
+  local reply, failure
+  if address then
+    reply, failure = request_directly(address, packed, deadline_at)
+    if reply ~= nil then return reply end
+  end
+  return redirects.request(self.topology, address, failure, packed, self.texts[sha], tag, deadline_at)
 end
 
 local function run_slots(self, charge, deadline, operation, ...)
