@@ -12,6 +12,7 @@ import pytest
 from fastapi import FastAPI, Response
 from flask import Flask
 
+from headgate import ManualClock
 from headgate.errors import InvalidRule, InvalidSetting
 from headgate.integrations.asgi import RateLimitMiddleware
 from headgate.integrations.code_limit import CodeLimit
@@ -149,9 +150,10 @@ def test_what_a_later_stage_gives_back_is_given_back_by_a_replay(tmp_path: Path)
 def test_limits_in_code_and_a_rulebook_are_replayed_together(tmp_path: Path) -> None:
     rules = {"rules": [{"name": "all", "key": "address", "missing": "deny", "limit": "100/s burst 9"}]}
     log = DecisionLog(tmp_path / "log")
-    limits = RequestLimits(rules, observers=[log], limits=[CodeLimit("50/s burst 3", key="path", name="per-path")])
+    per_path = CodeLimit("50/s burst 3", key="path", name="per-path")
+    limits = RequestLimits(rules, observers=[log], limits=[per_path], clock=ManualClock())
     for number in range(150):
-        record = limits.begin(request(f"/{number % 3}"))
+        record = limits.begin(request("/hot" if number < 30 else f"/{number}"))
         limits.decide(record, limits.app_limits)
         limits.finish(record, 200)
     limits.close()
