@@ -183,8 +183,6 @@ class App:
         cached = self._check_cache.get(request.body, self._limiter.compiled_rulebook)
         if cached is None:
             return self._new_check(request)
-        if self._limiter.observers is not None:
-            return self._observed_check(cached)
         if cached.decide_now is None:
             return self._cached_check(cached)
         return self._check_response(cached, cached.decide_now())
@@ -210,13 +208,6 @@ class App:
 
     async def _cached_check(self, cached: CachedCheck) -> Response:
         return self._check_response(cached, await cached.decide())
-
-    async def _observed_check(self, cached: CachedCheck) -> Response:
-        decision = await self._limiter.decide_plan(cached.plan)
-        outcome = decision.outcomes[0]
-        if outcome is not None and is_plain_pass(outcome):
-            return 200, _JSON, cached.document(outcome)
-        return 200, _JSON, self._encode(self._checker.answer(decision))
 
     def _check_response(self, cached: CachedCheck, outcome: Outcome) -> Response:
         if is_plain_pass(outcome):
@@ -259,9 +250,7 @@ class App:
         fields = self._relevant_fields.select(limiter.rulebook, request.headers)
         cache_key = kind, target, request.peer, fields
         cached = None if fields is None else self._subrequest_cache.get(cache_key, limiter.compiled_rulebook)
-        if cached is not None and limiter.observers is not None:
-            decision = await limiter.decide_plan(cached.plan)
-        elif cached is not None:
+        if cached is not None:
             outcome = cached.decide_now() if cached.decide_now is not None else await cached.decide()
             if is_plain_pass(outcome) and not outcome[DELAY_US]:
                 return None, cached.fields(outcome)

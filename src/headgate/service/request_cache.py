@@ -68,13 +68,13 @@ class CachedCheck:
     async def _observed(self, observers: Observers, decide: Callable[[], Awaitable[Outcome]]) -> Outcome:
         with ObservedDecision(observers) as observed:
             outcome = await decide()
-            observed.report(self.decision(outcome), self.plan.attributes)
+            observed.report(self.decision(outcome), self.plan.attributes, False, self.plan.stated_cost)
             return outcome
 
     def _observed_now(self, observers: Observers, decide: Callable[[], Outcome]) -> Outcome:
         with ObservedDecision(observers) as observed:
             outcome = decide()
-            observed.report(self.decision(outcome), self.plan.attributes)
+            observed.report(self.decision(outcome), self.plan.attributes, False, self.plan.stated_cost)
             return outcome
 
     def decision(self, outcome: Outcome) -> RuleDecision:
