@@ -39,6 +39,7 @@ local VALID_UNTIL, SENT_AT, COST, ALLOWED, REMAINING, RETRY, RESET, DECIDED_AT, 
 local ENTRY_BYTES, REFUND_NOTE_BYTES = 9 * 8, 8
 local CONST_DOUBLES = ffi.typeof("const double *")
 local LOCKED, NEVER = -3, -1
+local CACHED = { __index = { cached = true } } -- the metatable of outcomes from the cache: they are counted apart
 
 local cast, text_of, now_us = ffi.cast, ffi.string, clock.monotonic_us
 local sub = string.sub
@@ -71,10 +72,9 @@ local function decode_denial(text, cost, now)
   end
   local outcome = {
     stored[ALLOWED], stored[REMAINING], retry, reset > 0 and reset or 0, 0, stored[DECIDED_AT] + age_us, stored[MARK],
-    cached = true,
   }
   if #text > ENTRY_BYTES then outcome[8] = sub(text, ENTRY_BYTES + 1) end
-  return outcome
+  return setmetatable(outcome, CACHED)
 end
 
 local function store_denial(self, charge, outcome, sent_at)
