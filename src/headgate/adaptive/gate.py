@@ -3,10 +3,10 @@
 A gate reads no clock and takes no lock: times are passed in, and its caller sees to threads. AdaptiveLimiter
 and the simulator use the same gate, so what is simulated is what runs.
 
-A window begins to count calls only after a while: those that end before were slowed by the limit before. From
-then on every call counts when it ends, whenever it began. (If only calls counted that also began in the window,
-long ones would be missing, and a service whose calls differ would seem faster than it is.) Drops count whenever
-they are reported, because they may come late.
+A new window ignores calls that end during its settling time, because the previous limit affected their response
+times. From then on every call counts when it ends, whenever it began. (If the window counted only calls that also
+began in it, it would miss the long ones, and a service with short and long calls would look too fast.) Drops
+count whenever they are reported, because they may come late.
 """
 
 from __future__ import annotations

@@ -1,42 +1,42 @@
 """The sliding window: at most so many units in the last minute, whichever minute that is, to within a cell.
 
-The file is long for one reason: the story and the laws are above the code that keeps them.
+(The reason for its length: the explanation and the laws stand above the code that keeps them.)
 
 Picture a strip of cells along the clock, each a tenth of the period long, and a frame ten cells wide that
 ends with the current one. A charge is written into the current cell and is allowed if what the frame shows
 does not exceed the amount. The frame moves one cell at a time, so nothing piles up around a boundary as it
 does with fixed windows. This is Sentinel's LeapArray, decision for decision.
 
-Measure. Cells are cut on the epoch and counted by number: the current one is now // cell_us. A unit comes
+Measure. Cells are aligned to the epoch and counted by number: the current one is now // cell_us. A unit comes
 back when its cell leaves the frame, between nine and ten tenths of the period after it was charged. More cells
-cost more memory, and come closer to the truth; sliding_log.py is the truth itself.
+cost more memory and are more accurate; sliding_log.py is exact. A limit's length and number of cells are its cut.
 
 "600/minute sliding": ten cells of 6 s. 400 units at 0:05 and 200 at 0:20 fill the frame. The 400 lie in the
 first cell, which leaves the frame at 1:00; from then on 400 more may pass, and the rest from 1:18 on.
 
-Reservations. What does not fit now is written into the first cell in which it fits, first come, first
-served: never before the tail, the last cell in use. So the frame that ends with the tail is all that a charge
-needs, however far ahead the tail lies:
+Reservations. A reservation that does not fit now is written into the first later cell with room. That cell is
+never before the tail, the last cell in use, so reservations are served in the order of arrival. So the frame that
+ends with the tail is all that a charge needs, however far ahead the tail lies:
 
     cell_us:cells:tail:c,c,c          the limit's cut, the tail's number, the counts up to it, oldest first
     cell_us:cells:tail:c,c,c:ahead    and how many cells it lay ahead of the clock when written, if any
 
 While the tail lies ahead, the counts begin with the frame of the clock, so that the tail can go back where it came
 from if its reservations are cancelled. At most MAX_CELLS_BEFORE are stored before the tail's own frame; earlier
-counts are lost, and the tail does not go back to where its frame would show them.
+counts are dropped, so the tail never moves back to a cell whose frame would need them.
 
-The clock. A state proves the start of the cell in which it was written: `ahead` cells before its tail. If that
-lies up to MAX_CLOCK_SWING_US ahead of the clock, the clock swings, and the charge is decided as in that cell. If
-it lies further ahead, the clock was set back: the frame moves along with it, and even a refusal stores that.
+The clock. A stored state shows when it was written: in the cell `ahead` cells before its tail. If that cell is
+ahead of the clock by at most MAX_CLOCK_SWING_US, the clock swings, and the charge is decided as in that cell. If
+it is further ahead, the clock was set back. Then the frame moves back with it, and even a refusal stores that.
 
-Surcharges. Units that a call used beyond what it was charged are written into the current cell, those of a
-reservation that lies ahead into its own, beyond the amount if need be (a cell holds at most 10^13). They leave the
-frame with that cell, and nothing is carried over.
+Surcharges. If a call used more than it was charged, the extra units go into the current cell; those of a
+reservation that lies ahead go into its own cell. They may exceed the amount (a cell holds at most 10^13). They
+leave the frame with that cell, and nothing is carried over.
 
-A changed limit. Counts of another cut stay as they are until a charge passes. Each leaves at the earlier of two
-instants: when its old cell leaves the frame of the limit that wrote it, and when the cell that holds the end of
-its old one (of a reservation, the start) leaves the frame of the limit that decides. Both are fixed, so the wait
-is known: until the first instant, not before the tail's start, at which the counts that have not left leave room.
+A changed limit. Counts of another cut stay as they are until a charge passes. Each of them expires under the old
+limit or under the new one, whichever comes first. Under the old limit it expires with its old cell. Under the new
+one it expires with the new cell that contains the old cell's end (for a reservation, its start). Both instants are
+fixed, so the wait is known: until enough counts have expired to leave room, and not before the tail begins.
 A charge that passes moves those counts into cells of its own limit, none later than the charge's. A reservation is
 served at that very instant, and written into the first cell that begins then or later, so that nobody passes
 before it.
@@ -47,19 +47,18 @@ test_changed_limit_laws.py beside it):
   - a denied charge leaves no trace (unless the clock was set back) and passes exactly retry_after later;
   - at most `amount` units are served in any run of `cells` cells, reservations and refunds included;
   - nobody is served before an earlier reservation;
-  - a clock that swings frees nothing, whatever is given back; one that is set back frees at most `amount` once,
-    and nobody waits longer for it than MAX_CLOCK_SWING_US: a tail further ahead than it was ever put is taken to
-    be that far ahead of the current cell, and the counts before it move along;
-  - a refund lowers the count of the charge's cell while that lies in the kept frame and in the current one,
-    and gives nothing after; a cancelled reservation gives nothing once served. A tail that lies ahead and is
-    emptied goes back to the last cell in use, as far as all cells of the frame there are known;
+  - a clock that swings frees nothing, whatever is given back. One that is set back frees at most `amount`, once,
+    and delays nobody by more than MAX_CLOCK_SWING_US: a tail that lies further ahead than it was written moves to
+    its stored distance from the current cell, and the counts before it move along;
+  - a refund lowers the count of the charge's cell while that cell is in both the stored frame and the current
+    one; later it has no effect. Cancelling a reservation that was served has no effect. A tail that lies ahead
+    and is emptied goes back to the last cell in use, as far as all cells of the frame there are known;
   - reservations that are all cancelled, in any order, leave nothing behind (test_cancellation_laws.py), if they
-    lay at
-    most MAX_CELLS_BEFORE cells ahead;
+    lay at most MAX_CELLS_BEFORE cells ahead;
   - a surcharge of n units is as if a charge of n had fit into the cell, and they leave with it
     (test_surcharge_laws.py);
-  - a changed limit counts what is still in the frame of the limit that wrote it, in the cell of its own
-    that holds the end of the old one. So every unit keeps its age, to within a cell: a raised limit adds
+  - a changed limit still counts every unit that the old limit's frame holds, in the new cell that contains the
+    end of the unit's old cell. So every unit keeps its age, to within a cell: a raised limit adds
     room, a lowered one bites at once. A charge that it refuses passes exactly retry_after later and not a
     microsecond before, and gives nothing back, however the limit is changed; an admitted one forgives what is
     older than its own period.

@@ -2,9 +2,9 @@
 
 All rules that apply are decided together, in four stages. Rules that count in this process (`where: node` and
 `split`) are charged first, then slots, then prefetched rules, then everything else in one request. If a rule
-refuses, the charges of earlier stages are given back. Once one has refused, no further request is sent, except
-for shadows and candidates: they share the request of the others, are charged by their own verdict, and never
-refuse a call.
+refuses, the charges of earlier stages are given back. After a refusal, only shadows and
+candidates are still sent. They share a request with the other rules where they can. Each is charged by its own
+verdict, and none refuses a call.
 
     LOCAL       node, split      decided in this process
     SLOTS       "20 slots"       acquired, each by its own request; the caller releases them
@@ -14,9 +14,9 @@ refuse a call.
 A call whose rules are all REMOTE needs a single request, and its reply is the decision. Only the others need
 the flow of `decide`.
 
-A CompiledRulebook belongs to one rulebook. Another rulebook is compiled anew, under the same names: counters
-carry over. Rules in code (code_rules) are bound like those of the book, but only the caller knows when they apply:
-it matches them itself, and plans them together with those of the book.
+A CompiledRulebook belongs to one rulebook. A new rulebook gets a new one. Its counters have the same names, so
+counts carry over. Rules in code (code_rules) are bound like those of the book, but only the caller knows when
+they apply: it matches them itself, and plans them together with those of the book.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The common part of sync and async applications: settings, names of limits, and the flows of a request.
 
-A flow is a generator of steps. RequestLimits calls each, AsyncRequestLimits awaits it if it can be awaited; so
-functions of the application may be coroutines where the framework is async.
+A flow is a generator of steps. RequestLimits calls each step. AsyncRequestLimits also awaits its result if that
+can be awaited, so an async application may pass coroutine functions.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Appending is atomic, so no call waits for a lock. When the list has BATCH_SIZE k
 before anybody reads, the list is emptied: its length is the count, and its keys go to the estimates of hot and
 distinct keys.
 
-At most `max_rules` names are counted apart; what comes later is counted together, under OTHER_RULES.
+The first `max_rules` names get their own counts. All later names share one, OTHER_RULES.
 
 Laws (tests/telemetry/test_counts.py):
   - each decision is counted once for each rule that decided it, whatever the number of threads;

@@ -1,7 +1,8 @@
 """The frontier of token buckets: for each rate, the smallest burst that refuses nobody, exactly.
 
-For one key and a rate, q = max(0, q - rate x time) + cost over its calls; the largest q is the smallest burst that
-refuses no call of that key. Quantiles of that over keys are the frontier. Everything is in whole numbers, in the
+For one key and one rate, each call updates q = max(0, q - rate x time since the last call) + cost. The largest q
+is the smallest burst that allows every call of that key. The frontier is the largest of these bursts among all
+keys, or a quantile of them where some keys may be refused, for each rate. Everything is in whole numbers, in the
 measure of the token bucket: one unit is `period_us` parts, and a microsecond drains `amount` of them.
 
 Laws (tests/traffic/test_frontier.py): a token bucket of that rate and burst refuses nobody, and one with a burst

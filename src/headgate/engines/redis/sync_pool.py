@@ -10,15 +10,15 @@ deadline, and the connection serves later callers.
 
 A signal handler may raise anywhere in a caller's thread (Ctrl-C, Celery's soft time limit), also while this caller
 sends for others:
-  - the caller removes its mark in a `finally` whose first steps are plain assignments, at which Python runs no
-    signal handler. A connection that may still get a reply is closed, never reused;
+  - the caller releases its connection in a `finally` block that begins with plain assignments, because Python runs
+    no signal handler between them. A connection that may still get a reply is closed, never reused;
   - a round trip that was interrupted while it waited for replies continues in a thread of its own. The others get
     their replies, and `on_late_reply` gets the reply of the caller that left. If nothing was sent yet, the others
     wait again. Only if the handler raised during the sending or the reading do they get a connection error;
-  - a caller whose deadline is over has left, too: its reply is awaited in the same way, on a connection that
-    carries no other request, within the bounds of silent_connections.py;
-  - a second exception may cut the cleaning up short, so that a waiting caller is not woken. It checks by itself
-    every WAKE_S, and finds a free connection, or that nobody will answer it.
+  - a caller that passes its deadline leaves in the same way. A thread waits for its reply on that connection,
+    which carries no other request meanwhile; silent_connections.py bounds how long, and how many;
+  - a second exception may cut the cleaning up short, so that a waiting caller is not woken. So every
+    waiting caller also checks the pool every WAKE_S. It takes a free connection, or learns that none will reply.
 """
 
 from __future__ import annotations
