@@ -123,7 +123,7 @@ def test_a_server_that_comes_back_empty_decides_again_within_two_seconds(server:
         assert await_back(gate) < BACK
         gate.get("/")
         assert server.call("EXISTS", "hg2:tb:api:{all}") == 1
-        assert "decisions without it" in gate.log
+        assert "calls were decided as their rules say" in gate.log
 
 
 def test_a_gate_that_starts_without_redis_goes_by_what_it_kept(server: RedisServer, tmp_path: Any) -> None:
