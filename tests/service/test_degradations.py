@@ -55,7 +55,8 @@ def test_an_engine_that_is_gone_and_comes_back() -> None:
             assert check(channel, "engine") == (SERVING, [])
             assert UInt32Value.FromString(next(watched)).value == SERVING
             watched.cancel()
-            assert f"Redis at 127.0.0.1:{redis.port} answers again after " in service.said
+            line = f"Redis at 127.0.0.1:{redis.port} answers again after "
+            until(lambda: None if line in service.said else "the log does not say so", 30)
             assert "were decided locally." in service.said or "was decided locally." in service.said
 
 

@@ -23,7 +23,7 @@ def test_it_is_told(service: Service) -> None:
     reply = service.ask("GET", "/openapi.json")
     assert reply.headers["content-type"] == "application/json"
     assert reply.json == json.loads(json.dumps(description(100)))
-    assert set(reply.json["paths"]) == {"/healthz", "/readyz", *(f"/v1/{verb.name}" for verb in VERBS)}
+    assert set(reply.json["paths"]) == {"/healthz", "/metrics", "/readyz", *(f"/v1/{verb.name}" for verb in VERBS)}
     assert reply.json["components"]["schemas"]["ChecksBody"]["properties"]["checks"]["maxItems"] == 100
 
 
@@ -49,5 +49,5 @@ def test_schemathesis_finds_nothing(service: Service, tmp_path: Path) -> None:
         check=False,
     )
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]
-    assert f"Tested: {len(VERBS) + 2}" in run.stdout
+    assert f"Tested: {len(VERBS) + 3}" in run.stdout
     assert "could not be answered" not in service.said

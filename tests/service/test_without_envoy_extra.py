@@ -78,7 +78,7 @@ def test_off_may_be_said(without_envoy: None) -> None:
 def test_without_the_extra_service_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lacking(tmp_path, monkeypatch, "granian", "msgspec")
+    lacking(tmp_path, monkeypatch, "granian", "msgspec", "prometheus_client")
     ran = serve()
     assert ran.returncode == 2
     assert (

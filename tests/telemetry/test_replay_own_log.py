@@ -216,11 +216,11 @@ def test_overrides_that_come_and_go(tmp_path: Path, redis_server: RedisServer) -
 def test_hashed_keys_are_replayed_as_well(tmp_path: Path) -> None:
     path = tmp_path / "log"
     rules: dict[str, Any] = {
-        "rules": [{"name": "api", "key": ["user", "address"], "missing": "one", "limit": "100/s burst 5"}]
+        "rules": [{"name": "api", "key": ["user", "address"], "missing": "one", "limit": "100/hour burst 5"}]
     }
     with Limiter.from_rules(rules, observers=[DecisionLog(path, salt="a secret salt")]) as limiter:
         for number in range(200):
-            limiter.check({"user": f"user-{number % 30}|%", "address": f"2001:db8::{number}"})
+            limiter.check({"user": f"user-{number % 12}|%", "address": f"2001:db8::{number}"})
     assert_the_same([path], tmp_path, rules, 200, by_call=True)
 
 
