@@ -48,7 +48,7 @@ def handlers(orders: Any) -> Any:
     return grpc.method_handlers_generic_handler("shop.Orders", methods)
 
 
-class Orders:
+class ShopOrders:
     def order(self, item: bytes, context: grpc.ServicerContext) -> bytes:
         return b"ordered " + item
 
@@ -56,7 +56,7 @@ class Orders:
         yield from (item + b" is packed", item + b" is sent")
 
 
-class AsyncOrders:
+class AsyncShopOrders:
     async def order(self, item: bytes, context: Any) -> bytes:
         return b"ordered " + item
 
@@ -68,7 +68,7 @@ class AsyncOrders:
 def serve(address: str) -> None:
     limits = RateLimitInterceptor(**SETTINGS)
     server = grpc.server(ThreadPoolExecutor(16), interceptors=[limits])
-    server.add_generic_rpc_handlers((handlers(Orders()),))
+    server.add_generic_rpc_handlers((handlers(ShopOrders()),))
     server.add_insecure_port(address)
     server.start()
     server.wait_for_termination()
@@ -78,7 +78,7 @@ def serve(address: str) -> None:
 async def serve_aio(address: str) -> None:
     limits = AsyncRateLimitInterceptor(**SETTINGS)
     server = grpc.aio.server(interceptors=[limits])
-    server.add_generic_rpc_handlers((handlers(AsyncOrders()),))
+    server.add_generic_rpc_handlers((handlers(AsyncShopOrders()),))
     server.add_insecure_port(address)
     await server.start()
     await server.wait_for_termination()

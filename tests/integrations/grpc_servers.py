@@ -22,7 +22,7 @@ KINDS = {"One": "unary_unary", "Many": "unary_stream", "Gather": "stream_unary",
 READ, WRITE = StringValue.FromString, StringValue.SerializeToString
 
 
-class SyncOrders:
+class SyncOrderHandlers:
     """Handlers of a server of threads; the text of a request says how to end the call."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class SyncOrders:
         yield from requests
 
 
-class AsyncOrders:
+class AsyncOrderHandlers:
     """The same handlers for a server of grpc.aio."""
 
     async def One(self, request: StringValue, context: Any) -> StringValue:  # noqa: N802
@@ -75,7 +75,7 @@ class AsyncOrders:
         elif request.value == "wait":
             await asyncio.sleep(30)
         else:
-            return SyncOrders().One(request, context)
+            return SyncOrderHandlers().One(request, context)
         return StringValue(value=f"one {request.value}")
 
     async def Many(self, request: StringValue, context: Any) -> AsyncIterator[StringValue]:  # noqa: N802
@@ -105,7 +105,7 @@ def handlers(orders: Any) -> grpc.GenericRpcHandler:
     )
 
 
-class Client:
+class OrdersClient:
     """A client of the service."""
 
     def __init__(self, channel: grpc.Channel) -> None:
@@ -155,23 +155,25 @@ def details(error: Any) -> tuple[RetryInfo, QuotaFailure]:
 @contextmanager
 def serve_sync(
     interceptor: RateLimitInterceptor, orders: Any = None, address: str = "127.0.0.1:0", inner: Any = ()
-) -> Iterator[Client]:
+) -> Iterator[OrdersClient]:
     """Serves the handlers by threads; yields a client."""
     server = grpc.server(ThreadPoolExecutor(8), interceptors=[interceptor, *inner])
-    server.add_generic_rpc_handlers((handlers(orders or SyncOrders()),))
+    server.add_generic_rpc_handlers((handlers(orders or SyncOrderHandlers()),))
     port = server.add_insecure_port(address)
     server.start()
     target = address if address.startswith("unix") else f"127.0.0.1:{port}"
     try:
         with grpc.insecure_channel(target) as channel:
-            yield Client(channel)
+            yield OrdersClient(channel)
     finally:
         server.stop(None).wait()
         interceptor.close()
 
 
 @contextmanager
-def serve_async(make_interceptor: Callable[[], AsyncRateLimitInterceptor], orders: Any = None) -> Iterator[Client]:
+def serve_async(
+    make_interceptor: Callable[[], AsyncRateLimitInterceptor], orders: Any = None
+) -> Iterator[OrdersClient]:
     """Serves the handlers by grpc.aio, in a loop of its own thread; yields a client."""
     started, ports = threading.Event(), []
     stopping: list[Callable[[], Any]] = []
@@ -179,7 +181,7 @@ def serve_async(make_interceptor: Callable[[], AsyncRateLimitInterceptor], order
     async def run() -> None:
         interceptor = make_interceptor()
         server = grpc.aio.server(ThreadPoolExecutor(4), interceptors=[interceptor])
-        server.add_generic_rpc_handlers((handlers(orders or AsyncOrders()),))
+        server.add_generic_rpc_handlers((handlers(orders or AsyncOrderHandlers()),))
         ports.append(server.add_insecure_port("127.0.0.1:0"))
         await server.start()
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
@@ -194,7 +196,7 @@ def serve_async(make_interceptor: Callable[[], AsyncRateLimitInterceptor], order
     assert started.wait(30), "the server did not start"
     try:
         with grpc.insecure_channel(f"127.0.0.1:{ports[0]}") as channel:
-            yield Client(channel)
+            yield OrdersClient(channel)
     finally:
         stopping[0]()
         thread.join()

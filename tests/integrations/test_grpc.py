@@ -22,9 +22,9 @@ from headgate.integrations.grpc import (
 )
 from tests.integrations.grpc_servers import (
     SERVICE,
-    AsyncOrders,
-    Client,
-    SyncOrders,
+    AsyncOrderHandlers,
+    OrdersClient,
+    SyncOrderHandlers,
     details,
     serve_async,
     serve_sync,
@@ -36,12 +36,12 @@ STYLES = ["sync", "aio", "aio with functions"]
 
 
 @contextmanager
-def serve(style: str, *args: Any, **settings: Any) -> Iterator[Client]:
+def serve(style: str, *args: Any, **settings: Any) -> Iterator[OrdersClient]:
     if style == "sync":
         with serve_sync(RateLimitInterceptor(*args, **settings)) as client:
             yield client
     else:
-        orders = AsyncOrders() if style == "aio" else SyncOrders()
+        orders = AsyncOrderHandlers() if style == "aio" else SyncOrderHandlers()
         with serve_async(lambda: AsyncRateLimitInterceptor(*args, **settings), orders) as client:
             yield client
 
@@ -184,7 +184,7 @@ def test_refunds_and_settled_costs(style: str) -> None:
 
 
 def test_slots_are_held_for_the_length_of_a_call() -> None:
-    orders = SyncOrders()
+    orders = SyncOrderHandlers()
     with serve_sync(RateLimitInterceptor(limits=[limit("1 slots", key=None)]), orders) as client:
         waiting = client.One.future(StringValue(value="wait"), timeout=60)
         assert orders.entered.acquire(timeout=30)
