@@ -16,7 +16,7 @@ from tests.servers.wait_until import until
 pytestmark = pytest.mark.servers
 
 
-class Terminal:
+class TmuxTerminal:
     """A terminal of 80 columns and 24 lines in a tmux of its own, which runs a command."""
 
     def __init__(self, folder: Path, *words: str) -> None:
@@ -74,7 +74,7 @@ def _top(url: str, *options: str) -> list[str]:
 
 
 def test_a_session(server: RedisServer, tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path, *_top(server.url))
+    terminal = TmuxTerminal(tmp_path, *_top(server.url))
     try:
         terminal.until_shown("Nothing was counted")
         counts = _count(server.url)
