@@ -49,6 +49,7 @@ local MIN_DEMAND = 20 / 1000000 -- units per microsecond
 local MIN_RETRY_RANGE_US = 1000000
 local COUNT_BATCH = 16 -- units that a worker counts before it updates the dict
 local STATE_BYTES = shed_rate.STATE_SIZE * 8
+local SHED = { __index = { shed = true } } -- marks an outcome without a field of its own
 
 local DEMAND, DEMAND_MARK, DEMAND_MARK_AT = shed_rate.DEMAND, shed_rate.DEMAND_MARK, shed_rate.DEMAND_MARK_AT
 local chance, flooded = shed_rate.chance, shed_rate.flooded
@@ -162,7 +163,7 @@ end
 local function refusal(shedding, now)
   local reset = shed_rate.reset(shedding.plan, state, now)
   local wait = floor(random() * max(reset, MIN_RETRY_RANGE_US)) + 1
-  return { 0, 0, wait, reset, 0, clock.wall_us(), 0, shed = true }
+  return setmetatable({ 0, 0, wait, reset, 0, clock.wall_us(), 0 }, SHED)
 end
 
 -- Begins to count the demand of a key that Redis has refused.
