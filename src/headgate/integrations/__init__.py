@@ -7,7 +7,7 @@ The ground, which knows no framework:
     request_limits   RequestLimits, AsyncRequestLimits: all limits of one application, on one engine
     request_flows    what both share: settings, names of limits, the steps of a decision
     finish_flows     what follows the response: refunds, real costs, slots
-    address_plans    keeps how requests were planned that only the client's address tells apart
+    request_plan_cache   keeps how requests were planned that only the client's address tells apart
     outage_log       logs when requests cannot be decided, and when they are again
     request_record   RequestRecord: what was decided about one request, and the header fields of its response
     unreachable_limits    RouteInfo; limits that can never match, and rules that match no route

@@ -26,11 +26,11 @@ from headgate.enforcement.open_rulebook import Rules
 from headgate.engines.port import AsyncEngine
 from headgate.errors import InvalidRule
 from headgate.http.headers import retry_after
-from headgate.integrations.address_plans import EncodedFields
 from headgate.integrations.application_settings import read_limits, reject_unknown
 from headgate.integrations.code_limit import BoundLimit, CodeLimit
 from headgate.integrations.request_limits import AsyncRequestLimits, LimitSettings
 from headgate.integrations.request_parts import EMPTY, RequestParts
+from headgate.integrations.request_plan_cache import EncodedFields
 from headgate.integrations.request_record import RequestRecord, encode_name
 from headgate.integrations.unreachable_limits import RouteInfo
 

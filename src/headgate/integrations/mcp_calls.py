@@ -32,12 +32,12 @@ from headgate.errors import InvalidCharge, InvalidSetting
 from headgate.flow import Flow
 from headgate.http.headers import retry_after
 from headgate.http.refusal_body import configured_response, undecided_response, violated_rules
-from headgate.integrations.address_plans import AddressPlan
 from headgate.integrations.application_settings import read_limits
 from headgate.integrations.code_limit import BoundLimit, CodeLimit, Key, LimitText, RequestFunction
 from headgate.integrations.request_flows import UNDECIDED_RETRY_S
 from headgate.integrations.request_limits import AsyncRequestLimits, LimitSettings
 from headgate.integrations.request_parts import RequestParts
+from headgate.integrations.request_plan_cache import AddressPlan
 from headgate.integrations.request_record import RequestRecord
 from headgate.integrations.unreachable_limits import RouteInfo
 from headgate.lazy_property import lazy_property

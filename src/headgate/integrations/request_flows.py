@@ -26,12 +26,12 @@ from headgate.flow import Flow
 from headgate.http import refusal_body
 from headgate.http.client_ip import X_FORWARDED_FOR, ForwardingField, Proxies
 from headgate.http.refusal_body import RefusalResponse
-from headgate.integrations.address_plans import AddressPlan, AddressPlans
 from headgate.integrations.application_settings import LimitSettings, check_settings, read_limits, reject_unknown
 from headgate.integrations.code_limit import BoundLimit, CodeLimit, RequestFunction
 from headgate.integrations.finish_flows import FinishFlows, L, holds_slots
 from headgate.integrations.outage_log import OutageLog
 from headgate.integrations.request_parts import KEY_ATTRIBUTE, PartsReader, RequestParts
+from headgate.integrations.request_plan_cache import AddressPlan, AddressPlans
 from headgate.integrations.request_record import RequestRecord
 from headgate.integrations.shared_address import SharedAddressAlarm
 from headgate.integrations.unreachable_limits import RouteInfo, check_code_limits, check_rulebook

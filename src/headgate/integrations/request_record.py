@@ -18,9 +18,9 @@ from headgate.enforcement.rule_decision import RuleDecision
 from headgate.errors import InvalidCharge
 from headgate.http.headers import Fields, merged_headers
 from headgate.http.refusal_body import RefusalResponse
-from headgate.integrations.address_plans import AddressPlan, EncodedFields
 from headgate.integrations.code_limit import CodeLimit
 from headgate.integrations.request_parts import EMPTY, RequestParts
+from headgate.integrations.request_plan_cache import AddressPlan, EncodedFields
 from headgate.rules.rule import Headers
 from headgate.validation import check_cost
 

@@ -9,8 +9,8 @@ its limits, for those that follow.
     nothing after the response. Limits that are split among processes do not: their share changes. Nor does a
     rulebook, whose rules look at the path
 
-Law (tests/integrations/test_address_plans.py): an application with these plans and one without them decide alike,
-and send the same fields.
+Law (tests/integrations/test_request_plan_cache.py): an application with these plans and one without them decide
+alike, and send the same fields.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headgate import ManualClock
 from headgate.errors import EngineUnavailable
-from headgate.integrations import address_plans
+from headgate.integrations import request_plan_cache
 from headgate.integrations.asgi import RateLimitMiddleware, limit
 from headgate.integrations.code_limit import CodeLimit
 from headgate.integrations.request_limits import AsyncRequestLimits, RequestLimits
@@ -161,7 +161,7 @@ def test_another_rulebook_replaces_the_plans() -> None:
 
 
 def test_the_number_of_kept_plans_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(address_plans, "MAX_ADDRESSES", 3)
+    monkeypatch.setattr(request_plan_cache, "MAX_ADDRESSES", 3)
     limits = RequestLimits(limits=["5/s"], clock=ManualClock())
     for number in range(10):
         ask(limits, f"192.0.2.{number}")
