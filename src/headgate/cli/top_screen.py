@@ -30,7 +30,7 @@ class HotKeyRates(NamedTuple):
 
 
 class TopSnapshot(NamedTuple):
-    """What is shown: the counts of WINDOW_S seconds by rule, hot keys, and how long ago each process wrote."""
+    """One screen: counts of WINDOW_S seconds by rule, hot keys, and how long ago each process wrote."""
 
     time: str
     rules: dict[str, DecisionCounts]
@@ -41,7 +41,7 @@ class TopSnapshot(NamedTuple):
 
 @dataclass(frozen=True)
 class TopView:
-    """What the user has chosen: the order, a pause, a filter; and a filter that is being typed."""
+    """The choices of the user: the order, a pause, a filter; and a filter that is being typed."""
 
     sort: str = SORTS[0]
     paused: bool = False
