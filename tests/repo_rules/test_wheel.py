@@ -111,7 +111,7 @@ def test_the_metadata_says_what_it_is(metadata: Message) -> None:
     assert set(urls) == {"Homepage", "Documentation", "Source", "Changelog", "Issues"}
     assert all(url.startswith(REPOSITORY) for url in urls.values())
     extras = {"aiohttp", "client", "django", "drf", "envoy", "fastapi", "fastmcp", "flask", "grpc", "mcp"}
-    extras |= {"redis", "service", "yaml", "zstd"}
+    extras |= {"httpx", "opentelemetry", "prometheus", "redis", "requests", "service", "yaml", "zstd"}
     assert set(metadata.get_all("Provides-Extra", [])) == extras
 
 

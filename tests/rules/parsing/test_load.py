@@ -484,10 +484,10 @@ def test_of_any_bytes_comes_a_sentence(data: str | bytes, suffix: str) -> None:
 def test_a_thousand_rules_are_read_within_a_second() -> None:
     lines = (HERE / "wellformed" / "shop.yaml").read_text().partition("rules:\n")
     rules = "".join(lines[2].replace("name: ", f"name: r{i}-").replace("[cap]", f"[r{i}-cap]") for i in range(250))
-    began = time.perf_counter()
+    began = time.process_time()
     found = load.parse(lines[0] + lines[1] + rules)
     assert len(found) == 1000
-    assert time.perf_counter() - began < 5  # it takes a quarter of a second; the machine may be busy
+    assert time.process_time() - began < 10  # of its own time; it takes a quarter of a second on a quiet machine
 
 
 def test_long_circles_and_rows_of_replacing_rules() -> None:
