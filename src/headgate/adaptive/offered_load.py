@@ -30,7 +30,7 @@ _RARE = 7.0  # logarithm of 1 / the part of calls that may meet a longer queue
 
 
 class OfferedLoad(NamedTuple):
-    """What comes, also of late, and what the service can do, in calls per nanosecond; 0 if not known yet."""
+    """The offered load, now and of late, and the capacity, in calls per nanosecond; 0 if not known yet."""
 
     rate: float = 0.0
     last_rate: float = 0.0

@@ -45,7 +45,7 @@ _BODY = json.dumps(
 
 
 class _Settings:
-    """What both middlewares are given, checked."""
+    """Checks the arguments of both middlewares."""
 
     def __init__(
         self,

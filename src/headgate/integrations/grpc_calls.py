@@ -58,7 +58,7 @@ def current_record() -> RequestRecord:
 
 
 class RpcCallBase:
-    """What the three kinds of calls share: the record, and the count of bytes."""
+    """The common part of the three kinds of calls: the record, and the count of bytes."""
 
     record: RequestRecord
 

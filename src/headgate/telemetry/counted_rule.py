@@ -30,7 +30,7 @@ CountedAs = tuple[str, ...]
 
 
 class UnsharedRule(NamedTuple):
-    """What was counted of one rule and is not yet written to Redis."""
+    """The counts of one rule that are not yet written to Redis."""
 
     rule: str
     seconds: dict[int, DecisionCounts]

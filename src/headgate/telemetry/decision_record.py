@@ -56,7 +56,7 @@ class DecidedCall(NamedTuple):
 
 
 class BookFields(NamedTuple):
-    """What follows from a rulebook for all of its records."""
+    """The parts of a record that follow from its rulebook."""
 
     book: Rulebook
     read: AttributeReader

@@ -35,7 +35,7 @@ class MissingRights(EngineUnavailable):
 
 
 class CountsPart(NamedTuple):
-    """What is added to one key: a hash ("h"), a HyperLogLog ("p") or a sorted set ("z")."""
+    """An addition to one key: a hash ("h"), a HyperLogLog ("p") or a sorted set ("z")."""
 
     suffix: str
     ttl_s: int
