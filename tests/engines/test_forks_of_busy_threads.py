@@ -9,6 +9,7 @@ import faulthandler
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -37,7 +38,7 @@ from tests.servers import RedisServer
 # Newer Pythons warn of a fork in a process with threads. That is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
-FORKS = 50
+FORKS = 20  # a lock that is not renewed hangs one of the first ten
 THREADS = 3
 PATIENCE = 20.0  # seconds that a child may take on a busy machine
 
@@ -265,6 +266,41 @@ def test_what_fails_in_a_child_does_not_keep_others_from_starting_afresh() -> No
     engine = MemoryEngine()
     assert found_by_child(lambda: engine.meter(parse("1/s"), "limit").decide("key", 1)[0], engine.lock)
     del broken
+
+
+CALLS = """
+import sys
+from headgate import Charge, Limiter, RateLimited
+limiter = Limiter("10/s burst 5", sys.argv[1], pausable=True)
+slots = Limiter("2 slots", sys.argv[1])
+before = set(sys.modules)
+for _ in range(7):
+    limiter.take("key")
+    limiter.peek("key")
+    limiter.take_all([Charge("a"), Charge("b", cost=2)])
+limiter.refund(limiter.take("other"))
+limiter.take_all([Charge("key"), Charge("b")])
+limiter.pause("paused", 5)
+limiter.take("paused")
+limiter.reset("key")
+limiter.reserve("third").cancel()
+with slots.acquire("key"):
+    pass
+print(*sorted(name for name in set(sys.modules) - before if name.startswith("headgate")))
+"""
+ENGINES = [
+    "memory://",
+    "",
+    "?denial_cache=on&prefetch=100ms&fallback=local",
+]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_calls_load_no_module(engine: str, redis_server: RedisServer) -> None:
+    """A child that is forked while a thread of its parent loads a module cannot load that module."""
+    url = engine if engine.startswith("memory") else f"{redis_server.url}{engine}"
+    ran = subprocess.run([sys.executable, "-c", CALLS, url], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout.split()) == (0, []), ran.stderr
 
 
 def test_no_property_takes_a_lock() -> None:

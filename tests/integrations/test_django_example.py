@@ -17,7 +17,10 @@ SERVERS = {
 }
 
 
-@pytest.fixture(params=[(server, engine) for server in SERVERS for engine in ("memory", "redis")], ids=" ".join)
+CASES = [(server, engine) for server in SERVERS for engine in ("memory", "redis")]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=" ".join)
 def client(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
     server, engine = request.param
     with serve_example(SERVERS[server], engine_url(engine, request)) as running:

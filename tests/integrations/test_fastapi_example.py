@@ -15,7 +15,7 @@ SERVERS = {
 }
 
 
-@pytest.fixture(params=["uvicorn memory", "granian memory", "uvicorn redis", "granian redis"])
+@pytest.fixture(scope="module", params=["uvicorn memory", "granian memory", "uvicorn redis", "granian redis"])
 def client(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
     server, engine = request.param.split()
     with serve_example([*SERVERS[server], "--port", PORT], engine_url(engine, request)) as running:

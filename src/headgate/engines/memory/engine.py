@@ -32,7 +32,6 @@ from headgate.engines.port import Decide, Meter, Slot
 from headgate.engines.quota_ledger import MemoryLedger
 from headgate.engines.stack import InnermostEngine
 from headgate.errors import InvalidCharge
-from headgate.lazy_property import lazy_property
 
 if TYPE_CHECKING:
     from headgate.algorithms import pause
@@ -63,6 +62,12 @@ class MemoryEngine(InnermostEngine):
     """Decides in this process. Safe from any number of threads and event loops."""
 
     def __init__(self, clock: Clock | None = None) -> None:
+        # Loaded with the first engine and not by a call: a child that is forked while a thread loads a module
+        # would wait for that module for ever.
+        from headgate.engines.memory import fast_take_all, pause_table, take_all
+
+        self._take_all = TakeAll(take_all.decide, fast_take_all.decide)
+        self._pause_table = pause_table.PauseTable
         self.clock: Clock = clock or SystemClock()
         self.lock: Lock = Lock()
         self._families: dict[tuple[str, str], Family] = {}
@@ -112,13 +117,6 @@ class MemoryEngine(InnermostEngine):
                 return take_all.decide_fast(memory_charges, now_us, patience_us, commit)
             return take_all.decide(self, memory_charges, now_us, patience_us, commit)
 
-    @lazy_property
-    def _take_all(self) -> TakeAll:
-        """The two ways to decide several charges; loaded on first use."""
-        from headgate.engines.memory import fast_take_all, take_all
-
-        return TakeAll(take_all.decide, fast_take_all.decide)
-
     def lockouts(self, rule: str) -> StateTable[lockout.State]:
         """Returns the lockout states of a rule's keys. The caller holds the lock."""
         return self._lockouts.setdefault(rule, StateTable())
@@ -127,15 +125,13 @@ class MemoryEngine(InnermostEngine):
         """Returns the pauses of a limiter's keys. The caller holds the lock."""
         table = self._pauses.get(options.rule)
         if table is None:
-            from headgate.engines.memory.pause_table import PauseTable  # loaded on first use
-
             counts = options.pauses or ()
 
             def has_counts(key: str) -> bool:
                 families = (self._families.get(count, {}) for count in counts)
                 return any(table.states.get(key) is not None for family in families for table in family.values())
 
-            table = self._pauses[options.rule] = PauseTable(has_counts)
+            table = self._pauses[options.rule] = self._pause_table(has_counts)
         return table
 
     def pause_of(
@@ -272,7 +268,7 @@ class MemoryMeter:
         state = self._engine.pause_of(self.options, key, now_us, corrects=corrects)
         if state is None:
             return now_us
-        from headgate.algorithms import pause
+        from headgate.algorithms import pause  # loaded with the first engine
 
         return pause.clock_us(state, now_us, self.limit.has_edges)
 

@@ -17,9 +17,9 @@ Most charges go by fast_take_all.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from headgate.algorithms import lockout
+from headgate.algorithms import lockout, pause
 from headgate.algorithms.decision import (
     ALLOWED,
     AT_US,
@@ -37,9 +37,6 @@ from headgate.algorithms.limit import Limit
 from headgate.engines.charge_options import ChargeOptions, group_by_rule
 from headgate.engines.memory.state_table import StateTable
 from headgate.engines.overrides import Limits, effective_limit
-
-if TYPE_CHECKING:
-    from headgate.algorithms import pause
 
 
 class JudgingMeter(Protocol):
@@ -107,8 +104,6 @@ class _RuleCharges:
             patience_us = patience_us - self._paused_us if patience_us is not None and self._serves_later else None
         self._clocks = [now_us] * len(charges)
         if pause_state is not None:
-            from headgate.algorithms import pause  # loaded on first use
-
             self._clocks = [pause.clock_us(pause_state, now_us, meter.limit.has_edges) for meter, _, _ in charges]
         self._results = [
             meter.judge(key, at_us, cost, patience_us, override)
