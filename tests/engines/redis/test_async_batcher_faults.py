@@ -5,6 +5,7 @@ import asyncio
 import gc
 import os
 import random
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -168,6 +169,27 @@ def test_many_loops_one_after_the_other_leave_nothing_open(redis_server: RedisSe
     engine = limiter.engine
     assert isinstance(engine, AsyncRedisEngine)
     assert len(engine._loops) <= 2
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_a_loop_that_ends_while_it_connects_leaves_no_error(
+    steps: int, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cleaning up after asyncio.run() has cancelled its tasks may begin a connection that nobody waits for."""
+    errors: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: errors.append(error.exc_value))
+    limiter = AsyncLimiter("5/hour", redis_server.url)
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # which is told of each task that did not end
+    task = loop.create_task(limiter.take("key"))
+    for _ in range(steps):
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+    loop.close()
+    del loop, limiter, task
+    gc.collect()
+    warnings = (ResourceWarning, RuntimeWarning)  # whoever closes a loop by hand gets these from asyncio
+    assert [error for error in errors if not isinstance(error, warnings)] == []
 
 
 def test_a_loop_closed_by_hand_is_forgotten(redis_server: RedisServer) -> None:

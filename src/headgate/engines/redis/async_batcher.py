@@ -307,6 +307,7 @@ class AsyncBatcher:
 
     async def _open(self) -> None:
         """Connects, and sends what waits."""
+        task = asyncio.current_task()
         connection = AsyncConnection(self._on_lost)
         connect_error: RedisError | None = None
         try:
@@ -317,8 +318,12 @@ class AsyncBatcher:
             connect_error = ConnectFailed("it did not open in time")
         except RedisError as error:
             connect_error = error
+        except RuntimeError:
+            if self._loop.is_closed():  # it ended while this connected
+                return
+            raise
         finally:
-            if self._connecting is asyncio.current_task():
+            if self._connecting is task:
                 self._connecting = None
         if connect_error is not None:
             waiting, self._pending = self._pending, []
