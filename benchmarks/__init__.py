@@ -1,7 +1,7 @@
 """Benchmarks: speed and size, one file for each question, with peers and hand-written baselines in the same run.
 
     python -m benchmarks            all questions
-    python -m benchmarks memory     one of them
+    python -m benchmarks memory_engine_speed     one of them
     python -m benchmarks --quick    fewer rounds: to see that everything runs, not to quote
     python -m benchmarks comparison --write     puts its table into docs/explanation/comparison.md
     python -m benchmarks.before_after           compares two checkouts

@@ -7,7 +7,7 @@ import time
 from benchmarks.report import BenchmarkReport
 
 QUESTIONS = (
-    "memory",
+    "memory_engine_speed",
     "memory_threads",
     "memory_stalls",
     "memory_size",

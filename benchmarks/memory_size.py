@@ -13,7 +13,7 @@ from typing import Any
 import headgate
 from benchmarks import baselines, headgate_subjects, peers
 from benchmarks.interleave import Subject, run_interleaved
-from benchmarks.memory import ALGORITHMS
+from benchmarks.memory_engine_speed import ALGORITHMS
 from benchmarks.report import BenchmarkReport, figure
 
 KEYS = 100_000
