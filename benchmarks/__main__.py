@@ -8,7 +8,7 @@ from benchmarks.report import BenchmarkReport
 
 QUESTIONS = (
     "memory_engine_speed",
-    "memory_threads",
+    "memory_engine_threads",
     "memory_stalls",
     "memory_size",
     "redis_sync",
