@@ -9,7 +9,7 @@ from benchmarks.report import BenchmarkReport
 QUESTIONS = (
     "memory_engine_speed",
     "memory_engine_threads",
-    "memory_stalls",
+    "memory_engine_stalls",
     "memory_size",
     "redis_sync",
     "redis_async",
