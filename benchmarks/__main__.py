@@ -10,7 +10,7 @@ QUESTIONS = (
     "memory_engine_speed",
     "memory_engine_threads",
     "memory_engine_stalls",
-    "memory_size",
+    "memory_engine_bytes_per_key",
     "redis_sync",
     "redis_async",
     "redis_threads",
