@@ -19,7 +19,7 @@ QUESTIONS = (
     "flood",
     "hot_key",
     "server_cost",
-    "redis_memory",
+    "redis_bytes_per_key",
     "rules_match",
     "telemetry",
     "nginx",
