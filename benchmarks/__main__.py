@@ -16,7 +16,7 @@ QUESTIONS = (
     "redis_threads",
     "single_call",
     "cost_curve",
-    "flood",
+    "denial_cache_flood",
     "hot_key",
     "server_cost",
     "redis_bytes_per_key",
