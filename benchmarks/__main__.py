@@ -17,7 +17,7 @@ QUESTIONS = (
     "single_call",
     "cost_curve",
     "denial_cache_flood",
-    "hot_key",
+    "prefetch_hot_key",
     "server_cost",
     "redis_bytes_per_key",
     "rules_match",
