@@ -5,7 +5,7 @@
     python -m benchmarks --quick    fewer rounds: to see that everything runs, not to quote
     python -m benchmarks comparison --write     puts its table into docs/explanation/comparison.md
     python -m benchmarks.before_after           compares two checkouts
-    python -m benchmarks.hops                   counts the functions that one decision enters
+    python -m benchmarks.functions_per_decision                   counts the functions that one decision enters
 
 A peer is another rate limiter. A floor is the least that the job can cost: written here by hand, with nothing
 around it that a program would want. Machines drift, so subjects take turns in short rounds, a ratio is formed
