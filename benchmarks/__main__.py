@@ -15,7 +15,7 @@ QUESTIONS = (
     "redis_async",
     "redis_threads",
     "single_call",
-    "cost_curve",
+    "cost_by_keys_and_rules",
     "denial_cache_flood",
     "prefetch_hot_key",
     "server_cost",
