@@ -27,8 +27,8 @@ from benchmarks.interleave import (
     ratio,
     run_interleaved,
 )
+from benchmarks.redis_process import pinned_server
 from benchmarks.report import BenchmarkReport
-from benchmarks.servers import pinned_server
 from tests.servers.raw_redis_client import send_commands
 
 LIMIT, AMOUNT, SECONDS = "10/minute", 10, 60

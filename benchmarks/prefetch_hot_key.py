@@ -30,8 +30,8 @@ from benchmarks.interleave import (
     ratio,
     run_interleaved,
 )
+from benchmarks.redis_process import pinned_server
 from benchmarks.report import BenchmarkReport, figure
-from benchmarks.servers import pinned_server
 from headgate.engines.layers.prefetch import guarantee, max_prefetch
 from tests.servers import RedisServer
 

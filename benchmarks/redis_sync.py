@@ -14,8 +14,8 @@ from typing import Any
 from benchmarks import baselines, peers
 from benchmarks import headgate_subjects as benchmarks_subjects
 from benchmarks.interleave import Samples, Stretch, Subject, last_core, median, ratio, run_interleaved
+from benchmarks.redis_process import pinned_server, server_cpu_us
 from benchmarks.report import BenchmarkReport, figure
-from benchmarks.servers import pinned_server, server_cpu_us
 from tests.servers import RedisServer
 
 ALLOWED, REFUSED = "100,000 keys, allowed", "1 key, refused"

@@ -25,8 +25,8 @@ from benchmarks.interleave import (
     ratio,
     run_interleaved,
 )
+from benchmarks.redis_process import pinned_server
 from benchmarks.report import BenchmarkReport
-from benchmarks.servers import pinned_server
 from tests.servers import RedisServer
 
 THREADS = 32

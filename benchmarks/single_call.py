@@ -26,8 +26,8 @@ from benchmarks.interleave import (
     ratio,
     run_interleaved,
 )
+from benchmarks.redis_process import pinned_server
 from benchmarks.report import BenchmarkReport
-from benchmarks.servers import pinned_server
 
 LIMIT = "1000000/day"
 KEYS = 1_000
