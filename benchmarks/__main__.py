@@ -18,7 +18,7 @@ QUESTIONS = (
     "cost_by_keys_and_rules",
     "denial_cache_flood",
     "prefetch_hot_key",
-    "server_cost",
+    "redis_server_cost",
     "redis_bytes_per_key",
     "rules_match",
     "telemetry",
