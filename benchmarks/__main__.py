@@ -20,7 +20,7 @@ QUESTIONS = (
     "prefetch_hot_key",
     "redis_server_cost",
     "redis_bytes_per_key",
-    "rules_match",
+    "rule_matching",
     "telemetry",
     "nginx",
     "service",
