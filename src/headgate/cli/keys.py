@@ -13,7 +13,7 @@ from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import Output, warn
 from headgate.cli.parser import Commands, command, whole_number
 from headgate.cli.rulebook_option import add_rules_option, optional_rulebook
-from headgate.cli.table import TextTable, Value
+from headgate.cli.text_table import TextTable, Value
 from headgate.operations.key_usage import SCAN_LIMIT, KeyUsage, UsageReport, check_rule, report_usage, scan_keys
 
 

@@ -13,7 +13,7 @@ from headgate.cli.progress import Progress
 from headgate.cli.replay import ceil_level
 from headgate.cli.rulebook_option import print_warnings, warn_unmatched
 from headgate.cli.style import Style
-from headgate.cli.table import TextTable
+from headgate.cli.text_table import TextTable
 from headgate.rules import load
 from headgate.traffic.replay_counts import REFUSED
 from headgate.traffic.report.documents import simulation_document

@@ -3,7 +3,7 @@
 import pytest
 
 from headgate.cli.style import Style
-from headgate.cli.table import Cell, TextTable, display_width, printable
+from headgate.cli.text_table import Cell, TextTable, display_width, printable
 
 PLAIN = Style(color=False, blocks=True)
 COLORS = Style(color=True, blocks=True)
