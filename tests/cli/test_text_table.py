@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.cli.style import Style
+from headgate.cli.text_style import Style
 from headgate.cli.text_table import Cell, TextTable, display_width, printable
 
 PLAIN = Style(color=False, blocks=True)

@@ -12,7 +12,7 @@ from headgate.cli.parser import Misuse, duration_option, whole_number
 from headgate.cli.progress import Progress
 from headgate.cli.replay import ceil_level
 from headgate.cli.rulebook_option import print_warnings, warn_unmatched
-from headgate.cli.style import Style
+from headgate.cli.text_style import Style
 from headgate.cli.text_table import TextTable
 from headgate.rules import load
 from headgate.traffic.replay_counts import REFUSED

@@ -18,7 +18,7 @@ from headgate.cli.log_options import (
 from headgate.cli.output import DONE, NEGATIVE, Output
 from headgate.cli.parser import Commands, Misuse, command
 from headgate.cli.progress import Progress
-from headgate.cli.style import Style
+from headgate.cli.text_style import Style
 from headgate.cli.text_table import Cell, TextTable, Value
 from headgate.gateway import atomic_file
 from headgate.traffic.call_table import CallTable
