@@ -25,7 +25,7 @@ from headgate.operations.find_counters import (
     counters_of_key,
     counters_of_limits,
 )
-from headgate.operations.key_usage import KeyScan, check_rule, report_usage, scan_keys
+from headgate.operations.scan_counters import KeyScan, check_rule, report_usage, scan_keys
 from headgate.rules.lookup import find_rule, key_format
 from headgate.rules.match import Matcher
 from headgate.rules.rule import Rule
