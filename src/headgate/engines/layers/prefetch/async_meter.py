@@ -177,7 +177,7 @@ class AsyncPrefetchMeter:
         await self.meter.retune(key)
 
     async def pause(self, key: str, duration_us: int) -> int:
-        """Pauses the key. (No limiter that can be paused is prefetched: exact_meter.py.)"""
+        """Pauses the key. (No limiter that can be paused is prefetched: meter_without_prefetch.py.)"""
         return await self.meter.pause(key, duration_us)
 
     async def reset(self, key: str) -> None:

@@ -178,7 +178,7 @@ class PrefetchMeter:
         self.meter.retune(key)
 
     def pause(self, key: str, duration_us: int) -> int:
-        """Pauses the key. (No limiter that can be paused is prefetched: exact_meter.py.)"""
+        """Pauses the key. (No limiter that can be paused is prefetched: meter_without_prefetch.py.)"""
         return self.meter.pause(key, duration_us)
 
     def reset(self, key: str) -> None:
