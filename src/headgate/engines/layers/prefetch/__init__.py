@@ -48,7 +48,7 @@ exact_meter         the meter of what is not prefetched
 """
 
 from headgate.engines.layers.prefetch.async_engine import AsyncPrefetchEngine
-from headgate.engines.layers.prefetch.prefetch_hold import guarantee
+from headgate.engines.layers.prefetch.prefetch_bounds import guarantee
 from headgate.engines.layers.prefetch.prefetched_units import max_prefetch
 from headgate.engines.layers.prefetch.sync_engine import PrefetchEngine
 

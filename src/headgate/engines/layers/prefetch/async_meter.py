@@ -9,7 +9,7 @@ from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.layers.prefetch.async_give_back import give_back
 from headgate.engines.layers.prefetch.async_returns import AsyncBatchReturns
 from headgate.engines.layers.prefetch.hot_keys import HotKeys
-from headgate.engines.layers.prefetch.prefetch_hold import PrefetchHold
+from headgate.engines.layers.prefetch.prefetch_bounds import PrefetchHold
 from headgate.engines.layers.prefetch.prefetched_units import (
     HOT_CALLS,
     Demand,

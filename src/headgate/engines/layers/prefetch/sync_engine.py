@@ -13,7 +13,7 @@ from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.fork_reset import on_fork
 from headgate.engines.layers.prefetch.hot_keys import HotKeys
 from headgate.engines.layers.prefetch.meter_without_prefetch import ExactMeter
-from headgate.engines.layers.prefetch.prefetch_hold import HOLD_US, PrefetchHold, hold_for, prefetch_guarantees
+from headgate.engines.layers.prefetch.prefetch_bounds import HOLD_US, PrefetchHold, hold_for, prefetch_guarantees
 from headgate.engines.layers.prefetch.sync_give_back import give_back_expired
 from headgate.engines.layers.prefetch.sync_meter import PrefetchMeter
 from headgate.engines.layers.prefetch.sync_returns import BatchReturns

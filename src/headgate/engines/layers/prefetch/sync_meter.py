@@ -8,7 +8,7 @@ from headgate.algorithms.limit import Limit
 from headgate.clock import nanoseconds
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.layers.prefetch.hot_keys import HotKeys
-from headgate.engines.layers.prefetch.prefetch_hold import PrefetchHold
+from headgate.engines.layers.prefetch.prefetch_bounds import PrefetchHold
 from headgate.engines.layers.prefetch.prefetched_units import (
     HOT_CALLS,
     Demand,
