@@ -20,7 +20,7 @@ local clock = require "resty.headgate.clock"
 local lock = require "resty.headgate.engines.shared.lock"
 local overflow = require "resty.headgate.engines.shared.overflow"
 local shared_dict = require "resty.headgate.ffi.shared_dict"
-local slot_table = require "resty.headgate.engines.shared.slot_table"
+local slot_table = require "resty.headgate.engines.shared.slot_leases"
 local take_all = require "resty.headgate.engines.shared.take_all"
 
 local M = { reason_unsupported = bound_limits.reason_unsupported }
