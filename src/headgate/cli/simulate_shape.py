@@ -20,7 +20,7 @@ from headgate.traffic.report.documents import simulation_document
 from headgate.traffic.report.simulation_page import LEGEND, TITLES, describe_shape, simulation_page, simulation_row
 from headgate.traffic.report.svg_charts import merge_values
 from headgate.traffic.shapes import RETRIES, SHAPES, TrafficShape
-from headgate.traffic.simulation import CALL_ATTRIBUTES, SimulatedLimit, limit_rulebook, simulate
+from headgate.traffic.simulate_shape import CALL_ATTRIBUTES, SimulatedLimit, limit_rulebook, simulate
 from headgate.traffic.unmatched_rules import describe_unmatched_rules
 
 _COLUMNS = 60  # of the picture

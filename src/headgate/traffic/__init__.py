@@ -26,7 +26,7 @@ from headgate.traffic.reader import LogReader, ReadOptions
 from headgate.traffic.recorded_call import RecordedCall
 from headgate.traffic.replay import Replay, enforced, replay_calls
 from headgate.traffic.shapes import TrafficShape
-from headgate.traffic.simulation import SimulatedLimit, limit_rulebook, simulate
+from headgate.traffic.simulate_shape import SimulatedLimit, limit_rulebook, simulate
 from headgate.traffic.suggest_and_replay import replay_logs, suggest_from_logs
 from headgate.traffic.suggestion import Suggestion
 
