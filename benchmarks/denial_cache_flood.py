@@ -11,7 +11,7 @@ from typing import Any
 
 import headgate
 from benchmarks import headgate_subjects as benchmarks_subjects
-from benchmarks import peers
+from benchmarks import other_limiters
 from benchmarks.interleave import (
     SPEED,
     AsyncTake,
@@ -63,13 +63,13 @@ def _subjects(case: str, url: str, pid: int, path: str) -> list[Subject]:
         made: dict[str, tuple[Any, ...]] = {
             OURS: (benchmarks_subjects.take, LIMIT, f"{url}?denial_cache=on"),
             PLAIN: (benchmarks_subjects.take, LIMIT, url),
-            **peers.sync_redis(url, AMOUNT, SECONDS),
+            **other_limiters.sync_redis(url, AMOUNT, SECONDS),
         }
         return [Subject(name, one_thread, (name, pid, path, *how)) for name, how in made.items()]
     made = {
         OURS: (async_take, f"{url}?denial_cache=on"),
         PLAIN: (async_take, url),
-        **peers.async_redis(url, AMOUNT, SECONDS),
+        **other_limiters.async_redis(url, AMOUNT, SECONDS),
     }
     return [Subject(name, many_tasks, (name, pid, path, *how)) for name, how in made.items()]
 
