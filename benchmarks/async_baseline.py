@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from benchmarks.baselines import MINIMAL_GCRA
 
-GCRA_OF_MANY = (Path(__file__).parent / "gcra_many.lua").read_text()
+GCRA_OF_MANY = (Path(__file__).parent / "gcra_batch.lua").read_text()
 TOGETHER = 64
 ON_THEIR_WAY = 4
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 MINIMAL_GCRA = (Path(__file__).parent / "gcra.lua").read_text()
-FOUR_GCRA = (Path(__file__).parent / "gcra_four.lua").read_text()
+FOUR_GCRA = (Path(__file__).parent / "gcra_all_or_none.lua").read_text()
 MINIMAL_SHA = sha1(MINIMAL_GCRA.encode()).hexdigest()
 
 Take = Callable[[str], Any]

@@ -2,8 +2,8 @@
 
     git worktree add ../before REVISION
     scripts/bootstrap bench
-    .venv-bench/bin/python -m benchmarks.before_after ../before . memory redis_sync
-    .venv-bench/bin/python -m benchmarks.before_after ../before . --full memory      not --quick: as it is quoted
+    .venv-bench/bin/python -m benchmarks.before_after ../before . memory_engine_speed redis_sync
+    .venv-bench/bin/python -m benchmarks.before_after ../before . --full memory_engine_speed   not --quick
 
 Each checkout runs its own benchmarks on its own sources, by this Python. They take turns, five rounds each unless
 --rounds says otherwise; who comes first changes. A sample is the median of a run, a ratio is formed within each

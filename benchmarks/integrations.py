@@ -17,8 +17,8 @@ import httpx
 
 from benchmarks.interleave import SPEED, Samples, median, ratio
 from benchmarks.nginx import _wrk
+from benchmarks.redis_process import pinned_server
 from benchmarks.report import BenchmarkReport, figure
-from benchmarks.servers import pinned_server
 from tests.servers.redis_server import free_port
 
 SECONDS = 2

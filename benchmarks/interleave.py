@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
+from benchmarks.redis_process import server_cpu_us
 from benchmarks.report import BenchmarkReport, figure
-from benchmarks.servers import server_cpu_us
 
 Stretch = Callable[[int], dict[str, float]]  # runs so many calls, and says what was measured
 Samples = dict[str, list[dict[str, float]]]

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import headgate
-from benchmarks import async_baseline, baselines, peers
+from benchmarks import async_baseline, baselines, other_limiters
 from benchmarks.interleave import (
     SPEED,
     AsyncTake,
@@ -26,8 +26,8 @@ from benchmarks.interleave import (
     ratio,
     run_interleaved,
 )
+from benchmarks.redis_process import pinned_server
 from benchmarks.report import BenchmarkReport
-from benchmarks.servers import pinned_server
 from tests.servers import RedisServer
 
 KEYS, OTHERS = 10_000, 100_000
@@ -68,9 +68,15 @@ def _targets(report: BenchmarkReport, tasks: int, samples: Samples) -> None:
 def _subjects(tasks: int, server: RedisServer) -> list[Subject]:
     url, port = server.url, server.port
     made: dict[str, tuple[Any, ...]] = {OURS: (ours, f"{AMOUNT}/minute", url)}
-    made |= peers.async_redis(url, AMOUNT, SECONDS)
-    made["redis.asyncio, evalsha"] = (peers.async_redis_py, url, baselines.MINIMAL_GCRA, UNIT_US, BURST_US)
-    made[GLIDE] = (peers.valkey_glide, port, baselines.MINIMAL_GCRA, UNIT_US, BURST_US)
+    made |= other_limiters.async_redis(url, AMOUNT, SECONDS)
+    made["redis.asyncio, evalsha"] = (
+        other_limiters.async_redis_py,
+        url,
+        baselines.MINIMAL_GCRA,
+        UNIT_US,
+        BURST_US,
+    )
+    made[GLIDE] = (other_limiters.valkey_glide, port, baselines.MINIMAL_GCRA, UNIT_US, BURST_US)
     made["floor: a script call each, pipelined"] = (async_baseline.pipelined, port, UNIT_US, BURST_US)
     made[BATCHED] = (async_baseline.micro_batch, port, UNIT_US, BURST_US)
     return [Subject(name, many_tasks, (tasks, name, server.pid, *how)) for name, how in made.items()]

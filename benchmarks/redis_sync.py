@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import baselines, peers
+from benchmarks import baselines, other_limiters
 from benchmarks import headgate_subjects as benchmarks_subjects
 from benchmarks.interleave import Samples, Stretch, Subject, last_core, median, ratio, run_interleaved
+from benchmarks.redis_process import pinned_server, server_cpu_us
 from benchmarks.report import BenchmarkReport, figure
-from benchmarks.servers import pinned_server, server_cpu_us
 from tests.servers import RedisServer
 
 ALLOWED, REFUSED = "100,000 keys, allowed", "1 key, refused"
@@ -76,14 +76,20 @@ def _subjects(case: str, server: RedisServer) -> list[Subject]:
     made: dict[str, tuple[Any, ...]] = {
         name: (benchmarks_subjects.take, text, url) for name, text in LIMITS.items()
     }
-    made |= {f"limits {name}": (peers.limits, name, AMOUNT, SECONDS, url) for name in peers.LIMITS}
-    made |= {f"throttled-py {name}": (peers.throttled, name, AMOUNT, SECONDS, url) for name in peers.THROTTLED}
     made |= {
-        f"pyrate-limiter {name}": (peers.pyrate_redis, name, AMOUNT, SECONDS, url) for name in peers.PYRATE_REDIS
+        f"limits {name}": (other_limiters.limits, name, AMOUNT, SECONDS, url) for name in other_limiters.LIMITS
+    }
+    made |= {
+        f"throttled-py {name}": (other_limiters.throttled, name, AMOUNT, SECONDS, url)
+        for name in other_limiters.THROTTLED
+    }
+    made |= {
+        f"pyrate-limiter {name}": (other_limiters.pyrate_redis, name, AMOUNT, SECONDS, url)
+        for name in other_limiters.PYRATE_REDIS
     }
     script = baselines.MINIMAL_GCRA
-    made["redis-py, evalsha"] = (peers.redis_py, url, script, UNIT_US, BURST_US, False)
-    made["redis-py, evalsha, single connection"] = (peers.redis_py, url, script, UNIT_US, BURST_US, True)
+    made["redis-py, evalsha"] = (other_limiters.redis_py, url, script, UNIT_US, BURST_US, False)
+    made["redis-py, evalsha, single connection"] = (other_limiters.redis_py, url, script, UNIT_US, BURST_US, True)
     made[FLOOR] = (baselines.raw_socket, port, UNIT_US, BURST_US)
     keys = 1 if case == REFUSED else 5_000
     return [Subject(name, over_keys, (keys, name, server.pid, *how)) for name, how in made.items()]

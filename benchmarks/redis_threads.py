@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks import baselines, headgate_subjects, peers
+from benchmarks import baselines, headgate_subjects, other_limiters
 from benchmarks.interleave import (
     SPEED,
     Stretch,
@@ -25,8 +25,8 @@ from benchmarks.interleave import (
     ratio,
     run_interleaved,
 )
+from benchmarks.redis_process import pinned_server
 from benchmarks.report import BenchmarkReport
-from benchmarks.servers import pinned_server
 from tests.servers import RedisServer
 
 THREADS = 32
@@ -53,8 +53,8 @@ def answer(report: BenchmarkReport) -> None:
 def _subjects(server: RedisServer) -> list[Subject]:
     url = server.url
     made: dict[str, tuple[Any, ...]] = {OURS: (headgate_subjects.take, f"{AMOUNT}/minute", url)}
-    made |= peers.sync_redis(url, AMOUNT, SECONDS, blocking=True)
-    made["redis-py, evalsha"] = (peers.redis_py, url, baselines.MINIMAL_GCRA, UNIT_US, BURST_US, False)
+    made |= other_limiters.sync_redis(url, AMOUNT, SECONDS, blocking=True)
+    made["redis-py, evalsha"] = (other_limiters.redis_py, url, baselines.MINIMAL_GCRA, UNIT_US, BURST_US, False)
     return [Subject(name, by_threads, (name, server.pid, *how)) for name, how in made.items()]
 
 

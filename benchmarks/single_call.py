@@ -12,7 +12,7 @@ from typing import Any
 
 import headgate
 from benchmarks import headgate_subjects as benchmarks_subjects
-from benchmarks import peers
+from benchmarks import other_limiters
 from benchmarks.interleave import (
     AsyncTake,
     Stretch,
@@ -26,8 +26,8 @@ from benchmarks.interleave import (
     ratio,
     run_interleaved,
 )
+from benchmarks.redis_process import pinned_server
 from benchmarks.report import BenchmarkReport
-from benchmarks.servers import pinned_server
 
 LIMIT = "1000000/day"
 KEYS = 1_000
@@ -42,7 +42,7 @@ def answer(report: BenchmarkReport) -> None:
         awaited: dict[str, tuple[Any, ...]] = {
             OURS: (async_take, url),
             BARE: (async_bare, url),
-            PEER: (peers.async_limits, "fixed", 10**6, 86_400, url),
+            PEER: (other_limiters.async_limits, "fixed", 10**6, 86_400, url),
         }
         for loop, fast in LOOPS.items():
             subjects = [Subject(name, one_task, (name, fast, pid, *how)) for name, how in awaited.items()]
@@ -50,7 +50,7 @@ def answer(report: BenchmarkReport) -> None:
         made: dict[str, tuple[Any, ...]] = {
             OURS: (benchmarks_subjects.take, LIMIT, url),
             BARE: (bare, url),
-            PEER: (peers.limits, "fixed", 10**6, 86_400, url),
+            PEER: (other_limiters.limits, "fixed", 10**6, 86_400, url),
         }
         subjects = [Subject(name, one_thread, (name, pid, *how)) for name, how in made.items()]
         _case(report, "one thread", subjects, core)

@@ -19,8 +19,8 @@ from benchmarks.interleave import (
     ratio,
     run_interleaved,
 )
+from benchmarks.redis_process import pinned_server
 from benchmarks.report import BenchmarkReport, figure, thousands
-from benchmarks.servers import pinned_server
 
 ONE, MANY, REFUSED, RULES = "1 key", "100,000 keys", "1 key, refused", "a rulebook, 1 key"
 REDIS = "Redis, 5,000 keys"

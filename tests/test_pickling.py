@@ -32,7 +32,7 @@ from headgate.client import Answer, Refused
 from headgate.errors import InvalidSetting
 from headgate.rules import load
 from headgate.rules.distribution.published_versions import VersionConflict
-from headgate.rules.lookup import NoSuchRule
+from headgate.rules.find_rule import NoSuchRule
 from headgate.slot_renewal import SlotHold
 from tests.servers import RedisServer
 

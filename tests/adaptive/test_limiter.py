@@ -9,7 +9,7 @@ import pytest
 
 from headgate import AdaptiveConcurrency, AdaptiveLimiter, RateLimited
 from headgate.adaptive.aimd import Aimd
-from headgate.adaptive.signals import CpuUsage
+from headgate.adaptive.overload_signals import CpuUsage
 from headgate.adaptive.target_rate import TargetRate
 from headgate.errors import InvalidCharge, InvalidRule
 

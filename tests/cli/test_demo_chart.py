@@ -6,7 +6,7 @@ import pytest
 
 from headgate.cli.demo_chart import MIN_WIDTH, chart, summary
 from headgate.cli.flash_sale import FlashSale
-from headgate.cli.style import Style
+from headgate.cli.text_style import Style
 
 PLAIN = Style(color=False, blocks=True)
 LETTERS = Style(color=False, blocks=False)

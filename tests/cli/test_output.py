@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headgate.cli.output import NEGATIVE, Output, warn
-from headgate.cli.table import Cell, TextTable
+from headgate.cli.text_table import Cell, TextTable
 
 ROOT = Path(__file__).parents[2]
 ANSWER = Output(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from headgate.cli.style import Style
-from headgate.cli.table import display_width
+from headgate.cli.text_style import Style
+from headgate.cli.text_table import display_width
 from headgate.cli.top_screen import HotKeyRates, TopSnapshot, TopView, screen
 from headgate.telemetry.decision_counts import NO_RULE, DecisionCounts
 

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import headgate.cli
 from headgate.gateway import lua_library
-from tests.docs.command_scenes import SCENES, PageSetup
+from tests.docs.shown_command_setup import SCENES, PageSetup
 from tests.repo_rules.repository import ROOT
 from tests.servers import DrivenClock, RedisServer
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from headgate.engines.redis.published_scripts import publish
-from tests.docs.command_scenes import blocks
+from tests.docs.shown_command_setup import blocks
 from tests.repo_rules.repository import ROOT
 from tests.servers import Backend, Nginx, RedisServer
 

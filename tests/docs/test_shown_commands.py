@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.command_scenes import SCENES
+from tests.docs.shown_command_setup import SCENES
 from tests.docs.shown_commands import GAP, expected_output, matches, pages_with_commands, run_page, shown_commands
 from tests.repo_rules.repository import ROOT
 from tests.servers import RedisServer

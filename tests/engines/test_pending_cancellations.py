@@ -1,7 +1,7 @@
 """Which cancellations are tried again, and when: without a server."""
 
 from headgate.engines.pending_cancellations import PendingCancellations, QueuePlace
-from headgate.engines.redis.cancellations import was_given_back
+from headgate.engines.redis.cancel_replies import was_given_back
 from headgate.engines.redis.errors import TimedOut
 from headgate.engines.redis.protocol import RedisRequest
 

@@ -16,7 +16,7 @@ from headgate.algorithms.decision import ALLOWED, AT_US, REMAINING, Outcome, Rec
 from headgate.limit_syntax import parse
 from tests.linearizability.checker import ExactLaw, LawViolation, Model, check
 from tests.linearizability.history import CallHistory, Operation, Verb
-from tests.linearizability.laws import DenialCacheLaw, PrefetchLaw
+from tests.linearizability.inexact_engine_laws import DenialCacheLaw, PrefetchLaw
 from tests.linearizability.test_linearizability import LIMITS
 
 BASE_US = 1_700_000_000_000_000

@@ -14,8 +14,8 @@ import pytest
 
 from tests.linearizability.checker import ExactLaw, Law, LawViolation, check
 from tests.linearizability.history import CallHistory
-from tests.linearizability.laws import DenialCacheLaw, PrefetchLaw
-from tests.linearizability.record import PROCESSES, CallScenario, Recorder, play_process, start_recorder
+from tests.linearizability.inexact_engine_laws import DenialCacheLaw, PrefetchLaw
+from tests.linearizability.record_history import PROCESSES, CallScenario, Recorder, play_process, start_recorder
 from tests.servers import RedisServer
 
 LIMITS = [

@@ -15,7 +15,7 @@ local limit, state, written  -- the last: the limit that the state was kept unde
 
 -- A log's units are kept beside its state: what is to be kept is first written there.
 local function kept(after) return after end
-if model.keep == "log" then kept = dofile(string.match(arg[0], "^(.*/)") .. "ring.lua") end
+if model.keep == "log" then kept = dofile(string.match(arg[0], "^(.*/)") .. "sliding_log_units.lua") end
 
 local function words(line)
   local out = {}

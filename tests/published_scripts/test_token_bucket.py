@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tests.published_scripts.evalsha_client import EvalshaClient
-from tests.published_scripts.exact_bucket import ExactBucket
+from tests.published_scripts.fraction_token_bucket import ExactBucket
 from tests.servers import BASE_US, RedisServer
 
 SECOND = 1_000_000

@@ -1,11 +1,12 @@
 """Recorded decisions of other limiters, replayed on ours: `make conform VECTORS=DIR`.
 
-    vectors   the files: cases, steps, and a sentence where one cannot be read
-    places    where they are replayed: in memory, on Redis, on Valkey, each on a clock that we turn
-    outcome   what became of a step: it matched, it did not, or it was counted apart, and why
-    replay    every case of a file on every place
-    report    the table
+    vectors           reads the files of recorded cases, and reports unreadable ones
+    driven_engines    the engines that replay them: in memory, on Redis, on Valkey, on a clock that the test drives
+    step_result       the result of a step: equal, different, or not compared, with the reason
+    uncharged_costs   costs that headgate does not charge
+    replay            replays every case of a file on every engine
+    report            prints the table
 
-One file for each limiter that was recorded says how its words are said in ours and replays one case:
-guava, xtimerate, nginx, gcra, spring, sentinel. Everything goes through the public verbs.
+`replay_NAME` translates the cases of one recorded limiter: guava, xtimerate, nginx, gcra, spring, sentinel, netflix.
+Everything goes through the public verbs.
 """

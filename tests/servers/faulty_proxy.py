@@ -26,7 +26,7 @@ from tests.servers.server_programs import command
 from tests.servers.wait_until import until
 
 Direction = Literal["requests", "replies", "both"]
-PROGRAM = Path(__file__).with_name("faulty_link.py")
+PROGRAM = Path(__file__).with_name("faulty_proxy_process.py")
 ATTEMPTS = 5
 
 

@@ -12,7 +12,7 @@ verbs.
     gate           counts calls in flight, enforces the limit, gathers windows
     waiting_gate   the same for clients: calls wait, first come, first served, until there is room
     priority       refuses the least important calls first; a short queue
-    signals        guards: CPU usage, event-loop lag
+    overload_signals    CPU usage and event-loop lag, which lower the limit beside response times
     limiter, guard    AdaptiveLimiter, and its guards around blocks and functions
     simulation     simulated servers and loads, in virtual time
 """

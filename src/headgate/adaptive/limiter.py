@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 from headgate.adaptive.adaptive_concurrency import AdaptiveConcurrency
 from headgate.adaptive.gate import DROPPED, IGNORED, SUCCESS, ConcurrencyGate
 from headgate.adaptive.guard import AdaptiveGuard, QueuedCall
+from headgate.adaptive.overload_signals import Signal
 from headgate.adaptive.priority import QUEUED, PriorityGate
 from headgate.adaptive.rate_gate import RateGate
-from headgate.adaptive.signals import Signal
 from headgate.adaptive.target_rate import TargetRate
 from headgate.adaptive.window import LimitAlgorithm, check_number
 from headgate.algorithms.decision import Decision, ShedOutcome

@@ -49,9 +49,9 @@ Modules:
     completion         headgate completion
     parser             declares commands and their options
     output             JSON or text, and exit codes
-    table              formats tables
-    style              colours, and Unicode or ASCII
-    terminal           draws on the alternate screen
+    text_table         formats tables
+    text_style         colours, and Unicode or ASCII
+    full_screen        draws on the alternate screen
     engine_option      --engine and --prefix
     rulebook_option    --rules
     counter_options    --limit and --rule

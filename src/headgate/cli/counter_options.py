@@ -24,7 +24,7 @@ from headgate.operations.find_counters import (
     counters_of_key,
 )
 from headgate.rules.attributes import normalize_name
-from headgate.rules.lookup import find_rule
+from headgate.rules.find_rule import find_rule
 from headgate.rules.rule import Rule
 from headgate.validation import names_of
 

@@ -9,10 +9,10 @@ import time
 
 from headgate.cli.demo_chart import chart, summary
 from headgate.cli.flash_sale import PHASES, SECONDS, FlashSale
+from headgate.cli.full_screen import draw, full_screen
 from headgate.cli.output import Output
 from headgate.cli.parser import Commands, command
-from headgate.cli.style import Style
-from headgate.cli.terminal import draw, full_screen
+from headgate.cli.text_style import Style
 
 FRAMES_PER_S = 15
 MAX_SECONDS = 3600.0

@@ -13,7 +13,7 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from headgate.cli.flash_sale import PHASES, SECONDS, TICKS, USER_LIMIT, FlashSale, SaleGate
-from headgate.cli.style import Style
+from headgate.cli.text_style import Style
 
 MIN_WIDTH = 50
 MAX_WIDTH = 160

@@ -1,6 +1,6 @@
 """headgate keys: lists the counters by rule, and the keys that use most of their limit.
 
-operations/key_usage.py describes the order.
+operations/scan_counters.py describes the order.
 """
 
 from __future__ import annotations
@@ -13,8 +13,15 @@ from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import Output, warn
 from headgate.cli.parser import Commands, command, whole_number
 from headgate.cli.rulebook_option import add_rules_option, optional_rulebook
-from headgate.cli.table import TextTable, Value
-from headgate.operations.key_usage import SCAN_LIMIT, KeyUsage, UsageReport, check_rule, report_usage, scan_keys
+from headgate.cli.text_table import TextTable, Value
+from headgate.operations.scan_counters import (
+    SCAN_LIMIT,
+    KeyUsage,
+    UsageReport,
+    check_rule,
+    report_usage,
+    scan_keys,
+)
 
 
 def add(commands: Commands) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headgate.cli.style import Style
-from headgate.cli.table import TextTable, printable
+from headgate.cli.text_style import Style
+from headgate.cli.text_table import TextTable, printable
 
 DONE: Final = 0
 ENGINE_UNAVAILABLE: Final = 1

@@ -17,10 +17,10 @@ from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import DONE, NEGATIVE, Output, warn
 from headgate.cli.parser import Commands, Parser, Run, command, duration_option, group, whole_number
 from headgate.cli.rulebook_option import add_rules_option, optional_rulebook
-from headgate.cli.table import TextTable
+from headgate.cli.text_table import TextTable
 from headgate.enforcement.override_checks import check_override
 from headgate.engines.overrides import validate_override
-from headgate.rules.lookup import find_rule, parse_key
+from headgate.rules.find_rule import find_rule, parse_key
 from headgate.rules.rule import Rulebook
 
 if TYPE_CHECKING:

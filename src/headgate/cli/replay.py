@@ -18,8 +18,8 @@ from headgate.cli.output import Output, warn
 from headgate.cli.parser import Commands, Misuse, command, whole_number
 from headgate.cli.progress import Progress
 from headgate.cli.rulebook_option import print_warnings, warn_unmatched
-from headgate.cli.style import Style
-from headgate.cli.table import Cell, TextTable, Value
+from headgate.cli.text_style import Style
+from headgate.cli.text_table import Cell, TextTable, Value
 from headgate.rules import load
 from headgate.rules.rule import Rulebook
 from headgate.traffic.log_summary import format_span

@@ -14,7 +14,7 @@ from typing import Any
 from headgate.cli import simulate_shape
 from headgate.cli.output import Output
 from headgate.cli.parser import Commands, Misuse, command, whole_number
-from headgate.cli.table import TextTable
+from headgate.cli.text_table import TextTable
 from headgate.extras import require
 
 _CALLS_FOR_PROCESSES = 300_000  # fewer take less time than processes take to start

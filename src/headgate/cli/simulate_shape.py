@@ -12,15 +12,15 @@ from headgate.cli.parser import Misuse, duration_option, whole_number
 from headgate.cli.progress import Progress
 from headgate.cli.replay import ceil_level
 from headgate.cli.rulebook_option import print_warnings, warn_unmatched
-from headgate.cli.style import Style
-from headgate.cli.table import TextTable
+from headgate.cli.text_style import Style
+from headgate.cli.text_table import TextTable
 from headgate.rules import load
 from headgate.traffic.replay_counts import REFUSED
 from headgate.traffic.report.documents import simulation_document
 from headgate.traffic.report.simulation_page import LEGEND, TITLES, describe_shape, simulation_page, simulation_row
 from headgate.traffic.report.svg_charts import merge_values
 from headgate.traffic.shapes import RETRIES, SHAPES, TrafficShape
-from headgate.traffic.simulation import CALL_ATTRIBUTES, SimulatedLimit, limit_rulebook, simulate
+from headgate.traffic.simulate_shape import CALL_ATTRIBUTES, SimulatedLimit, limit_rulebook, simulate
 from headgate.traffic.unmatched_rules import describe_unmatched_rules
 
 _COLUMNS = 60  # of the picture

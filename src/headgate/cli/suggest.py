@@ -18,11 +18,11 @@ from headgate.cli.log_options import (
 from headgate.cli.output import DONE, NEGATIVE, Output
 from headgate.cli.parser import Commands, Misuse, command
 from headgate.cli.progress import Progress
-from headgate.cli.style import Style
-from headgate.cli.table import Cell, TextTable, Value
+from headgate.cli.text_style import Style
+from headgate.cli.text_table import Cell, TextTable, Value
 from headgate.gateway import atomic_file
 from headgate.traffic.call_table import CallTable
-from headgate.traffic.frontier import FrontierPoint
+from headgate.traffic.rate_burst_frontier import FrontierPoint
 from headgate.traffic.report.documents import suggestion_document
 from headgate.traffic.report.suggestion_page import suggestion_page
 from headgate.traffic.suggest_and_replay import attributes_to_read, parse_dimensions, read_table

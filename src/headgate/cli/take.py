@@ -15,7 +15,7 @@ from headgate.cli.counter_options import add_counter_options, all_counters_of, c
 from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import DONE, NEGATIVE, Output
 from headgate.cli.parser import Commands, Parser, Run, command, whole_number
-from headgate.cli.table import Cell, TextTable, Value
+from headgate.cli.text_table import Cell, TextTable, Value
 from headgate.flow import run
 from headgate.operations import manual_calls
 from headgate.validation import check_key

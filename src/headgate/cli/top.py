@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from headgate.cli.engine_option import add_engine, server_of, url_of
+from headgate.cli.full_screen import draw, full_screen
 from headgate.cli.output import Output
 from headgate.cli.parser import Commands, command
 from headgate.cli.stats import MEMORY_ERROR
-from headgate.cli.style import Style
-from headgate.cli.terminal import draw, full_screen
+from headgate.cli.text_style import Style
 from headgate.cli.top_screen import LAG_S, SORTS, WINDOW_S, HotKeyRates, TopSnapshot, TopView, screen
 from headgate.errors import CorruptState, EngineUnavailable
 from headgate.telemetry.decision_counts import DecisionCounts

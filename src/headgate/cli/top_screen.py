@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from headgate.cli.style import Style
-from headgate.cli.table import Cell, TextTable, Value, printable
+from headgate.cli.text_style import Style
+from headgate.cli.text_table import Cell, TextTable, Value, printable
 from headgate.telemetry.decision_counts import NO_RULE, DecisionCounts
 
 WINDOW_S: Final = 10

@@ -9,7 +9,7 @@ from headgate.algorithms.limit import Limit
 from headgate.engines.overrides import effective_limit, validate_override
 from headgate.errors import InvalidRule
 from headgate.rules.attributes import Attributes
-from headgate.rules.lookup import find_rule, parse_key
+from headgate.rules.find_rule import find_rule, parse_key
 from headgate.rules.rule import Rule, Rulebook
 
 

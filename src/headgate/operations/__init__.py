@@ -4,7 +4,7 @@ publish_rulebook   validates, publishes and rolls back rulebooks, with the bundl
 compare_rulebooks  compares two rulebooks by their meaning
 find_counters      finds the counters of a rule and a key
 manual_calls       takes, peeks, refunds and resets those counters
-key_usage          lists the counters by rule, and the keys that use most of their limit
+scan_counters      lists the counters by rule, and the keys that use most of their limit
 
 Actions of several steps are flows, or take an engine that blocks. Nothing here prints, logs or depends on HTTP.
 """

@@ -17,7 +17,7 @@ from headgate.enforcement.rule_decision import CANDIDATE
 from headgate.engines.charge_options import ChargeOptions
 from headgate.errors import InvalidRule
 from headgate.rules.attributes import Attributes
-from headgate.rules.lookup import parse_key
+from headgate.rules.find_rule import parse_key
 from headgate.rules.rule import Choice, Limits, Rule
 
 

@@ -11,7 +11,7 @@ Matching a call:
 
 Reading and writing:
     load, serialization, json_schema    parsing/ has the parts
-    lookup                  rules by name, attributes from a key text
+    find_rule               rules by name, attributes from a key text
     imports/                translates the configurations of other rate limiters
 
 Keeping up to date:

@@ -6,7 +6,8 @@
     read_ahead           reads in a second process, while this one works on the calls
     time_order           puts calls in order within a window
     call_table           the calls of a log by key, in a few bytes each
-    demand, frontier     how much keys call; the exact frontier of rates and bursts
+    demand               how much keys call
+    rate_burst_frontier  for each rate, the smallest burst that refuses nobody
     heavy_keys           the few keys far above all others, and what they look like
     suggestion           chooses a limit, and confirms it
     suggested_rulebook   writes it as a rulebook in shadow mode
@@ -14,7 +15,8 @@
     suggest_and_replay   suggests from log files, and replays them, in one call each
     replay               plays calls through rulebooks; replay_counts, key_counts, recorded_answers count
     unmatched_rules      finds rules that applied to no call
-    shapes, simulation   shapes of traffic, played through limits
+    shapes               when simulated clients call
+    simulate_shape       runs a shape of traffic through a limit
     run_in_parallel      runs two computations at once
     report               JSON documents and web pages
 
@@ -26,7 +28,7 @@ from headgate.traffic.reader import LogReader, ReadOptions
 from headgate.traffic.recorded_call import RecordedCall
 from headgate.traffic.replay import Replay, enforced, replay_calls
 from headgate.traffic.shapes import TrafficShape
-from headgate.traffic.simulation import SimulatedLimit, limit_rulebook, simulate
+from headgate.traffic.simulate_shape import SimulatedLimit, limit_rulebook, simulate
 from headgate.traffic.suggest_and_replay import replay_logs, suggest_from_logs
 from headgate.traffic.suggestion import Suggestion
 

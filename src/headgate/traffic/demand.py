@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from headgate.algorithms.limit import SECOND
 from headgate.traffic.call_table import KeyedTimes
-from headgate.traffic.frontier import HOUR, MINUTE, quantile
 from headgate.traffic.heavy_keys import peak
+from headgate.traffic.rate_burst_frontier import HOUR, MINUTE, quantile
 
 WINDOWS = (("second", SECOND), ("minute", MINUTE), ("hour", HOUR))
 MIN_SPAN_US = 12 * HOUR  # of a log in which day and night can be told apart

@@ -14,7 +14,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from headgate.traffic.call_table import UNKNOWN, CallTable
-from headgate.traffic.frontier import MINUTE
+from headgate.traffic.rate_burst_frontier import MINUTE
 
 MIN_GAP = 2.0
 MAX_HEAVY_SHARE = 0.1  # of the keys

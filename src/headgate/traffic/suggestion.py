@@ -20,7 +20,8 @@ from typing import NamedTuple
 from headgate.errors import InvalidLog
 from headgate.traffic.call_table import CallTable, KeyedTimes
 from headgate.traffic.demand import DayPart, DemandRow, day_and_night, demand_rows
-from headgate.traffic.frontier import (
+from headgate.traffic.heavy_keys import MAX_HEAVY_SHARE, MIN_GAP, KeyEvidence, describe_heavy_keys, find_heavy_keys
+from headgate.traffic.rate_burst_frontier import (
     MINUTE,
     RATES,
     FrontierPoint,
@@ -30,7 +31,6 @@ from headgate.traffic.frontier import (
     quantile,
     smallest_burst,
 )
-from headgate.traffic.heavy_keys import MAX_HEAVY_SHARE, MIN_GAP, KeyEvidence, describe_heavy_keys, find_heavy_keys
 from headgate.traffic.run_in_parallel import run_both
 
 HEADROOM = 1.5

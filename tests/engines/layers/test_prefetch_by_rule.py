@@ -10,7 +10,7 @@ from headgate.algorithms.lockout import Lockout
 from headgate.clock import ManualClock
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.layers.prefetch import AsyncPrefetchEngine, PrefetchEngine
-from headgate.engines.layers.prefetch.exact_meter import ExactMeter
+from headgate.engines.layers.prefetch.meter_without_prefetch import ExactMeter
 from headgate.engines.layers.prefetch.sync_returns import ReturnThread
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.errors import InvalidCharge, InvalidRule

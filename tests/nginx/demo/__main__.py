@@ -11,8 +11,8 @@ import signal
 import sys
 from types import FrameType
 
-from headgate.cli.style import Style
-from headgate.cli.terminal import draw, full_screen
+from headgate.cli.full_screen import draw, full_screen
+from headgate.cli.text_style import Style
 from tests.nginx.demo import shop_servers
 from tests.nginx.demo.expectations import failed_expectations
 from tests.nginx.demo.sale import SECONDS, GatewaySale, SaleCounts, SaleResult

@@ -9,7 +9,7 @@ from itertools import pairwise
 from math import sqrt
 from textwrap import wrap
 
-from headgate.cli.style import Style
+from headgate.cli.text_style import Style
 from tests.nginx.demo import shop_servers
 from tests.nginx.demo.log_counts import BUYER_RULE, ITEM_RULE, LogCounts
 from tests.nginx.demo.sale import BOT_PART, CALM, CALM_PART, GATES, RUSH, SaleCounts, SaleResult, local_refusals

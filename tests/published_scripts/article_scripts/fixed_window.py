@@ -5,7 +5,7 @@ import pytest
 from headgate import InvalidRule, Limiter
 from headgate.algorithms import fixed_window as story
 from tests.published_scripts.recorded_defects import RecordedDefect
-from tests.published_scripts.timeline import KEY, defect_answers, key_ttls, replay_answers
+from tests.published_scripts.replay_timeline import KEY, defect_answers, key_ttls, replay_answers
 from tests.servers import RedisServer
 
 

@@ -2,7 +2,7 @@
 
 from headgate import Limiter
 from tests.published_scripts.evalsha_client import EvalshaClient
-from tests.published_scripts.exact_bucket import ExactBucket
+from tests.published_scripts.fraction_token_bucket import ExactBucket
 from tests.published_scripts.recorded_defects import RecordedDefect
 from tests.servers import BASE_US, RedisServer
 from tests.servers.raw_redis_client import Reply

@@ -1,9 +1,9 @@
 """The token bucket of the second article (lastTimestamp, tokensRemaining, milliseconds per token)."""
 
 from headgate import TokenBucket
-from tests.published_scripts.exact_bucket import ExactBucket
+from tests.published_scripts.fraction_token_bucket import ExactBucket
 from tests.published_scripts.recorded_defects import RecordedDefect
-from tests.published_scripts.timeline import defect_answers, key_ttls, replay_answers
+from tests.published_scripts.replay_timeline import defect_answers, key_ttls, replay_answers
 from tests.servers import RedisServer
 
 

@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 from tests.published_scripts.evalsha_client import EvalshaClient
-from tests.published_scripts.exact_bucket import ExactBucket
+from tests.published_scripts.fraction_token_bucket import ExactBucket
 from tests.published_scripts.recorded_defects import RecordedDefect
 from tests.servers import BASE_US, RedisServer
 from tests.servers.raw_redis_client import Reply

@@ -2,7 +2,7 @@
 
 from headgate import TokenBucket
 from tests.published_scripts.recorded_defects import RecordedDefect
-from tests.published_scripts.timeline import defect_answers, key_ttls, replay_answers
+from tests.published_scripts.replay_timeline import defect_answers, key_ttls, replay_answers
 from tests.servers import RedisServer
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from headgate import CorruptState, Limiter
 from tests.published_scripts.recorded_defects import RecordedDefect
-from tests.published_scripts.timeline import KEY, defect_answers, key_ttls, replay_answers
+from tests.published_scripts.replay_timeline import KEY, defect_answers, key_ttls, replay_answers
 from tests.servers import RedisServer
 
 SECOND = 1_000_000

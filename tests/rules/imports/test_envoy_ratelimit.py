@@ -8,7 +8,7 @@ from headgate import InvalidRule, Limiter, ManualClock
 from headgate.rules import imports, load
 from headgate.rules.imports.envoy_ratelimit import attribute_names, descriptor_attribute, joined_keys
 from headgate.rules.match import Matcher
-from tests.rules.imports.checked_import import book, document_and_notes, matched_rules, rules
+from tests.rules.imports.translate_and_load import book, document_and_notes, matched_rules, rules
 
 EDGE = """
 domain: edge

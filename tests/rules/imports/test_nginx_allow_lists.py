@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headgate.rules.match import Matcher
-from tests.rules.imports.checked_import import book, document_and_notes, matched_rules, rules
+from tests.rules.imports.translate_and_load import book, document_and_notes, matched_rules, rules
 from tests.servers import Nginx
 
 ZONE = "limit_req_zone $key zone=one:1m rate=1000r/s;\n"

@@ -13,7 +13,7 @@ from headgate import InvalidRule, LeakyBucket, Limiter, ManualClock
 from headgate.rules import imports, load
 from headgate.rules.match import Matcher
 from tests.repo_rules.repository import ROOT
-from tests.rules.imports.checked_import import book, document_and_notes, matched_rules, rules
+from tests.rules.imports.translate_and_load import book, document_and_notes, matched_rules, rules
 
 EVERYWHERE = "nginx counts on each machine by itself; these rules count for all. where: node keeps nginx's way."
 SLASH = "A slash at the end does not count: location /api/ is also /api."

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headgate.rules.imports.nginx_locations import regex_patterns
 from headgate.rules.match import Matcher
-from tests.rules.imports.checked_import import book, matched_rules
+from tests.rules.imports.translate_and_load import book, matched_rules
 
 SEGMENTS = st.sampled_from(["a", "b", "ab", "b.js"])
 PATHS = st.lists(SEGMENTS, max_size=3).map(lambda parts: "/" + "/".join(parts))

@@ -5,7 +5,7 @@ import pytest
 from headgate import InvalidRule
 from headgate.limit_syntax import parse
 from headgate.rules import imports
-from tests.rules.imports.checked_import import document_and_notes, rules
+from tests.rules.imports.translate_and_load import document_and_notes, rules
 
 ADDRESS = (
     "Calls are counted by address (IPv6 by /64), for all routes together: change the key if yours was not "

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from headgate import InvalidRule, Limiter, ManualClock
 from headgate.rules import imports, load
 from headgate.rules.match import Matcher
-from tests.rules.imports.checked_import import book, document_and_notes, matched_rules, rules
+from tests.rules.imports.translate_and_load import book, document_and_notes, matched_rules, rules
 
 SECONDS = "Spring refills in whole seconds; a rule refills continuously, at the same rate."
 EMPTY = "Spring answers 403 to a call without a key; a rule refuses it like any other."

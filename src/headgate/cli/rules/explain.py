@@ -15,7 +15,7 @@ from headgate.cli.engine_option import server
 from headgate.cli.output import Output, warn
 from headgate.cli.parser import Commands, command, header_option, name_value, whole_number
 from headgate.cli.rulebook_option import print_warnings
-from headgate.cli.table import Cell, TextTable, Value
+from headgate.cli.text_table import Cell, TextTable, Value
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.limiter import Limiter

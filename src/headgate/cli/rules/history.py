@@ -10,7 +10,7 @@ from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import Output
 from headgate.cli.parser import Commands, command
 from headgate.cli.rulebook_option import versions_of
-from headgate.cli.table import Cell, TextTable, Value
+from headgate.cli.text_table import Cell, TextTable, Value
 from headgate.operations.publish_rulebook import version_document
 from headgate.rules.distribution.rulebook_version import RulebookVersion
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from headgate.cli.engine_option import add_engine, server_of, url_of
 from headgate.cli.output import DONE, NEGATIVE, Output
 from headgate.cli.parser import Commands, Misuse, command, whole_number
-from headgate.cli.table import Cell, TextTable, Value
+from headgate.cli.text_table import Cell, TextTable, Value
 from headgate.operations.rule_report import (
     DEFAULT_HOURS,
     MIN_CALLS,

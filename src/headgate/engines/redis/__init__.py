@@ -11,7 +11,7 @@
     redirects            requests that may take several steps
     cross_slot           charges in several slots of a cluster
     server_engine        what both engines share
-    round_trips          how long round trips take, and how many requests share one
+    round_trip_metrics   how long round trips take, and how many requests share one
     published_scripts    scripts for gateways that talk to Redis themselves
     overrides, quota_ledger, rulebook_versions, recent_records_store, key_scan    other state on the server
     counts_store         counts of decisions, shared by all processes
@@ -32,7 +32,7 @@
 The two engines hold connections and nothing else; the decisions, and where they are sent, are in the shared files.
 
 Also:
-    cancellations         reads the replies to cancelled reservations, pure
+    cancel_replies        reads the replies to cancelled reservations, pure
     silent_connections    keeps reading connections that fell silent
     signal_safe_thread    starts threads that no signal handler can break
 """

@@ -32,7 +32,7 @@ from headgate.engines.redis.async_connection import TRUSTED_S, AsyncConnection, 
 from headgate.engines.redis.async_single_take import SingleTake
 from headgate.engines.redis.errors import ConnectFailed, ConnectionLost, NoScript, RedisError, TimedOut
 from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
-from headgate.engines.redis.round_trips import MAX_ROUND_TRIPS, RoundTrips
+from headgate.engines.redis.round_trip_metrics import MAX_ROUND_TRIPS, RoundTrips
 from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.silent_connections import SilentConnections
 

@@ -33,7 +33,7 @@ from headgate.engines.redis.errors import RedisError, TimedOut, not_charged
 from headgate.engines.redis.overrides import AsyncRedisOverrides, OverrideRequestBuilder, OverrideScan
 from headgate.engines.redis.protocol import RedisRequest
 from headgate.engines.redis.quota_ledger import AsyncRedisLedger
-from headgate.engines.redis.round_trips import take_measurements
+from headgate.engines.redis.round_trip_metrics import take_measurements
 from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.server_engine import ServerEngine, ServerMeter
 from headgate.engines.url_options import DEFAULT_DEADLINE_S

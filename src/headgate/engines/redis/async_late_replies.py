@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any
 
 from headgate.engines.pending_cancellations import PendingCancellations
-from headgate.engines.redis.cancellations import all_cancelled, was_given_back
+from headgate.engines.redis.cancel_replies import all_cancelled, was_given_back
 from headgate.engines.redis.errors import RedisError
 from headgate.engines.redis.protocol import RedisRequest
 

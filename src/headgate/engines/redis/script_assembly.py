@@ -89,7 +89,7 @@ def published_script(name: str) -> Script:
         _WRONG_VALUE,
         _without_other_commands(command, _model_source("token_bucket")),
         _model_source("decimal_rate"),
-        _model_source("changed_bucket"),
+        _model_source("convert_token_bucket"),
         _command_source("hash_storage"),
         _command_source(command),
     )

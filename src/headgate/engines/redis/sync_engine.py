@@ -28,7 +28,7 @@ from headgate.engines.redis.errors import NoScript, RedisError, not_charged
 from headgate.engines.redis.overrides import OverrideRequestBuilder, OverrideScan, RedisOverrides
 from headgate.engines.redis.protocol import RedisRequest
 from headgate.engines.redis.quota_ledger import RedisLedger
-from headgate.engines.redis.round_trips import take_measurements
+from headgate.engines.redis.round_trip_metrics import take_measurements
 from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.server_engine import ServerEngine, ServerMeter
 from headgate.engines.redis.sync_late_replies import SyncLateReplies

@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Any
 
 from headgate.engines.pending_cancellations import MAX_PLACES, PendingCancellations
-from headgate.engines.redis.cancellations import was_given_back
+from headgate.engines.redis.cancel_replies import was_given_back
 from headgate.engines.redis.protocol import RedisRequest
 from headgate.engines.redis.signal_safe_thread import SignalSafeThread
 from headgate.errors import CorruptState, EngineUnavailable

@@ -31,7 +31,7 @@ from typing import Any
 from headgate.engines.redis import protocol
 from headgate.engines.redis.errors import ConnectFailed, ConnectionLost, RedisError, ServerError, TimedOut
 from headgate.engines.redis.pool_state import PoolEntry, PoolState, PoolUser
-from headgate.engines.redis.round_trips import MAX_ROUND_TRIPS, RoundTrips
+from headgate.engines.redis.round_trip_metrics import MAX_ROUND_TRIPS, RoundTrips
 from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.signal_safe_thread import SignalSafeThread
 from headgate.engines.redis.silent_connections import LINGER_S, MAX_LINGERING

@@ -38,7 +38,7 @@ from headgate.http.refusal_body import PROBLEM, REASONS
 from headgate.limit_syntax import parse
 from headgate.rules.distribution.published_versions import VersionConflict
 from headgate.rules.distribution.rulebook_version import MAX_BYTES
-from headgate.rules.lookup import NoSuchRule
+from headgate.rules.find_rule import NoSuchRule
 from headgate.service.admin import audit_log, schema
 from headgate.service.admin.find_handlers import AdminHandlers
 from headgate.service.admin.openapi import description

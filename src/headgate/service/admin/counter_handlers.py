@@ -25,8 +25,8 @@ from headgate.operations.find_counters import (
     counters_of_key,
     counters_of_limits,
 )
-from headgate.operations.key_usage import KeyScan, check_rule, report_usage, scan_keys
-from headgate.rules.lookup import find_rule, key_format
+from headgate.operations.scan_counters import KeyScan, check_rule, report_usage, scan_keys
+from headgate.rules.find_rule import find_rule, key_format
 from headgate.rules.match import Matcher
 from headgate.rules.rule import Rule
 from headgate.service.admin import schema

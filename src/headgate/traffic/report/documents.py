@@ -9,7 +9,7 @@ from headgate.algorithms.limit import SECOND
 from headgate.traffic.replay import Replay, RulebookPlayer
 from headgate.traffic.replay_counts import DELAYED, PASSED, REFUSED, RuleCounts
 from headgate.traffic.shapes import TrafficShape
-from headgate.traffic.simulation import SimulatedLimit
+from headgate.traffic.simulate_shape import SimulatedLimit
 from headgate.traffic.suggestion import Refusals, Suggestion
 
 MAX_KEYS = 10

@@ -8,7 +8,7 @@ from headgate.traffic.replay_counts import DELAYED, PASSED, REFUSED
 from headgate.traffic.report.html_page import heading, html_page, paragraph, table
 from headgate.traffic.report.svg_charts import Series, stacked_bars
 from headgate.traffic.shapes import TrafficShape
-from headgate.traffic.simulation import SimulatedLimit
+from headgate.traffic.simulate_shape import SimulatedLimit
 
 TITLES = ("limit", "offered", "passed", "delayed", "refused", "gave up", "peak/s", "p50", "p99")
 LEGEND = "peak/s: most calls passed in a second; p50, p99: seconds until a call passed"

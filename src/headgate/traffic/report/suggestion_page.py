@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from headgate.traffic.frontier import MINUTE
 from headgate.traffic.log_summary import format_span
+from headgate.traffic.rate_burst_frontier import MINUTE
 from headgate.traffic.report.html_page import cards, heading, html_page, paragraph, table
 from headgate.traffic.report.svg_charts import Series, log_lines
 from headgate.traffic.suggest_and_replay import ALL_CALLS

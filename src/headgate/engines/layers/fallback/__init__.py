@@ -34,7 +34,7 @@ routing             which way a call takes: to the engine, or past it
 degraded_answers    the answer to each charge without the engine, by the fallback of its rule
 breaker             when to stop calling the engine, and when to try again
 limit_share         a limit, divided among processes that cannot reach each other
-description         states in words how processes share a limit
+explain_fallback    states in words how processes share a limit
 membership          how many processes share the limits
 shard               one part of the engine: its breaker, the local counts, what is unsettled
 settlement          where a share starts, and what is unsettled

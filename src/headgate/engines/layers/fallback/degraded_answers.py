@@ -25,7 +25,7 @@ from headgate.algorithms.limit import SECOND, Limit
 from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.layers.fallback.breaker import CLOSED
-from headgate.engines.layers.fallback.description import describe_share
+from headgate.engines.layers.fallback.explain_fallback import describe_share
 from headgate.engines.layers.fallback.membership import MembershipState
 from headgate.engines.layers.fallback.settlement import MeterCharge, Settlement
 from headgate.engines.port import MemberPosition

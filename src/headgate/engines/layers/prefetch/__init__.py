@@ -39,16 +39,16 @@ meter calls the inner meter itself: nothing is counted here, and no time is lost
 
 prefetched_units    the recent demand for each key, and what is left of each fetch
 hot_keys            all batches of an engine, in the order in which they expire
-prefetch_hold       how long units may be held, and how many; the guarantee in words
+prefetch_bounds     how long units may be held, and how many; the guarantee in words
 async_engine        the layer; sync_engine is generated from it
 async_meter         takes, refunds and resets; sync_meter is generated from it
 async_give_back     gives units back; sync_give_back is generated from it
-async_returns       sees to it that this is done in time: timers; in sync_returns a thread; both written by hand
-exact_meter         the meter of what is not prefetched
+async_returns       gives them back in time, by timers; sync_returns by a thread; both written by hand
+meter_without_prefetch   the meter of limits that are not prefetched
 """
 
 from headgate.engines.layers.prefetch.async_engine import AsyncPrefetchEngine
-from headgate.engines.layers.prefetch.prefetch_hold import guarantee
+from headgate.engines.layers.prefetch.prefetch_bounds import guarantee
 from headgate.engines.layers.prefetch.prefetched_units import max_prefetch
 from headgate.engines.layers.prefetch.sync_engine import PrefetchEngine
 

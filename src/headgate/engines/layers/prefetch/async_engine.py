@@ -13,9 +13,9 @@ from headgate.engines.fork_reset import on_fork
 from headgate.engines.layers.prefetch.async_give_back import give_back_expired
 from headgate.engines.layers.prefetch.async_meter import AsyncPrefetchMeter
 from headgate.engines.layers.prefetch.async_returns import AsyncBatchReturns
-from headgate.engines.layers.prefetch.exact_meter import ExactMeter
 from headgate.engines.layers.prefetch.hot_keys import HotKeys
-from headgate.engines.layers.prefetch.prefetch_hold import HOLD_US, PrefetchHold, hold_for, prefetch_guarantees
+from headgate.engines.layers.prefetch.meter_without_prefetch import ExactMeter
+from headgate.engines.layers.prefetch.prefetch_bounds import HOLD_US, PrefetchHold, hold_for, prefetch_guarantees
 from headgate.engines.port import AsyncEngine, AsyncMeter
 from headgate.engines.stack import EngineLayer
 from headgate.errors import InvalidCharge

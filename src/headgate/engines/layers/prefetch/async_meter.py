@@ -9,7 +9,7 @@ from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.layers.prefetch.async_give_back import give_back
 from headgate.engines.layers.prefetch.async_returns import AsyncBatchReturns
 from headgate.engines.layers.prefetch.hot_keys import HotKeys
-from headgate.engines.layers.prefetch.prefetch_hold import PrefetchHold
+from headgate.engines.layers.prefetch.prefetch_bounds import PrefetchHold
 from headgate.engines.layers.prefetch.prefetched_units import (
     HOT_CALLS,
     Demand,
@@ -177,7 +177,7 @@ class AsyncPrefetchMeter:
         await self.meter.retune(key)
 
     async def pause(self, key: str, duration_us: int) -> int:
-        """Pauses the key. (No limiter that can be paused is prefetched: exact_meter.py.)"""
+        """Pauses the key. (No limiter that can be paused is prefetched: meter_without_prefetch.py.)"""
         return await self.meter.pause(key, duration_us)
 
     async def reset(self, key: str) -> None:

@@ -11,9 +11,9 @@ from headgate.algorithms.limit import Limit
 from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.fork_reset import on_fork
-from headgate.engines.layers.prefetch.exact_meter import ExactMeter
 from headgate.engines.layers.prefetch.hot_keys import HotKeys
-from headgate.engines.layers.prefetch.prefetch_hold import HOLD_US, PrefetchHold, hold_for, prefetch_guarantees
+from headgate.engines.layers.prefetch.meter_without_prefetch import ExactMeter
+from headgate.engines.layers.prefetch.prefetch_bounds import HOLD_US, PrefetchHold, hold_for, prefetch_guarantees
 from headgate.engines.layers.prefetch.sync_give_back import give_back_expired
 from headgate.engines.layers.prefetch.sync_meter import PrefetchMeter
 from headgate.engines.layers.prefetch.sync_returns import BatchReturns

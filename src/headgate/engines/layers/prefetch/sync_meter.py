@@ -8,7 +8,7 @@ from headgate.algorithms.limit import Limit
 from headgate.clock import nanoseconds
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.layers.prefetch.hot_keys import HotKeys
-from headgate.engines.layers.prefetch.prefetch_hold import PrefetchHold
+from headgate.engines.layers.prefetch.prefetch_bounds import PrefetchHold
 from headgate.engines.layers.prefetch.prefetched_units import (
     HOT_CALLS,
     Demand,
@@ -178,7 +178,7 @@ class PrefetchMeter:
         self.meter.retune(key)
 
     def pause(self, key: str, duration_us: int) -> int:
-        """Pauses the key. (No limiter that can be paused is prefetched: exact_meter.py.)"""
+        """Pauses the key. (No limiter that can be paused is prefetched: meter_without_prefetch.py.)"""
         return self.meter.pause(key, duration_us)
 
     def reset(self, key: str) -> None:

@@ -14,7 +14,7 @@
 -- refused here.
 
 local duration = require "resty.headgate.text.duration"
-local nearest = require "resty.headgate.text.nearest"
+local nearest = require "resty.headgate.text.closest_spelling"
 local strings = require "resty.headgate.text.strings"
 
 local concat, find, gsub, lower = table.concat, string.find, string.gsub, string.lower

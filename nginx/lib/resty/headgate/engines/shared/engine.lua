@@ -20,7 +20,7 @@ local clock = require "resty.headgate.clock"
 local lock = require "resty.headgate.engines.shared.lock"
 local overflow = require "resty.headgate.engines.shared.overflow"
 local shared_dict = require "resty.headgate.ffi.shared_dict"
-local slot_table = require "resty.headgate.engines.shared.slot_table"
+local slot_leases = require "resty.headgate.engines.shared.slot_leases"
 local take_all = require "resty.headgate.engines.shared.take_all"
 
 local M = { reason_unsupported = bound_limits.reason_unsupported }
@@ -160,7 +160,7 @@ function Engine:acquire(charge, deadline)
   local name = count_name(binding.head, charge.key)
   local fences = lock.fence_of(lock_of(charge.key))
   local function acquire_slot(at_us)
-    return slot_table.acquire(self.dict, self.dict, name, binding.limit, at_us, fences)
+    return slot_leases.acquire(self.dict, self.dict, name, binding.limit, at_us, fences)
   end
   local outcome, failure = locked(self, charge.key, deadline, acquire_slot)
   if not outcome and not failure and overflow.sweep(self.dict) then
@@ -173,7 +173,7 @@ function Engine:acquire(charge, deadline)
   local overflow_fences = lock.fence_of(lock_of(overflow_name))
   overflow.log_full("new keys are counted together, as " .. overflow_name)
   outcome, failure = locked(self, overflow_name, deadline, function(at_us)
-    return slot_table.acquire(self.dict, overflow_count, overflow_name, binding.limit, at_us, overflow_fences)
+    return slot_leases.acquire(self.dict, overflow_count, overflow_name, binding.limit, at_us, overflow_fences)
   end)
   if not outcome then return nil, failure or dict_full(overflow_name) end
   outcome.overflow = true
@@ -192,9 +192,9 @@ local function on_lease(self, operation, charge, fence, deadline)
 end
 
 -- Renews a lease: whether it is still held, now for its whole ttl; or nil and a Failure.
-function Engine:renew(charge, fence, deadline) return on_lease(self, slot_table.renew, charge, fence, deadline) end
+function Engine:renew(charge, fence, deadline) return on_lease(self, slot_leases.renew, charge, fence, deadline) end
 
 -- Releases a lease: whether it was still held; or nil and a Failure.
-function Engine:release(charge, fence, deadline) return on_lease(self, slot_table.release, charge, fence, deadline) end
+function Engine:release(charge, fence, deadline) return on_lease(self, slot_leases.release, charge, fence, deadline) end
 
 return M

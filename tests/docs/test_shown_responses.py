@@ -9,7 +9,7 @@ import pytest
 
 from headgate import CorruptState, Limiter
 from headgate.rules import load, serialization
-from tests.docs.command_scenes import blocks
+from tests.docs.shown_command_setup import blocks
 from tests.nginx.gateway_harness import NginxGateway
 from tests.repo_rules.repository import ROOT
 from tests.servers import BASE_US, DrivenClock, RedisServer

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from headgate.algorithms import token_bucket
 from headgate.algorithms.decision import ALLOWED
 from headgate.limit_syntax import parse
-from headgate.traffic.frontier import RATES, Rate, count_refused, frontier_point, quantile, smallest_burst
+from headgate.traffic.rate_burst_frontier import (
+    RATES,
+    Rate,
+    count_refused,
+    frontier_point,
+    quantile,
+    smallest_burst,
+)
 
 TIMES_US = st.lists(st.integers(0, 300_000_000), min_size=1, max_size=60).map(sorted)
 SOME_RATES = st.sampled_from(RATES)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import baselines, headgate_subjects, peers
+from benchmarks import baselines, headgate_subjects, other_limiters
 from benchmarks.report import BenchmarkReport, thousands
 
 LIMIT, THREADS, CALLS = 10_000, 4, 5_000
@@ -52,14 +52,14 @@ def _subjects() -> dict[str, tuple[Any, ...]]:
         "headgate fixed window": (headgate_subjects.take, f"{LIMIT}/365d fixed"),
         "headgate sliding window": (headgate_subjects.take, f"{LIMIT}/365d sliding"),
         "headgate sliding log": (headgate_subjects.take, f"{LIMIT}/365d log"),
-        "limits fixed": (peers.limits, "fixed", LIMIT, YEAR),
-        "limits moving": (peers.limits, "moving", LIMIT, YEAR),
-        "limits sliding": (peers.limits, "sliding", LIMIT, YEAR),
-        "throttled-py fixed_window": (peers.throttled, "fixed_window", LIMIT, YEAR),
-        "throttled-py token_bucket": (peers.throttled, "token_bucket", LIMIT, YEAR),
-        "throttled-py gcra": (peers.throttled, "gcra", LIMIT, YEAR),
-        "pyrate-limiter log": (peers.pyrate, "log", LIMIT, YEAR),
-        "pyrate-limiter gcra": (peers.pyrate, "gcra", LIMIT, YEAR),
+        "limits fixed": (other_limiters.limits, "fixed", LIMIT, YEAR),
+        "limits moving": (other_limiters.limits, "moving", LIMIT, YEAR),
+        "limits sliding": (other_limiters.limits, "sliding", LIMIT, YEAR),
+        "throttled-py fixed_window": (other_limiters.throttled, "fixed_window", LIMIT, YEAR),
+        "throttled-py token_bucket": (other_limiters.throttled, "token_bucket", LIMIT, YEAR),
+        "throttled-py gcra": (other_limiters.throttled, "gcra", LIMIT, YEAR),
+        "pyrate-limiter log": (other_limiters.pyrate, "log", LIMIT, YEAR),
+        "pyrate-limiter gcra": (other_limiters.pyrate, "gcra", LIMIT, YEAR),
         "floor: GCRA, lock, four facts (rich)": (_rich, LIMIT, YEAR),
         "floor: GCRA, no lock (wrong under threads)": (baselines.unlocked, LIMIT, YEAR),
     }

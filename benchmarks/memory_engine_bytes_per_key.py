@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import headgate
-from benchmarks import baselines, headgate_subjects, peers
+from benchmarks import baselines, headgate_subjects, other_limiters
 from benchmarks.interleave import Subject, run_interleaved
-from benchmarks.memory import ALGORITHMS
+from benchmarks.memory_engine_speed import ALGORITHMS
 from benchmarks.report import BenchmarkReport, figure
 
 KEYS = 100_000
@@ -30,9 +30,13 @@ def _bytes_per_key(report: BenchmarkReport) -> None:
     made: dict[str, tuple[Any, ...]] = {
         name: (headgate_subjects.take, texts[1]) for name, texts in ALGORITHMS.items()
     }
-    made |= {f"limits {strategy}": (peers.limits, strategy, 100, 60) for strategy in peers.LIMITS}
-    made |= {f"throttled-py {name}": (peers.throttled, name, 100, 60) for name in peers.THROTTLED}
-    made |= {f"pyrate-limiter {name}": (peers.pyrate, name, 100, 60) for name in peers.PYRATE}
+    made |= {
+        f"limits {strategy}": (other_limiters.limits, strategy, 100, 60) for strategy in other_limiters.LIMITS
+    }
+    made |= {
+        f"throttled-py {name}": (other_limiters.throttled, name, 100, 60) for name in other_limiters.THROTTLED
+    }
+    made |= {f"pyrate-limiter {name}": (other_limiters.pyrate, name, 100, 60) for name in other_limiters.PYRATE}
     made["floor: GCRA, lock, four facts (rich)"] = (baselines.locked_with_details, 100, 60)
     rows = []
     for name, how in made.items():

@@ -5,8 +5,8 @@ is the smallest burst that allows every call of that key. The frontier is the la
 keys, or a quantile of them where some keys may be refused, for each rate. Everything is in whole numbers, in the
 measure of the token bucket: one unit is `period_us` parts, and a microsecond drains `amount` of them.
 
-Laws (tests/traffic/test_frontier.py): a token bucket of that rate and burst refuses nobody, and one with a burst
-that is smaller by one refuses somebody.
+Laws (tests/traffic/test_rate_burst_frontier.py): a token bucket of that rate and burst refuses nobody, and one
+whose burst is smaller by one refuses somebody.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 import pytest
 
-from headgate.cli.style import Style
-from headgate.cli.table import Cell, TextTable, display_width, printable
+from headgate.cli.text_style import Style
+from headgate.cli.text_table import Cell, TextTable, display_width, printable
 
 PLAIN = Style(color=False, blocks=True)
 COLORS = Style(color=True, blocks=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import headgate
 from benchmarks import headgate_subjects as benchmarks_subjects
-from benchmarks import peers
+from benchmarks import other_limiters
 from benchmarks.interleave import (
     SPEED,
     AsyncTake,
@@ -27,8 +27,8 @@ from benchmarks.interleave import (
     ratio,
     run_interleaved,
 )
+from benchmarks.redis_process import pinned_server
 from benchmarks.report import BenchmarkReport
-from benchmarks.servers import pinned_server
 from tests.servers.raw_redis_client import send_commands
 
 LIMIT, AMOUNT, SECONDS = "10/minute", 10, 60
@@ -63,13 +63,13 @@ def _subjects(case: str, url: str, pid: int, path: str) -> list[Subject]:
         made: dict[str, tuple[Any, ...]] = {
             OURS: (benchmarks_subjects.take, LIMIT, f"{url}?denial_cache=on"),
             PLAIN: (benchmarks_subjects.take, LIMIT, url),
-            **peers.sync_redis(url, AMOUNT, SECONDS),
+            **other_limiters.sync_redis(url, AMOUNT, SECONDS),
         }
         return [Subject(name, one_thread, (name, pid, path, *how)) for name, how in made.items()]
     made = {
         OURS: (async_take, f"{url}?denial_cache=on"),
         PLAIN: (async_take, url),
-        **peers.async_redis(url, AMOUNT, SECONDS),
+        **other_limiters.async_redis(url, AMOUNT, SECONDS),
     }
     return [Subject(name, many_tasks, (name, pid, path, *how)) for name, how in made.items()]
 

@@ -25,8 +25,8 @@ from benchmarks.interleave import (
     ratio,
     run_interleaved,
 )
+from benchmarks.redis_process import pinned_server
 from benchmarks.report import BenchmarkReport, figure
-from benchmarks.servers import pinned_server
 from headgate.engines.redis.protocol import RequestBuilder
 from tests.servers import RedisServer
 

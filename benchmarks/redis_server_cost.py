@@ -15,8 +15,8 @@ from typing import Any
 
 from benchmarks import baselines
 from benchmarks.interleave import Samples, median, ratio
+from benchmarks.redis_process import pinned_server, requests_per_second, server_cpu_us, usec_per_call
 from benchmarks.report import BenchmarkReport, figure, thousands
-from benchmarks.servers import pinned_server, requests_per_second, server_cpu_us, usec_per_call
 from headgate import parse
 from headgate.engines.redis.protocol import RequestBuilder
 from headgate.engines.redis.script_assembly import Script

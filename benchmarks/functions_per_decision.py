@@ -1,7 +1,7 @@
 """How many of headgate's own functions does one decision enter: how far must a reader follow it?
 
-    python -m benchmarks.hops            take and check in memory and on Redis, and a request at nginx
-    python -m benchmarks.hops --calls    lists each call, too
+    python -m benchmarks.functions_per_decision           take and check in memory and on Redis, a request at nginx
+    python -m benchmarks.functions_per_decision --calls    lists each call, too
 
 In Python a generator counts each time it starts or resumes. In nginx the compiler of LuaJIT is off, because
 compiled code calls no hook. Each way is gone twice before, so that caches are filled and connections open.

@@ -15,7 +15,7 @@ from multiprocessing.synchronize import Barrier
 from typing import Any, NamedTuple
 
 import headgate
-from benchmarks import headgate_subjects, peers
+from benchmarks import headgate_subjects, other_limiters
 from benchmarks.interleave import (
     SPEED,
     AsyncTake,
@@ -30,8 +30,8 @@ from benchmarks.interleave import (
     ratio,
     run_interleaved,
 )
+from benchmarks.redis_process import pinned_server
 from benchmarks.report import BenchmarkReport, figure
-from benchmarks.servers import pinned_server
 from headgate.engines.layers.prefetch import guarantee, max_prefetch
 from tests.servers import RedisServer
 
@@ -66,9 +66,13 @@ def _subjects(case: str, server: RedisServer) -> list[Subject]:
             OURS: (headgate_subjects.take, LIMIT, prefetched),
             PLAIN: (headgate_subjects.take, LIMIT, url),
         }
-        made |= peers.sync_redis(url, AMOUNT, SECONDS)
+        made |= other_limiters.sync_redis(url, AMOUNT, SECONDS)
         return [Subject(name, one_thread, (name, pid, *how)) for name, how in made.items()]
-    made = {OURS: (async_take, prefetched), PLAIN: (async_take, url), **peers.async_redis(url, AMOUNT, SECONDS)}
+    made = {
+        OURS: (async_take, prefetched),
+        PLAIN: (async_take, url),
+        **other_limiters.async_redis(url, AMOUNT, SECONDS),
+    }
     return [Subject(name, many_tasks, (name, pid, *how)) for name, how in made.items()]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.adaptive.signals import CpuUsage, EventLoopLag
+from headgate.adaptive.overload_signals import CpuUsage, EventLoopLag
 from headgate.errors import InvalidRule
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from headgate.errors import InvalidRule
 from headgate.traffic.shapes import SHAPES, TrafficShape
-from headgate.traffic.simulation import limit_rulebook, simulate
+from headgate.traffic.simulate_shape import limit_rulebook, simulate
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -25,7 +25,7 @@ from headgate.errors import InvalidRule
 from headgate.limit_syntax import parse
 from headgate.operations.find_counters import counters_of_limits, missing_attributes
 from headgate.rules.attributes import Attributes
-from headgate.rules.lookup import NoSuchRule, find_rule, parse_key
+from headgate.rules.find_rule import NoSuchRule, find_rule, parse_key
 from headgate.rules.rule import Limits, Rule, Rulebook
 
 SCAN_LIMIT = 100_000  # counters that are scanned by default

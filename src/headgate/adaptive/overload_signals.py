@@ -35,7 +35,7 @@ class CpuUsage:
 
     In a container the available time is its quota, which the machine's own figures do not show.
 
-    >>> from headgate.adaptive.signals import CpuUsage
+    >>> from headgate.adaptive.overload_signals import CpuUsage
     >>> CpuUsage(threshold=0.9).strained() in (True, False)
     True
     """
@@ -96,7 +96,7 @@ class EventLoopLag:
     """How late the timers of an event loop are, smoothed; `start` it in the loop, and `stop` it there.
 
     >>> import asyncio
-    >>> from headgate.adaptive.signals import EventLoopLag
+    >>> from headgate.adaptive.overload_signals import EventLoopLag
     >>> async def main():
     ...     lag = EventLoopLag(threshold=0.05)
     ...     lag.start()

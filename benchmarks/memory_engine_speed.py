@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import baselines, headgate_subjects, peers
+from benchmarks import baselines, headgate_subjects, other_limiters
 from benchmarks.interleave import (
     Samples,
     Stretch,
@@ -85,12 +85,12 @@ def _subjects(case: str) -> list[Subject]:
     made: dict[str, tuple[Any, ...]] = {name: (headgate_subjects.take, text) for name, text in texts.items()}
     made[READ] = (headgate_subjects.take_and_read, texts[OURS])
     # A log of a key that is never refused only grows, and theirs are searched from the end: not for one key.
-    for strategy in ("fixed", "sliding") if case == ONE else peers.LIMITS:
-        made[f"limits {strategy}"] = (peers.limits, strategy, *numbers)
-    for algorithm in peers.THROTTLED:
-        made[f"throttled-py {algorithm}"] = (peers.throttled, algorithm, *numbers)
-    for algorithm in ("token", "gcra") if case == ONE else peers.PYRATE:
-        made[f"pyrate-limiter {algorithm}"] = (peers.pyrate, algorithm, *numbers)
+    for strategy in ("fixed", "sliding") if case == ONE else other_limiters.LIMITS:
+        made[f"limits {strategy}"] = (other_limiters.limits, strategy, *numbers)
+    for algorithm in other_limiters.THROTTLED:
+        made[f"throttled-py {algorithm}"] = (other_limiters.throttled, algorithm, *numbers)
+    for algorithm in ("token", "gcra") if case == ONE else other_limiters.PYRATE:
+        made[f"pyrate-limiter {algorithm}"] = (other_limiters.pyrate, algorithm, *numbers)
     made[RICH] = (baselines.locked_with_details, *numbers)
     made["floor: GCRA, lock, yes or no"] = (baselines.locked, *numbers)
     made["floor: GCRA, no lock (wrong under threads)"] = (baselines.unlocked, *numbers)

@@ -20,7 +20,7 @@ from headgate.enforcement.rule_limiter import RuleLimiter
 from headgate.limit_syntax import parse
 from headgate.rules import load
 from headgate.rules.rule import Rulebook
-from headgate.traffic.frontier import quantile
+from headgate.traffic.rate_burst_frontier import quantile
 from headgate.traffic.replay_counts import DELAYED, PASSED, REFUSED
 from headgate.traffic.shapes import HONOUR, NO_RETRIES, SECOND_US, TrafficShape
 

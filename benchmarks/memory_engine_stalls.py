@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import baselines, peers
+from benchmarks import baselines, other_limiters
 from benchmarks import headgate_subjects as benchmarks_subjects
 from benchmarks.interleave import Subject, last_core, run_interleaved
 from benchmarks.report import BenchmarkReport, figure
@@ -29,10 +29,10 @@ def answer(report: BenchmarkReport) -> None:
         "headgate fixed window": (benchmarks_subjects.take, "1/s fixed"),
         "headgate sliding window": (benchmarks_subjects.take, "1/s sliding"),
         "headgate sliding log": (benchmarks_subjects.take, "1/s log"),
-        "limits fixed": (peers.limits, "fixed", 1, 1),
-        "limits moving": (peers.limits, "moving", 1, 1),
-        "throttled-py gcra": (peers.throttled, "gcra", 1, 1),
-        "pyrate-limiter gcra": (peers.pyrate, "gcra", 1, 1),
+        "limits fixed": (other_limiters.limits, "fixed", 1, 1),
+        "limits moving": (other_limiters.limits, "moving", 1, 1),
+        "throttled-py gcra": (other_limiters.throttled, "gcra", 1, 1),
+        "pyrate-limiter gcra": (other_limiters.pyrate, "gcra", 1, 1),
         "floor: GCRA, lock, four facts (rich)": (baselines.locked_with_details, 1, 1),
     }
     samples = run_interleaved(

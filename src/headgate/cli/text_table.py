@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from unicodedata import combining, east_asian_width
 
-from headgate.cli.style import Style
+from headgate.cli.text_style import Style
 
 _GAP = "  "
 MIN_COLUMN_WIDTH = 8  # to which a column of text is truncated at most

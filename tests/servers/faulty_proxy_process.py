@@ -1,6 +1,6 @@
 """The program behind Proxy: forwards bytes between callers and a server, with faults on command.
 
-    python faulty_link.py PORT SERVER_PORT
+    python faulty_proxy_process.py PORT SERVER_PORT
 
 Orders come as lines of JSON on its input, each is answered by a line with the counts, and when the input ends, so
 does the program. It is a process of its own, with one loop, so that no busy test holds it up.
