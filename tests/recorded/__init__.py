@@ -7,6 +7,6 @@
     replay            replays every case of a file on every engine
     report            prints the table
 
-`replay_NAME` translates the cases of one recorded limiter: guava, xtimerate, nginx, gcra, spring, sentinel, netflix.
-Everything goes through the public verbs.
+`replay_NAME` translates the cases of one recorded limiter: guava, xtimerate, nginx, gcra, spring, sentinel or
+netflix. Everything goes through the public verbs.
 """
