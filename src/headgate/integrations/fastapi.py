@@ -32,12 +32,13 @@ from headgate.enforcement.open_rulebook import Rules
 from headgate.engines.port import AsyncEngine
 from headgate.errors import InvalidRule, InvalidSetting
 from headgate.extras import require
-from headgate.integrations.application_settings import read_limits, reject_unknown
+from headgate.integrations.application_settings import read_limits
 from headgate.integrations.asgi import App, DecisionMiddleware, RecordMiddleware, Scope, send_refusal
 from headgate.integrations.code_limit import BoundLimit, CodeLimit
 from headgate.integrations.request_limits import AsyncRequestLimits, LimitSettings
 from headgate.integrations.request_parts import EMPTY
 from headgate.integrations.request_record import RequestRecord
+from headgate.integrations.unknown_settings import reject_unknown
 from headgate.integrations.unreachable_limits import RouteInfo, route_name
 from headgate.lazy_property import lazy_property
 
