@@ -12,6 +12,7 @@ The ground, which knows no framework:
     request_record   RequestRecord: what was decided about one request, and the header fields of its response
     unreachable_limits    RouteInfo; limits that can never match, and rules that match no route
     shared_address   warns if all clients have the proxy's address
+    openapi_refusals    adds the responses of refused requests to an OpenAPI schema
     unknown_settings    refuses settings that do not exist, and names the one that was meant
 
 The frameworks, each importing its one framework and no other:
