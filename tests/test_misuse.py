@@ -132,7 +132,7 @@ def test_a_reservation_and_a_lease_are_no_decisions_and_the_sentence_says_what_t
     limiter: Any = Limiter("3/s")
     with pytest.raises(InvalidCharge, match=r"not a Reservation\. Give its \.decision\.$"):
         limiter.refund(limiter.reserve("key"))
-    with pytest.raises(InvalidCharge, match=r"not a Lease\. Give its \.decision\.$"):
+    with pytest.raises(InvalidCharge, match=r"not a Lease\. Slots are held, not charged: release it instead\.$"):
         limiter.refund(Limiter("1 slot").acquire("key"))
 
 

@@ -74,6 +74,8 @@ def check_decision(decision: object, *, awaited: bool | None = None) -> Decision
     """Raises InvalidCharge unless this is a decision that a limiter of this kind can refund."""
     if not isinstance(decision, Decision):
         hint = ". Give its .decision" if isinstance(getattr(decision, "decision", None), Decision) else ""
+        if hint and hasattr(decision, "release"):
+            hint = ". Slots are held, not charged: release it instead"
         raise InvalidCharge(
             f"A decision is expected, as take or check returns it; not {describe(decision)}{hint}."
         )

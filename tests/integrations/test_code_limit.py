@@ -6,6 +6,7 @@ import pytest
 
 from headgate import TokenBucket
 from headgate.errors import InvalidRule
+from headgate.integrations import aiohttp, fastapi, flask
 from headgate.integrations.code_limit import CodeLimit
 
 
@@ -45,7 +46,9 @@ def test_a_cost_up_to_the_burst_may_pass() -> None:
         (lambda: CodeLimit("5/s", refund="9xx"), 'refund: "9xx" is no status'),
         (lambda: CodeLimit("5/s", refund=[]), "refund: no status is given"),
         (lambda: CodeLimit("5/s", name="two words"), '"two words" cannot be the name of a rule'),
-        (lambda: CodeLimit("5/s", mod="shadow"), 'A rule has no field "mod"'),  # type: ignore[call-arg]
+        (lambda: CodeLimit("5/s", mod="shadow"), r"mod= is not a setting .* Did you mean mode=\?"),  # type: ignore[call-arg]
+        (lambda: CodeLimit("5/s", zone="x"), "Known: .*, cost_after, .*, exempt, .*, refund,"),  # type: ignore[call-arg]
+        (lambda: CodeLimit("5/s", replaces="x"), "replaces= is not a setting of a limit in code"),  # type: ignore[call-arg]
         (lambda: CodeLimit("5/s", cost=0), "A cost of 0 charges nothing"),
     ],
 )
@@ -54,3 +57,11 @@ def test_a_mistake_is_reported_with_file_and_line(make: Callable[[], CodeLimit],
         make()
     assert str(caught.value).startswith(f"{__file__}:{make.__code__.co_firstlineno}: ")
     assert "rules[0]" not in str(caught.value)
+
+
+@pytest.mark.parametrize("make", [CodeLimit, flask.limit, fastapi.limit, aiohttp.limit])
+def test_a_wrong_number_of_arguments_is_one_of_limit(make: Callable[..., CodeLimit]) -> None:
+    with pytest.raises(TypeError, match=r"^limit\(\) missing 1 required positional argument: 'limit'"):
+        make()
+    with pytest.raises(TypeError, match=r"^limit\(\) takes from 2 to 3 positional arguments but 4 were given"):
+        make("5/s", "address", 2)

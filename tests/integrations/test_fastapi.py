@@ -349,6 +349,45 @@ def test_the_429_is_in_the_schema(app: FastAPI) -> None:
     assert [parameter["name"] for parameter in operation["parameters"]] == ["path"]
 
 
+def test_the_schema_has_no_429_where_none_is_sent(app: FastAPI) -> None:
+    rate_limits(app, limits=["9/hour"], exempt=["/static/**", "/health"])
+
+    @app.get("/static/{name}")
+    async def static(name: str) -> str:
+        return name
+
+    @app.get("/health")
+    async def health() -> str:
+        return "fine"
+
+    @app.get("/items")
+    async def items() -> str:
+        return "items"
+
+    paths = app.openapi()["paths"]
+    assert {path: "429" in paths[path]["get"]["responses"] for path in paths} == {
+        "/static/{name}": False,
+        "/health": False,
+        "/items": True,
+    }
+
+
+def test_the_schema_has_the_status_that_a_limit_sets(app: FastAPI) -> None:
+    rate_limits(app)
+
+    @app.get("/")
+    @limit("1/s", refuse={"status": 403, "body": "Not now."})
+    @limit("9/minute", refuse={"status": 599})
+    async def root() -> str:
+        return "root"
+
+    responses = app.openapi()["paths"]["/"]["get"]["responses"]
+    assert {status: responses[status]["description"] for status in responses if status != "200"} == {
+        "403": "Forbidden",
+        "599": "Refused by a limit",
+    }
+
+
 def test_the_schema_of_an_app_with_a_rulebook_has_it_everywhere(app: FastAPI) -> None:
     rate_limits(app, {"rules": [{"name": "all", "limit": "1/s"}]})
 

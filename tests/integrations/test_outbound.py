@@ -11,7 +11,8 @@ import pytest
 from examples import outbound_client
 from headgate.adaptive.adaptive_concurrency import AdaptiveConcurrency
 from headgate.clock import ManualClock
-from headgate.errors import InvalidRule, RateLimited
+from headgate.errors import InvalidRule, InvalidSetting, RateLimited
+from headgate.integrations.aiohttp_client import LimitedCalls
 from headgate.integrations.httpx import AsyncLimitedTransport, LimitedTransport
 from headgate.limiter import AsyncLimiter, Limiter
 from tests.integrations.outbound_clients import CLIENTS, OutboundClient
@@ -208,6 +209,14 @@ def test_an_adaptive_client_finds_how_many_calls_may_be_in_flight(kind: str, url
     client.close()
     assert len(partner.seen) == 80
     assert 1 < partner.most_in_flight <= 4
+
+
+@pytest.mark.parametrize(
+    "make", [LimitedTransport, AsyncLimitedTransport, LimitedCalls], ids=lambda make: make.__name__
+)
+def test_an_unknown_setting_names_the_one_that_was_meant(make: Any) -> None:
+    with pytest.raises(InvalidSetting, match=r"^retires= is not a setting of this client\. .* retries=\?$"):
+        make(None, retires=2)
 
 
 def test_settings_that_cannot_work_are_refused() -> None:

@@ -12,6 +12,8 @@ The ground, which knows no framework:
     request_record   RequestRecord: what was decided about one request, and the header fields of its response
     unreachable_limits    RouteInfo; limits that can never match, and rules that match no route
     shared_address   warns if all clients have the proxy's address
+    openapi_refusals    adds the responses of refused requests to an OpenAPI schema
+    unknown_settings    refuses settings that do not exist, and names the one that was meant
 
 The frameworks, each importing its one framework and no other:
     asgi             a middleware for any ASGI application: Starlette, Litestar, Quart
@@ -23,12 +25,12 @@ The frameworks, each importing its one framework and no other:
     aiohttp          rate_limits(app), @limit("5/s") on handlers and Views; with aiohttp_routes
     grpc             interceptors for servers of threads and of grpc.aio; with grpc_calls and grpc_status_details
     mcp              a middleware for MCP servers of the official package; with mcp_calls, on which all three stand
-    fastmcp          the same for FastMCP
+    fastmcp          the same for FastMCP; both are an MCPCallLimiter (mcp_call_limiter)
     mcp_asgi         a middleware of ASGI that reads JSON-RPC: MCP servers of any package
     adaptive         AdaptiveMiddleware and AdaptiveWSGIMiddleware: limit requests in flight by an AdaptiveLimiter
 
 The clients, which call somebody else's service, on ground of their own:
-    outbound         OutboundCalls: wait for a turn, send, pause after a 429, slow down before one
+    outbound         OutboundCalls: wait for a turn, send, pause after a 429, slow down before one; its settings
     httpx            LimitedTransport, AsyncLimitedTransport
     requests         LimitedAdapter
     aiohttp_client   LimitedCalls, a middleware

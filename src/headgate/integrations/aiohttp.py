@@ -13,8 +13,9 @@ handler reads the RequestRecord at request[RECORD].
 
 The rulebook, the limits of the whole application and those of the route are one atomic decision, made inside of
 all other middlewares: a user resolver sees the session, and a middleware for error pages or CORS sees the refusal.
-The header fields are added when a response is prepared, so that they are on every response, also on the 404 of a
-path without a route and on the 500 of an exception that nobody handles. Limits apply to subapplications as well.
+The header fields are added when a response is prepared: to every response to a request that a limit decided, also
+to the 404 of a path without a route and the 500 of an exception that nobody handles. Limits apply to
+subapplications as well.
 
 A WebSocket is decided when it connects, by the same limits as a GET request; a refused one gets the refusal as the
 response to its handshake. Messages that it receives are decided by the limits `messages`: a queue ("10/s queue
@@ -35,11 +36,12 @@ from headgate.errors import InvalidRule, InvalidSetting
 from headgate.extras import require
 from headgate.http.headers import retry_after
 from headgate.integrations.aiohttp_routes import ALL_METHODS, template_of
-from headgate.integrations.application_settings import read_limits, reject_unknown
+from headgate.integrations.application_settings import read_limits
 from headgate.integrations.code_limit import BoundLimit, CodeLimit
 from headgate.integrations.request_limits import AsyncRequestLimits, LimitSettings
 from headgate.integrations.request_parts import RequestParts
 from headgate.integrations.request_record import RequestRecord
+from headgate.integrations.unknown_settings import reject_unknown
 from headgate.integrations.unreachable_limits import RouteInfo
 
 require("headgate.integrations.aiohttp", "aiohttp", "aiohttp")

@@ -9,14 +9,12 @@ only if its body is known as a whole (data as bytes or text, json): not a file o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
+from typing import Unpack
 
-from headgate.adaptive.window import LimitAlgorithm
 from headgate.extras import require
 from headgate.flow import arun
-from headgate.http.upstream_limits import SLOW_BELOW
-from headgate.integrations.outbound import OutboundCalls
+from headgate.integrations.outbound import OutboundCalls, OutboundSettings
 from headgate.limiter import AsyncLimiter
 
 require("headgate.integrations.aiohttp_client", "aiohttp", "aiohttp")
@@ -26,7 +24,7 @@ from aiohttp.payload import BytesPayload  # noqa: E402
 
 
 class LimitedCalls:
-    """A middleware of aiohttp.ClientSession: every request waits its turn. OutboundCalls describes the settings.
+    """A middleware of aiohttp.ClientSession: every request waits its turn. OutboundSettings lists the settings.
 
     >>> calls = LimitedCalls(AsyncLimiter("10/s", pausable=True), retries=2)
     """
@@ -34,25 +32,10 @@ class LimitedCalls:
     def __init__(
         self,
         limiter: AsyncLimiter | None = None,
-        *,
-        adaptive: LimitAlgorithm[Any] | None = None,
-        key: str | Callable[[aiohttp.ClientRequest], str] | None = None,
-        cost: int | Callable[[aiohttp.ClientRequest], int] = 1,
-        timeout: float | None = None,
-        retries: int = 0,
-        slow_below: float = SLOW_BELOW,
+        **settings: Unpack[OutboundSettings[aiohttp.ClientRequest]],
     ) -> None:
         self._calls: OutboundCalls[aiohttp.ClientRequest, aiohttp.ClientResponse] = OutboundCalls(
-            limiter,
-            awaited=True,
-            host_of=_host_of,
-            answer_of=_answer_of,
-            adaptive=adaptive,
-            key=key,
-            cost=cost,
-            timeout=timeout,
-            retries=retries,
-            slow_below=slow_below,
+            limiter, awaited=True, host_of=_host_of, answer_of=_answer_of, **settings
         )
 
     async def __call__(

@@ -42,16 +42,6 @@ class LimitSettings(TypedDict, total=False):
     prefix: str
 
 
-def reject_unknown(settings: Iterable[str], known: Iterable[str]) -> None:
-    """Raises InvalidSetting for a setting whose name is not known."""
-    names = sorted(known)
-    for name in settings:
-        if name not in names:
-            similar = get_close_matches(name, names, 1)
-            hint = f"Did you mean {similar[0]}=?" if similar else f"Known: {', '.join(names)}."
-            raise InvalidSetting(f"{name}= is not a setting of an application's limits. {hint}")
-
-
 def check_settings(settings: Mapping[str, Any]) -> None:
     """Raises InvalidSetting for a value that only a request would find to be wrong."""
     headers = settings.get("headers")

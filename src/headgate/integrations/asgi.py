@@ -2,9 +2,10 @@
 
     app = RateLimitMiddleware(app, rules="rules.yaml", engine="redis://localhost:6379/0")
 
-It wraps the whole application, so that the header fields are on every response, also on the 500 of an exception
-that nobody handles. Functions (user, attributes, key, cost, exempt) receive the ASGI scope. An application reads
-the RequestRecord at scope["state"]["headgate"], which is request.state.headgate in Starlette.
+It wraps the whole application, so that every response to a request that a limit decided has the header fields,
+also the 500 of an exception that nobody handles. Functions (user, attributes, key, cost, exempt) receive the ASGI
+scope. An application reads the RequestRecord at scope["state"]["headgate"], which is request.state.headgate in
+Starlette.
 
 WebSockets are decided when they connect, by the same limits as a GET request; a refused one gets the refusal as
 the response to its handshake, where the server can send one, or is closed with 1008. Their messages are decided by
@@ -26,12 +27,13 @@ from headgate.enforcement.open_rulebook import Rules
 from headgate.engines.port import AsyncEngine
 from headgate.errors import InvalidRule
 from headgate.http.headers import retry_after
-from headgate.integrations.application_settings import read_limits, reject_unknown
+from headgate.integrations.application_settings import read_limits
 from headgate.integrations.code_limit import BoundLimit, CodeLimit
 from headgate.integrations.request_limits import AsyncRequestLimits, LimitSettings
 from headgate.integrations.request_parts import EMPTY, RequestParts
 from headgate.integrations.request_plan_cache import EncodedFields
 from headgate.integrations.request_record import RequestRecord, encode_name
+from headgate.integrations.unknown_settings import reject_unknown
 from headgate.integrations.unreachable_limits import RouteInfo
 
 Scope = MutableMapping[str, Any]

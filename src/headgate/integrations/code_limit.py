@@ -26,14 +26,15 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
-from headgate.errors import InvalidCharge, InvalidRule, InvalidRulebook
+from headgate.errors import InvalidCharge, InvalidRule, InvalidRulebook, InvalidSetting
 from headgate.integrations.request_parts import KEY_ATTRIBUTE
+from headgate.integrations.unknown_settings import reject_unknown
 from headgate.rules import load
 from headgate.rules.matching.compile_rule import Match, RuleMatcher, compile_rule
 from headgate.rules.matching.used_attributes import used_attributes
@@ -86,6 +87,7 @@ class CodeLimit:
         **fields: Unpack[RuleFields],
     ) -> None:
         self.location: str = _caller_location()
+        _check_keywords(fields, self.location)
         self.name: str | None = name
         self._check_arguments(limit, key, exempt, name)
         self.key_function: RequestFunction | None = key if callable(key) else None
@@ -174,6 +176,20 @@ class BoundLimit(NamedTuple):
                 return None
             values = bound_values
         return self.match_rule(values, cost)
+
+
+# Python names the function in the error of a wrong number of arguments; users know it as limit().
+CodeLimit.__init__.__qualname__ = "limit"
+
+_KEYWORDS = ("key", "cost", "name", "exempt", "refund", "cost_after", *RuleFields.__optional_keys__)
+
+
+def _check_keywords(fields: Iterable[str], location: str) -> None:
+    """Raises InvalidRule for a keyword that no limit in code has."""
+    try:
+        reject_unknown(fields, _KEYWORDS, "a limit in code")
+    except InvalidSetting as error:
+        raise InvalidRule(f"{location}: {error}") from None
 
 
 def _is_list_of_texts(value: Any) -> bool:

@@ -13,8 +13,8 @@ unit that is read by its first letter there and is another word (3/month) is ref
 of headgate. HEADGATE names the engine, as for headgate.integrations.django.
 
 All throttles of a view that are headgate's are one decision: if one refuses, none has counted the request; and two
-requests at the same instant never take the same place. wait() is exact. The header fields are on every response:
-added by HeadgateMiddleware, or without it by the view. Refunds and slots need the middleware.
+requests at the same instant never take the same place. wait() is exact. The responses of throttled views have the
+header fields: added by HeadgateMiddleware, or without it by the view. Refunds and slots need the middleware.
 
 An address is found by HEADGATE's trusted_proxies. NUM_PROXIES is obeyed if it is set; unset, REST framework trusts
 whatever X-Forwarded-For says, and headgate does not.

@@ -16,7 +16,8 @@ stands. Functions (user, attributes, key, cost, exempt) receive a Starlette Requ
 
 The rulebook and the limits of the whole application are decided in a middleware inside of all others, so that a
 refusal has CORS fields and a user resolver sees the session; the header fields are added outside of all others, so
-that they are on every response. If a route's limit refuses, what the middleware charged is given back.
+that every response to a request that a limit decided has them. If a route's limit refuses, what the
+middleware charged is given back.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ from headgate.enforcement.open_rulebook import Rules
 from headgate.engines.port import AsyncEngine
 from headgate.errors import InvalidRule, InvalidSetting
 from headgate.extras import require
-from headgate.integrations.application_settings import read_limits, reject_unknown
+from headgate.integrations.application_settings import read_limits
 from headgate.integrations.asgi import App, DecisionMiddleware, RecordMiddleware, Scope, send_refusal
 from headgate.integrations.code_limit import BoundLimit, CodeLimit
+from headgate.integrations.openapi_refusals import TOO_MANY_REQUESTS, add_refusals
 from headgate.integrations.request_limits import AsyncRequestLimits, LimitSettings
 from headgate.integrations.request_parts import EMPTY
 from headgate.integrations.request_record import RequestRecord
+from headgate.integrations.unknown_settings import reject_unknown
 from headgate.integrations.unreachable_limits import RouteInfo, route_name
 from headgate.lazy_property import lazy_property
 
@@ -58,15 +61,6 @@ MAX_CACHED_ROUTES = 10_000  # a mount with parameters has another root path for 
 _LIMITED, _EXEMPT = "__headgate_limited__", "__headgate_exempt__"
 _INSTALLED = "headgate"
 _ROUTER_HINT = 'For a router, write APIRouter(dependencies=[Depends(limit("5/s"))]).'
-_REFUSED_RESPONSE = {
-    "description": "Too Many Requests",
-    "headers": {
-        "Retry-After": {"description": "Seconds to wait, if waiting helps.", "schema": {"type": "integer"}},
-        "RateLimit": {"description": "What is left of each limit.", "schema": {"type": "string"}},
-        "RateLimit-Policy": {"description": "The limits.", "schema": {"type": "string"}},
-    },
-    "content": {"application/problem+json": {"schema": {"type": "object"}}},
-}
 
 _parameter = re.compile(r"\{[^{}]*\}")
 _typed_parameter = re.compile(r"\{([^{}:]+):([^{}]+)\}")
@@ -200,8 +194,8 @@ def rate_limits(
 
     app.build_middleware_stack = build_stack_with_record  # type: ignore[method-assign]
     app.add_exception_handler(RequestRefused, cast(Any, _answer))
-    make_schema, everywhere = app.openapi, rules is not None or bool(limits.app_limits)
-    app.openapi = lambda: _add_refusals(make_schema(), app, everywhere=everywhere)  # type: ignore[method-assign]
+    make_schema, has_rules = app.openapi, rules is not None
+    app.openapi = lambda: _add_refusals(make_schema(), limits, has_rules=has_rules)  # type: ignore[method-assign]
     return limits
 
 
@@ -387,12 +381,13 @@ def _start(app: FastAPI, limits: AsyncRequestLimits) -> list[RouteInfo]:
     return [RouteInfo(route.template, route.methods, _limits_of(route.dependant, {})) for route in routes]
 
 
-def _add_refusals(schema: dict[str, Any], app: FastAPI, *, everywhere: bool) -> dict[str, Any]:
-    """Adds the 429 to the operations that have a limit."""
-    for route in _walk(app.routes):
-        if (everywhere or _limits_of(route.dependant, {})) and not hasattr(route.endpoint, _EXEMPT):
-            for method in route.methods:
-                operation = schema.get("paths", {}).get(route.path, {}).get(method.lower())
-                if operation is not None:
-                    operation.setdefault("responses", {}).setdefault("429", _REFUSED_RESPONSE)
+def _add_refusals(schema: dict[str, Any], limits: _RoutedLimits, *, has_rules: bool) -> dict[str, Any]:
+    """Adds refusals to the operations that have a limit: the 429, or the status that a limit in code sets."""
+    of_all = {bound.rule.refuse.status for bound in limits.app_limits} | (
+        {TOO_MANY_REQUESTS} if has_rules else set()
+    )
+    for route in _walk(limits.routes):
+        if not (hasattr(route.endpoint, _EXEMPT) or limits.exempts_template(route.template)):
+            statuses = {each.rule.refuse.status for each in _limits_of(route.dependant, {})}
+            add_refusals(schema, route.path, route.methods, statuses | of_all)
     return schema

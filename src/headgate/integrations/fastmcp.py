@@ -20,21 +20,11 @@ mcp_asgi.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Any
 
-from headgate.enforcement.open_rulebook import Rules
-from headgate.engines.port import AsyncEngine
 from headgate.extras import require
-from headgate.integrations.mcp_calls import (
-    MCPCall,
-    MCPLimit,
-    MCPLimits,
-    current_record,
-    handling,
-    meta,
-    refusal_error,
-)
-from headgate.integrations.request_limits import LimitSettings
+from headgate.integrations.mcp_call_limiter import MCPCallLimiter, call_over_http
+from headgate.integrations.mcp_calls import MCPCall, MCPLimit, current_record
 
 require("headgate.integrations.fastmcp", "fastmcp", "fastmcp")
 
@@ -48,35 +38,14 @@ __all__ = ["current_record", "limit", "MCPCall", "FastMCPRateLimitMiddleware"]
 limit = MCPLimit
 
 
-class FastMCPRateLimitMiddleware(Middleware):
+class FastMCPRateLimitMiddleware(MCPCallLimiter, Middleware):
     """Limits the calls of a server by a rulebook, by limits in code, or both; LimitSettings lists the settings."""
-
-    def __init__(
-        self,
-        rules: Rules | None = None,
-        engine: str | AsyncEngine = "memory://",
-        **settings: Unpack[LimitSettings],
-    ) -> None:
-        self.limits: MCPLimits = MCPLimits(rules, engine, **settings)
-
-    async def close(self) -> None:
-        """Closes the engine."""
-        await self.limits.close()
 
     async def __call__(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:
         if context.type != "request" or context.method is None:
             return await call_next(context)
-        record = self.limits.begin_calls([_call(context.method, context)])
-        if await self.limits.decide(record, self.limits.app_limits) is not None:
-            raise MCPError(*refusal_error(record))
-        status, result = 500, None
-        try:
-            with handling(record):
-                result = await call_next(context)
-            status = 500 if getattr(result, "is_error", False) else 200
-        finally:
-            await self.limits.finish(record, status, result)
-        fields = meta(record)
+        call = _call(context.method, context)
+        result, fields = await self.limit_call(call, lambda: call_next(context), _has_failed, MCPError)
         if fields and isinstance(result, ToolResult):
             result.meta = {**(result.meta or {}), **fields}
         return result
@@ -91,9 +60,11 @@ def _call(method: str, context: MiddlewareContext[Any]) -> MCPCall:
         request: Any = get_http_request()
     except RuntimeError:
         request = None
-    client = getattr(request, "client", None)
-    headers = request.headers.raw if request is not None else ()
-    return MCPCall(method, params, _session(context), request, headers, client[0] if client else None)
+    return call_over_http(method, params, _session(context), request)
+
+
+def _has_failed(result: Any) -> bool:
+    return bool(getattr(result, "is_error", False))
 
 
 def _session(context: MiddlewareContext[Any]) -> str | None:

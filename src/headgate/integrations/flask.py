@@ -17,8 +17,8 @@ refunds receives the flask.Response. Views read the RequestRecord at g.headgate.
 The rulebook, the limits of the whole application and those of the route are one atomic decision, made in a
 before_request function: those that were registered before init_app have run. A refusal is raised as
 RateLimitExceeded, so that errorhandler(429) may answer in its own way. The header fields are added outside of the
-application, so that they are on every response. A view below a decorator that hides it (without functools.wraps)
-is decided when it is called.
+application, so that every response to a request that a limit decided has them. A view below a decorator that hides
+it (without functools.wraps) is decided when it is called.
 
 Every setting may come from app.config instead: HEADGATE_ENGINE, HEADGATE_RULES, HEADGATE_TRUSTED_PROXIES. The
 configuration wins. HEADGATE_ENABLED = False switches all limits off; it is read on each request.
@@ -37,7 +37,7 @@ from headgate.enforcement.rule_decision import RuleDecision
 from headgate.engines.port import Engine
 from headgate.errors import InvalidRule, InvalidSetting
 from headgate.extras import require
-from headgate.integrations.application_settings import check_settings, read_limits, reject_unknown
+from headgate.integrations.application_settings import check_settings, read_limits
 from headgate.integrations.code_limit import BoundLimit, CodeLimit
 from headgate.integrations.flask_routes import (
     find_routes,
@@ -53,6 +53,7 @@ from headgate.integrations.flask_routes import (
 from headgate.integrations.request_limits import LimitSettings, RequestLimits
 from headgate.integrations.request_parts import EMPTY
 from headgate.integrations.request_record import RequestRecord
+from headgate.integrations.unknown_settings import reject_unknown
 from headgate.integrations.wsgi import RECORD, WSGIRecordMiddleware, WSGIResponseStart, request_parts
 
 require("headgate.integrations.flask", "flask", "flask")

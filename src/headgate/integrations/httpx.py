@@ -9,15 +9,13 @@ only if its body is known as a whole (content, data, json): not a stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, Unpack
 
-from headgate.adaptive.window import LimitAlgorithm
 from headgate.extras import require
 from headgate.flow import arun, run
-from headgate.http.upstream_limits import SLOW_BELOW
-from headgate.integrations.outbound import OutboundCalls
+from headgate.integrations.outbound import OutboundCalls, OutboundSettings
 from headgate.limiter import AsyncLimiter, Limiter
 
 require("headgate.integrations.httpx", "httpx", "httpx")
@@ -28,7 +26,7 @@ _DROPS = (httpx.TimeoutException,)
 
 
 class LimitedTransport(httpx.BaseTransport):
-    """A transport of httpx.Client: every request waits its turn. OutboundCalls describes the settings.
+    """A transport of httpx.Client: every request waits its turn. OutboundSettings lists the settings.
 
     >>> limiter = Limiter("10/s", pausable=True)
     >>> client = httpx.Client(transport=LimitedTransport(limiter, retries=2))
@@ -38,26 +36,11 @@ class LimitedTransport(httpx.BaseTransport):
         self,
         limiter: Limiter | None = None,
         transport: httpx.BaseTransport | None = None,
-        *,
-        adaptive: LimitAlgorithm[Any] | None = None,
-        key: str | Callable[[httpx.Request], str] | None = None,
-        cost: int | Callable[[httpx.Request], int] = 1,
-        timeout: float | None = None,
-        retries: int = 0,
-        slow_below: float = SLOW_BELOW,
+        **settings: Unpack[OutboundSettings[httpx.Request]],
     ) -> None:
         self._transport = httpx.HTTPTransport() if transport is None else transport
         self._calls: OutboundCalls[httpx.Request, httpx.Response] = OutboundCalls(
-            limiter,
-            awaited=False,
-            host_of=_host_of,
-            answer_of=_answer_of,
-            adaptive=adaptive,
-            key=key,
-            cost=cost,
-            timeout=timeout,
-            retries=retries,
-            slow_below=slow_below,
+            limiter, awaited=False, host_of=_host_of, answer_of=_answer_of, **settings
         )
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -86,7 +69,7 @@ class LimitedTransport(httpx.BaseTransport):
 
 
 class AsyncLimitedTransport(httpx.AsyncBaseTransport):
-    """A transport of httpx.AsyncClient: every request waits its turn. OutboundCalls describes the settings.
+    """A transport of httpx.AsyncClient: every request waits its turn. OutboundSettings lists the settings.
 
     >>> limiter = AsyncLimiter("10/s", pausable=True)
     >>> client = httpx.AsyncClient(transport=AsyncLimitedTransport(limiter, timeout=30))
@@ -96,26 +79,11 @@ class AsyncLimitedTransport(httpx.AsyncBaseTransport):
         self,
         limiter: AsyncLimiter | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
-        *,
-        adaptive: LimitAlgorithm[Any] | None = None,
-        key: str | Callable[[httpx.Request], str] | None = None,
-        cost: int | Callable[[httpx.Request], int] = 1,
-        timeout: float | None = None,
-        retries: int = 0,
-        slow_below: float = SLOW_BELOW,
+        **settings: Unpack[OutboundSettings[httpx.Request]],
     ) -> None:
         self._transport = httpx.AsyncHTTPTransport() if transport is None else transport
         self._calls: OutboundCalls[httpx.Request, httpx.Response] = OutboundCalls(
-            limiter,
-            awaited=True,
-            host_of=_host_of,
-            answer_of=_answer_of,
-            adaptive=adaptive,
-            key=key,
-            cost=cost,
-            timeout=timeout,
-            retries=retries,
-            slow_below=slow_below,
+            limiter, awaited=True, host_of=_host_of, answer_of=_answer_of, **settings
         )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:

@@ -18,21 +18,11 @@ other packages, see mcp_asgi.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Unpack
+from typing import Any
 
-from headgate.enforcement.open_rulebook import Rules
-from headgate.engines.port import AsyncEngine
 from headgate.extras import require
-from headgate.integrations.mcp_calls import (
-    MCPCall,
-    MCPLimit,
-    MCPLimits,
-    current_record,
-    handling,
-    meta,
-    refusal_error,
-)
-from headgate.integrations.request_limits import LimitSettings
+from headgate.integrations.mcp_call_limiter import MCPCallLimiter, call_over_http
+from headgate.integrations.mcp_calls import MCPCall, MCPLimit, current_record
 
 require("headgate.integrations.mcp", "mcp", "mcp")
 
@@ -44,20 +34,8 @@ __all__ = ["current_record", "limit", "MCPCall", "MCPServerRateLimitMiddleware"]
 limit = MCPLimit
 
 
-class MCPServerRateLimitMiddleware:
+class MCPServerRateLimitMiddleware(MCPCallLimiter):
     """Limits the calls of a server by a rulebook, by limits in code, or both; LimitSettings lists the settings."""
-
-    def __init__(
-        self,
-        rules: Rules | None = None,
-        engine: str | AsyncEngine = "memory://",
-        **settings: Unpack[LimitSettings],
-    ) -> None:
-        self.limits: MCPLimits = MCPLimits(rules, engine, **settings)
-
-    async def close(self) -> None:
-        """Closes the engine."""
-        await self.limits.close()
 
     async def __call__(
         self,
@@ -66,26 +44,14 @@ class MCPServerRateLimitMiddleware:
     ) -> HandlerResult:
         if ctx.request_id is None:  # a notification
             return await call_next(ctx)
-        record = self.limits.begin_calls([_call(ctx)])
-        if await self.limits.decide(record, self.limits.app_limits) is not None:
-            raise MCPError(*refusal_error(record))
-        status, result = 500, None
-        try:
-            with handling(record):
-                result = await call_next(ctx)
-            status = 500 if isinstance(result, dict) and result.get("isError") else 200
-        finally:
-            await self.limits.finish(record, status, result)
-        fields = meta(record)
+        # The session of the connection: a header could name any, and a stateless server has none.
+        session = getattr(getattr(ctx.session, "_connection", None), "session_id", None)
+        call = call_over_http(ctx.method, ctx.params or {}, session, ctx.request)
+        result, fields = await self.limit_call(call, lambda: call_next(ctx), _has_failed, MCPError)
         if fields and isinstance(result, dict):
             result = {**result, "_meta": {**(result.get("_meta") or {}), **fields}}
         return result
 
 
-def _call(ctx: ServerRequestContext[Any, Any]) -> MCPCall:
-    request = ctx.request
-    # The session of the connection: a header could name any, and a stateless server has none.
-    session = getattr(getattr(ctx.session, "_connection", None), "session_id", None)
-    client = getattr(request, "client", None)
-    headers = request.headers.raw if request is not None else ()
-    return MCPCall(ctx.method, ctx.params or {}, session, request, headers, client[0] if client else None)
+def _has_failed(result: HandlerResult) -> bool:
+    return isinstance(result, dict) and bool(result.get("isError"))

@@ -24,7 +24,6 @@ from urllib.parse import parse_qs
 from headgate.enforcement.open_rulebook import Rules
 from headgate.engines.port import AsyncEngine
 from headgate.errors import InvalidSetting
-from headgate.integrations.application_settings import reject_unknown
 from headgate.integrations.asgi import App, Message, Receive, RecordMiddleware, Scope, Send
 from headgate.integrations.mcp_calls import (
     MCPCall,
@@ -37,6 +36,7 @@ from headgate.integrations.mcp_calls import (
 from headgate.integrations.request_limits import LimitSettings
 from headgate.integrations.request_parts import RequestParts
 from headgate.integrations.request_record import RequestRecord
+from headgate.integrations.unknown_settings import reject_unknown
 
 __all__ = ["current_record", "limit", "MCPCall", "MCPRateLimitMiddleware"]
 

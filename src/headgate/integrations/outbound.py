@@ -19,7 +19,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from headgate.adaptive.gate import DROPPED, IGNORED, SUCCESS
 from headgate.adaptive.waiting_gate import WaitingGate
@@ -31,6 +31,7 @@ from headgate.clock import SystemClock
 from headgate.errors import EngineUnavailable, InvalidRule, RateLimited
 from headgate.flow import Flow
 from headgate.http.upstream_limits import SLOW_BELOW, is_refusal, pause_after
+from headgate.integrations.unknown_settings import reject_unknown
 from headgate.limiter import MAX_PAUSE_S, AsyncLimiter, Limiter
 from headgate.validation import check_cost, check_key, describe
 
@@ -46,16 +47,32 @@ MIN_PAUSE_S = 0.001  # what is shorter is not worth a request to the engine
 _log = logging.getLogger("headgate")
 
 
-class OutboundCalls(Generic[Request, Response]):
-    """The settings of a client's calls, and the flow of each of them.
+class OutboundSettings(TypedDict, Generic[Request], total=False):
+    """The settings of a client's calls beside its limiter.
 
-    limiter     one that can be paused (pausable=True), with an engine that all processes share
     adaptive    an algorithm that finds how many calls may be in flight, such as AdaptiveConcurrency(initial=1)
     key         whose limit a request counts against: a text, or a function of the request; its host unless given
     cost        units of a request: a number, or a function of the request
     timeout     seconds that a call waits for its turn at most; RateLimited if it would be longer
     retries     how often a refused call is sent again, after waiting its turn again
     slow_below  the share of the other side's quota below which the rest is spread; 0 never slows down
+    """
+
+    adaptive: LimitAlgorithm[Any] | None
+    key: str | Callable[[Request], str] | None
+    cost: int | Callable[[Request], int]
+    timeout: float | None
+    retries: int
+    slow_below: float
+
+
+class OutboundCalls(Generic[Request, Response]):
+    """The flow of each of a client's calls.
+
+    limiter     one that can be paused (pausable=True), with an engine that all processes share
+    awaited     whether the client is async, and needs an AsyncLimiter
+    host_of     returns the host of a request, whose limit it counts against without `key`
+    answer_of   returns the status and the fields of a response
     """
 
     def __init__(
@@ -65,13 +82,11 @@ class OutboundCalls(Generic[Request, Response]):
         awaited: bool,
         host_of: Callable[[Request], str],
         answer_of: Callable[[Response], tuple[int, Iterable[tuple[str, str]]]],
-        adaptive: LimitAlgorithm[Any] | None = None,
-        key: str | Callable[[Request], str] | None = None,
-        cost: int | Callable[[Request], int] = 1,
-        timeout: float | None = None,
-        retries: int = 0,
-        slow_below: float = SLOW_BELOW,
+        **settings: Unpack[OutboundSettings[Request]],
     ) -> None:
+        reject_unknown(settings, OutboundSettings.__optional_keys__, "this client")
+        adaptive, key = settings.get("adaptive"), settings.get("key")
+        retries, slow_below = settings.get("retries", 0), settings.get("slow_below", SLOW_BELOW)
         _check_limiter(limiter, adaptive, awaited)
         if type(retries) is not int or retries < 0:
             raise InvalidRule(f"retries is a whole number of at least 0, not {retries!r}.")
@@ -79,8 +94,8 @@ class OutboundCalls(Generic[Request, Response]):
         self._limiter: Any = limiter
         self._adaptive = adaptive
         self._key = host_of if key is None else key
-        self._cost = cost
-        self._timeout = timeout
+        self._cost = settings.get("cost", 1)
+        self._timeout = settings.get("timeout")
         self._retries = retries
         self._slow_below = slow_below
         self._answer_of = answer_of

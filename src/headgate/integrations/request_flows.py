@@ -26,7 +26,7 @@ from headgate.flow import Flow
 from headgate.http import refusal_body
 from headgate.http.client_ip import X_FORWARDED_FOR, ForwardingField, Proxies
 from headgate.http.refusal_body import RefusalResponse
-from headgate.integrations.application_settings import LimitSettings, check_settings, read_limits, reject_unknown
+from headgate.integrations.application_settings import LimitSettings, check_settings, read_limits
 from headgate.integrations.code_limit import BoundLimit, CodeLimit, RequestFunction
 from headgate.integrations.finish_flows import FinishFlows, L, holds_slots
 from headgate.integrations.outage_log import OutageLog
@@ -34,6 +34,7 @@ from headgate.integrations.request_parts import KEY_ATTRIBUTE, PartsReader, Requ
 from headgate.integrations.request_plan_cache import AddressPlan, AddressPlans
 from headgate.integrations.request_record import RequestRecord
 from headgate.integrations.shared_address import SharedAddressAlarm
+from headgate.integrations.unknown_settings import reject_unknown
 from headgate.integrations.unreachable_limits import RouteInfo, check_code_limits, check_rulebook
 from headgate.observer import Observer
 from headgate.rules.attributes import ROUTE_PREFIX, Attributes, segments

@@ -30,7 +30,7 @@ _DROPS = (requests.exceptions.Timeout,)
 
 
 class LimitedAdapter(HTTPAdapter):
-    """An adapter of requests.Session: every request waits its turn. OutboundCalls describes the settings.
+    """An adapter of requests.Session: every request waits its turn. OutboundSettings lists the settings.
 
     `adapter` sends the requests; an HTTPAdapter with these options unless given.
 

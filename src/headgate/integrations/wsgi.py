@@ -2,8 +2,9 @@
 
     app = WSGIRateLimitMiddleware(app, rules="rules.yaml", engine="redis://localhost:6379/0")
 
-It wraps the whole application, so that the header fields are on every response. An exception that the application
-does not handle is logged and answered with a 500 that has them, if nothing was sent yet. A debugger or test client
+It wraps the whole application, so that every response to a request that a limit decided has the header fields. An
+exception that the application does not handle is logged and answered with a 500 that has them, if nothing was sent
+yet. A debugger or test client
 that wants the exception (environ["x-wsgiorg.throw_errors"], Werkzeug's with its console) gets it instead.
 
 Functions (user, attributes, key, cost, exempt) receive the environ. An application reads the RequestRecord at

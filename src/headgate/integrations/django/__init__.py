@@ -12,8 +12,9 @@
 
 The middleware decides the rulebook, the limits of the project and those of the view together, after all other
 middleware has seen the request, so that the user is known; and it adds the header fields outside of all others, so
-that they are on every response. Requests that never reach a view (404, a redirect or a cached page of another
-middleware) are decided when their response is there. request.headgate is the RequestRecord.
+that every response to a request that a limit decided has them. Requests that never reach a view (404, a redirect
+or a cached page of another middleware) are decided when their response is there.
+request.headgate is the RequestRecord.
 
 Functions (user, attributes, key, cost, exempt) receive the HttpRequest. They may be coroutines in sync
 projects, too; in async views one that is no coroutine runs in a thread, since it may use the database.

@@ -1,4 +1,4 @@
-"""The middleware: decides requests where their view is known, and adds the header fields to every response."""
+"""The middleware: decides requests where their view is known, and adds the header fields to their responses."""
 
 from __future__ import annotations
 
