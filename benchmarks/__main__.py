@@ -23,6 +23,7 @@ QUESTIONS = (
     "rules_match",
     "telemetry",
     "nginx",
+    "nginx_telemetry",
     "service",
     "integrations",
     "comparison",
