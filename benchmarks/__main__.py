@@ -23,6 +23,7 @@ QUESTIONS = (
     "rule_matching",
     "telemetry",
     "nginx",
+    "nginx_telemetry",
     "service",
     "integrations",
     "comparison",

@@ -172,7 +172,7 @@ def _round(report: BenchmarkReport, workers: int, number: int, server: RedisServ
                 gate = stack.enter_context(
                     Nginx(GATE, HTTP % {**said, "floors": port}, main=MAIN, workers=workers)
                 )
-                _pin(gate, server, workers)
+                pin_workers(gate, server, workers)
                 urls[name] = (gate.url if name.startswith("headgate") else f"http://127.0.0.1:{port}") + PATHS[
                     name
                 ]
@@ -180,7 +180,7 @@ def _round(report: BenchmarkReport, workers: int, number: int, server: RedisServ
             shift = number % len(names)
             for turn in range(warming + TURNS):
                 for name in names[shift:] + names[:shift]:
-                    sample = _wrk(urls[name], seconds)
+                    sample = run_wrk(urls[name], seconds)
                     if turn >= warming:
                         turns[name].append(sample)
         for name in names:
@@ -189,14 +189,14 @@ def _round(report: BenchmarkReport, workers: int, number: int, server: RedisServ
             report.keep(workers=workers, subject=name, round=number, **whole)
 
 
-def _pin(gate: Nginx, server: RedisServer, workers: int) -> None:
+def pin_workers(gate: Nginx, server: RedisServer, workers: int) -> None:
     cores = sorted(os.sched_getaffinity(0))
     for pid in gate.worker_pids:
         os.sched_setaffinity(pid, cores[-1:] if workers == 1 else cores)
     os.sched_setaffinity(server.pid, cores[:1])
 
 
-def _wrk(url: str, seconds: int) -> dict[str, float]:
+def run_wrk(url: str, seconds: int) -> dict[str, float]:
     core = str(min(os.sched_getaffinity(0)))
     words = ["taskset", "-c", core, str(command("wrk", "wrk")), "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s"]
     said = subprocess.run([*words, "--latency", url], capture_output=True, text=True, check=True).stdout

@@ -17,14 +17,23 @@
 --   {"ask": "word", "allowed", "delayed", "asides"}                      the word
 --   {"ask": "read", "text"}                                              [what the JSON in it means], or {"error"}
 --   {"ask": "quoted", "text"}                                            the text as JSON
+--   {"ask": "hot_keys", "batches": [[key]], "max_keys", "number"}        [key, count, ...] of the top keys
+--   {"ask": "short_key", "key"}                                          the key, or its short form
+--   {"ask": "collected", "calls": [[verdict, second, [key]]]}            [[kind, shape, number, [key, ...]]]
+--   {"ask": "collected_bytes", "rounds"}                                 the memory of one rule under ever new keys
 
 package.path = arg[1] .. "/?.lua;" .. package.path
+
+local now_s = 0
+package.preload["resty.headgate.clock"] = function() return { now = function() return now_s end } end
 
 local breaker = require "resty.headgate.engines.fallback.breaker"
 local calendar = require "resty.headgate.calendar"
 local deciding_verdict = require "resty.headgate.http.deciding_verdict"
 local exact_compare = require "resty.headgate.exact_compare"
 local headers = require "resty.headgate.http.headers"
+local hot_keys = require "resty.headgate.telemetry.hot_keys"
+local key_estimates = require "resty.headgate.telemetry.key_estimates"
 local json = require "resty.headgate.rules.bundle_json"
 local limit_quota = require "resty.headgate.limit_quota"
 local limit_share = require "resty.headgate.engines.fallback.limit_share"
@@ -147,6 +156,46 @@ function answers.refusal(question)
 end
 
 function answers.word(question) return log_status.status(question.allowed, question.delayed, question.asides) end
+
+function answers.hot_keys(question)
+  local hot = hot_keys.new(question.max_keys)
+  for _, batch in ipairs(question.batches) do hot:add(batch, #batch) end
+  return hot:take_top(question.number)
+end
+
+function answers.short_key(question) return hot_keys.short_key(question.key) end
+
+function answers.collected(question)
+  local found = {}
+  key_estimates.collect(function(_, kind, shape, number, keys) found[#found + 1] = { kind, shape, number, keys } end)
+  local lists = key_estimates.new_lists "rule"
+  for _, call in ipairs(question.calls) do
+    local verdict, second, keys = unpack(call)
+    now_s = second
+    for _, key in ipairs(keys) do key_estimates.add(lists[verdict], key) end
+    key_estimates.flush(second, false)
+  end
+  key_estimates.flush(now_s, true)
+  return found
+end
+
+function answers.collected_bytes(question)
+  key_estimates.collect(function() end)
+  local function kilobytes()
+    collectgarbage()
+    collectgarbage()
+    return collectgarbage "count"
+  end
+  local before = kilobytes()
+  local lists, peak = key_estimates.new_lists "rule", 0
+  for round = 1, question.rounds do
+    for verdict, list in pairs(lists) do
+      for i = 1, 255 do key_estimates.add(list, string.format("%d:%d:%d:", verdict, round, i) .. string.rep("x", 90)) end
+    end
+    peak = math.max(peak, kilobytes() - before)
+  end
+  return peak * 1024
+end
 
 for line in io.lines() do
   local question = json.decode(line)

@@ -142,10 +142,11 @@ def _hot_bytes(estimates: KeyEstimates) -> int:
 
 def test_a_long_key_is_shortened_and_stays_apart_from_others() -> None:
     one, other = "x" * 300 + "1", "x" * 300 + "2"
-    hot = HotKeySummary()
-    hot.add(1, [one, other, one])
-    hot.add(1, [one])
-    assert hot.top(1, 9) == [(short_key(one), 3), (short_key(other), 1)]
+    estimates = KeyEstimates()
+    estimates.add(1, "refused", [one, other, one])
+    estimates.add(1, "refused", [*["ann"] * 1000, one])  # one long key among many short ones
+    assert estimates.hot(1, "calls", 9) == [("ann", 1000), (short_key(one), 3), (short_key(other), 1)]
+    assert estimates.distinct(0, 0, "refused") == 3
     assert len(short_key("ü" * 300).encode()) <= 64
 
 

@@ -59,10 +59,10 @@ def a_call(chance: random.Random) -> tuple[dict[str, str], int | None]:
     return attributes, chance.choice((None, None, 1, 2, 4))
 
 
-def make_calls(limiter: RuleLimiter, seed: int, calls: int) -> None:
+def make_calls(limiter: RuleLimiter, seed: int, calls: int, calls_between_pauses: int = 50) -> None:
     chance = random.Random(seed)
-    for number in range(calls):
-        if number % 50 == 49:
+    for number in range(1, calls + 1):
+        if number % calls_between_pauses == 0:
             time.sleep(chance.random() / 20)  # so that there is room again
         limiter.check(*a_call(chance))
 
@@ -147,7 +147,7 @@ def test_several_processes(tmp_path: Path, redis_server: RedisServer, one_file: 
     def work(number: int) -> None:
         url = f"{redis_server.url}?deadline=10s"
         with Limiter.from_rules(RULES, url, observers=[DecisionLog(paths[number])]) as limiter:
-            make_calls(limiter, number, 200)
+            make_calls(limiter, number, 200, calls_between_pauses=10)
 
     run_in_processes([lambda number=number: work(number) for number in range(4)])  # type: ignore[misc]
     logs = sorted(set(paths))

@@ -30,6 +30,7 @@ local decide = require "resty.headgate.decide"
 local decision_counts = require "resty.headgate.telemetry.decision_counts"
 local decision_record = require "resty.headgate.request.decision_record"
 local gateway = require "resty.headgate.gateway"
+local measurements = require "resty.headgate.engines.measurements"
 local prometheus_text = require "resty.headgate.telemetry.prometheus_text"
 local request_attributes = require "resty.headgate.request.request_attributes"
 local request_identity = require "resty.headgate.request.request_identity"
@@ -39,6 +40,7 @@ local single_charge = require "resty.headgate.single_charge"
 local M = {}
 
 local pcall, exit, sleep = pcall, ngx.exit, ngx.sleep
+local begin, observe_since = measurements.begin, measurements.observe_since
 local gate
 
 -- LuaJIT cannot compile a return into pcall, and discards the trace that leads to one. It ends the trace in time at a
@@ -64,12 +66,14 @@ local function run_decision()
   gate.slot_tracker:request_arrived()
   local bundle = gate.bundle_watcher:current()
   if not bundle then return nil, nil end
+  local timed_from_us = begin("decision_seconds")
   local values = request_attributes.request()
   local single, matches = bundle.match(values)
   local attributes, started_us = decision_record.begin(bundle, values)
   if single then
     local outcome = single_charge.decide(bundle, single, gate.engines)
     if outcome then
+      if timed_from_us then observe_since("decision_seconds", timed_from_us) end
       decision_counts.count_single(single, outcome)
       if attributes then decision_record.write_single(bundle, single, outcome, attributes, started_us) end
       return single_charge.respond(bundle, single, outcome)
@@ -81,6 +85,7 @@ local function run_decision()
     return respond.pass(bundle, attributes, started_us), nil
   end
   local allowed, charges, outcomes, denied, held = decide.decide(bundle, matches, gate.engines)
+  if timed_from_us then observe_since("decision_seconds", timed_from_us) end
   if held then gate.slot_tracker:hold(held) end
   decision_counts.count_several(charges, outcomes, denied)
   return respond.several(bundle, allowed, charges, outcomes, denied, attributes, started_us)
@@ -91,7 +96,10 @@ end
 local function decide_and_act()
   local status, wait = run_decision()
   if status then exit(status) end
-  if wait then sleep(wait) end
+  if wait then
+    measurements.observe("delay_seconds", wait)
+    sleep(wait)
+  end
   stop_trace(EMPTY)
 end
 

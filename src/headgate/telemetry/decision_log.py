@@ -29,7 +29,7 @@ from time import monotonic
 from typing import Any
 from weakref import finalize
 
-from headgate.algorithms.decision import Decision
+from headgate.algorithms.decision import ALLOWED, Decision
 from headgate.clock import Clock, check_clock
 from headgate.engines.fork_reset import on_fork
 from headgate.errors import InvalidSetting
@@ -125,8 +125,9 @@ class DecisionLog(Observer):
         return self._writer.problem
 
     def decided(self, decision: Decision, latency_us: int, response_follows: bool) -> None:
-        if self._sample < 1 and random() >= self._sample and not refuses(decision):
-            return
+        if self._sample < 1 and random() >= self._sample:
+            if decision.outcome[ALLOWED] if decision.__class__ is Decision else not refuses(decision):
+                return
         attributes = decision.attributes
         call = DecidedCall(
             decision,
@@ -221,7 +222,15 @@ class LineWriter:
         lines: list[bytes] = []
         missing = self.dropped + self.dropped_by_queue() - self._stated_drops
         for entry in batch:
-            record: dict[str, Any] = self._records.record(entry) if isinstance(entry, DecidedCall) else entry
+            if isinstance(entry, DecidedCall):
+                states_drops = missing and not lines
+                line = None if states_drops else self._records.short_line(entry)
+                if line is not None:
+                    lines.append(line.encode() + b"\n")
+                    continue
+                record: dict[str, Any] = self._records.record(entry)
+            else:
+                record = entry
             if missing and not lines:
                 record["dropped"] = missing
             lines.append(_encode(record).encode() + b"\n")

@@ -34,6 +34,7 @@ from headgate.rules.keys import Dimension
 from headgate.rules.matching.used_attributes import used_attributes
 from headgate.rules.rule import Rulebook
 from headgate.telemetry.key_hashing import KeyHasher, counted_dimensions
+from headgate.telemetry.single_verdict_line import single_verdict_line
 
 MAX_VALUE_LENGTH = 2048  # characters of an attribute; a longer one is cut, and the record says so
 
@@ -87,6 +88,13 @@ class RecordMaker:
         self._hasher = None if salt is None else KeyHasher(salt)
         self._fields = _NO_BOOK
         self.process: str = process_name()
+
+    def short_line(self, call: DecidedCall) -> str | None:
+        """Returns the line of a call if one verdict is all there is to say of it; else None."""
+        if self._hasher is not None:
+            return None
+        book = self._fields_of(call.decision)
+        return single_verdict_line(call, book, self.process, self._sample, MAX_VALUE_LENGTH)
 
     def record(self, call: DecidedCall) -> Record:
         """Returns the record of a call."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from hashlib import blake2b
+from hashlib import sha256
 from heapq import nlargest
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -28,7 +28,7 @@ SLICE_S: Final = 10
 SLICES: Final = 6  # the last minute
 BATCH_SIZE: Final = 512  # keys that are added before the lesser half may be dropped
 MAX_KEY_BYTES: Final = 64  # a longer key is shown by its beginning and a digest
-_DIGEST_BYTES: Final = 8
+_DIGEST_DIGITS: Final = 16
 
 
 class HotKey(NamedTuple):
@@ -59,12 +59,10 @@ class HotKeySummary:
         self._closed: list[tuple[int, list[HotKey]]] = []  # slices that have ended: number and top keys
 
     def add(self, slice_number: int, keys: Sequence[str], weight: int = 1) -> None:
-        """Counts keys in a slice: the number of its ten seconds since 1970. A later slice closes this one."""
+        """Counts keys in a slice: the number of its ten seconds since 1970. A later slice closes this one. Memory
+        is bounded if they are short_keys."""
         if slice_number != self._slice:
             self.close_slice(slice_number)
-        joined = "".join(keys)
-        if len(joined) > MAX_KEY_BYTES * len(keys) or not joined.isascii():
-            keys = [short_key(key) for key in keys]
         for start in range(0, len(keys), BATCH_SIZE):
             batch = keys[start : start + BATCH_SIZE]
             if weight == 1:
@@ -120,16 +118,28 @@ def _top(counts: Iterable[tuple[str, int]], number: int) -> list[HotKey]:
     return [HotKey(*each) for each in nlargest(number, counts, key=itemgetter(1))]
 
 
+def short_keys(keys: Sequence[str]) -> Sequence[str]:
+    """Returns the keys, each as short_key.
+
+    >>> short_keys(["ann", "bob"])
+    ['ann', 'bob']
+    """
+    longest = max(map(len, keys), default=0)
+    if longest <= MAX_KEY_BYTES // 4 or (longest <= MAX_KEY_BYTES and "".join(keys).isascii()):
+        return keys
+    return [short_key(key) for key in keys]
+
+
 def short_key(key: str) -> str:
     """Returns the key; of a long one its beginning and a digest, so that memory is bounded and keys differ.
 
     >>> short_key("x" * 1000)
-    'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx~9a306b894c158617'
+    'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx~44f8354494a5ba03'
     """
     raw = key.encode("utf-8", "surrogatepass")
     if len(raw) <= MAX_KEY_BYTES:
         return key
-    digest = blake2b(raw, digest_size=_DIGEST_BYTES).hexdigest()
+    digest = sha256(raw).hexdigest()[:_DIGEST_DIGITS]
     return f"{raw[: MAX_KEY_BYTES - len(digest) - 1].decode(errors='ignore')}~{digest}"
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from headgate.telemetry.distinct_keys import DistinctKeys
-from headgate.telemetry.hot_keys import SLICE_S, HotKey, HotKeySummary, merged
+from headgate.telemetry.hot_keys import SLICE_S, HotKey, HotKeySummary, merged, short_keys
 
 CALLS: Final = "calls"
 REFUSED: Final = "refused"
@@ -74,9 +74,12 @@ class KeyEstimates:
         self._unshared: UnsharedKeys | None = UnsharedKeys([], []) if shared else None
 
     def add(self, second: int, verdict: str, keys: Sequence[str]) -> None:
-        """Adds the keys of calls with this verdict."""
+        """Adds the keys of calls with this verdict; long ones are shortened, as nginx does."""
         self._batches += 1
-        if self._batches % self._stride == 0:
+        is_sampled = self._batches % self._stride == 0
+        if is_sampled or verdict in _DISTINCT:
+            keys = short_keys(keys)
+        if is_sampled:
             for kind in _HOT.get(verdict, ()):
                 self._hot_keys(kind).add(second // SLICE_S, keys, self._stride)
         for kind in _DISTINCT.get(verdict, ()):

@@ -22,7 +22,7 @@ from threading import Lock, Thread
 from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
-from headgate.algorithms.decision import Decision
+from headgate.algorithms.decision import DELAY_US, Decision
 from headgate.algorithms.limit import SECOND, Limit
 from headgate.clock import Clock, check_clock, nanoseconds
 from headgate.engines.fork_reset import on_fork
@@ -86,6 +86,7 @@ class PrometheusMetrics(Observer):
     ) -> None:
         registry = REGISTRY if registry is None else registry
         self.counts: Counts = Counts(clock=clock) if counts is None else counts
+        self._count = self.counts.decided
         self._now_ns = nanoseconds(check_clock(clock))
         self._due_ns = 0  # when the counts are moved again
         self._skipped = 0  # decisions since one was timed
@@ -143,18 +144,24 @@ class PrometheusMetrics(Observer):
 
     def decided(self, decision: Decision, latency_us: int, response_follows: bool) -> None:
         """Counts a decision, and times one in SAMPLE_EVERY."""
-        self.counts.decided(decision, latency_us, response_follows)
+        self._count(decision, latency_us, response_follows)
         self._skipped += 1
         if self._skipped >= SAMPLE_EVERY or self._due_ns == 0:
-            self._skipped = 0
-            self._latency.observe(latency_us / SECOND)
-            self._note_limits(decision)
+            self._measure(decision, latency_us)
+        if decision.__class__ is Decision and not decision.outcome[DELAY_US]:  # most calls
+            return
+        if delay := delay_seconds(decision):
+            self._delay.observe(delay)
+
+    def _measure(self, decision: Decision, latency_us: int) -> None:
+        """Notes a call's latency and limits; moves the counts if a second has ended."""
+        self._skipped = 0
+        self._latency.observe(latency_us / SECOND)
+        self._note_limits(decision)
         if self._now_ns() >= self._due_ns:
             self.move_counts()
             if self._mover is None and is_multiprocess():
                 self._start_mover()
-        if delay := delay_seconds(decision):
-            self._delay.observe(delay)
 
     def failed(self, error: Exception, latency_us: int) -> None:
         """Counts a call that could not be decided."""
@@ -181,6 +188,7 @@ class PrometheusMetrics(Observer):
     def _after_fork(self) -> None:
         """Begins anew in a forked child: the parent's counts are the parent's."""
         self._lock, self._moved, self._mover = Lock(), {}, None
+        self._due_ns = 0  # so that the first call moves the counts, and starts the thread if there must be one
 
     def _start_mover(self) -> None:
         """Starts the thread that moves the counts every second, as long as somebody uses this object."""

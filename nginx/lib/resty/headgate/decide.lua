@@ -14,6 +14,8 @@
 -- verdicts; if all rules count in Redis, one round trip decides them; an engine that does not answer never causes an
 -- error page.
 
+local measurements = require "resty.headgate.engines.measurements"
+
 local M = {}
 
 -- Returns a charge; with its outcome it becomes the verdict that headers.lua writes.
@@ -147,6 +149,8 @@ local function refund_charged(engines, charges, outcomes, indexes)
         if refunded then
           refunded[1] = 1
           outcomes[index] = refunded
+        else
+          measurements.add("lost_refunds_total", 1)
         end
       end
     end

@@ -11,6 +11,7 @@ local bundle_watcher = require "resty.headgate.rules.bundle_watcher"
 local counts_writer = require "resty.headgate.telemetry.counts_writer"
 local denial_cache = require "resty.headgate.engines.denial_cache"
 local fallback = require "resty.headgate.engines.fallback"
+local key_queue = require "resty.headgate.telemetry.key_queue"
 local load_shedding = require "resty.headgate.engines.load_shedding"
 local membership = require "resty.headgate.engines.fallback.membership"
 local nearest = require "resty.headgate.text.closest_spelling"
@@ -21,6 +22,7 @@ local redis_engine = require "resty.headgate.engines.redis.engine"
 local request_attributes = require "resty.headgate.request.request_attributes"
 local shard_breakers = require "resty.headgate.engines.fallback.shard_breakers"
 local shared_engine = require "resty.headgate.engines.shared.engine"
+local shared_measurements = require "resty.headgate.telemetry.shared_measurements"
 local shared_totals = require "resty.headgate.telemetry.shared_totals"
 local slot_tracker = require "resty.headgate.request.slot_tracker"
 
@@ -105,8 +107,12 @@ function M.build(options)
   if redis and not shared_only then self.membership = membership.new(redis, dict, prefix, url_options.nodes) end
   self.engines = self:build_engines(dict, shared_only, url_options, options)
   self.slot_tracker = slot_tracker.new(self.engines)
-  self.totals = shared_totals.new(dict)
-  if redis then self.counts_writer = counts_writer.new(redis, dict, prefix, self.totals) end
+  self.measurements = shared_measurements.new(dict)
+  self.totals = shared_totals.new(dict, function(at_once) self:flush_others(at_once) end)
+  if redis then
+    self.key_queue = key_queue.new(dict)
+    self.counts_writer = counts_writer.new(redis, dict, prefix, self.totals, self.key_queue)
+  end
   self.bundle_watcher = bundle_watcher.new {
     source = options.rules and "file" or "redis", path = options.rules, keep = options.keep, prefix = prefix,
     dict = dict, engine = redis, on_bundle = function(bundle) self:use(bundle) end,
@@ -151,6 +157,12 @@ function Gate:use(bundle)
   if self.redis then self.redis:use(bundle, bundle.texts) end
 end
 
+-- Moves keys and measurements of this worker to the shared dict.
+function Gate:flush_others(at_once)
+  self.measurements:flush(self.bundle_watcher.bundle)
+  if self.key_queue then self.key_queue:flush(at_once) end
+end
+
 -- Starts the timers of a worker.
 function Gate:start()
   math.randomseed(ngx.worker.pid() * 1000 + ngx.now() * 1000 % 1000)
@@ -166,7 +178,8 @@ function Gate:metrics_text()
   self.totals:flush()
   local outages = self.membership and shard_breakers.for_server(self.redis, self.shared_engine.dict):outages()
   local watcher = self.bundle_watcher
-  return prometheus_text.render(self.totals:read(), watcher.bundle, watcher:rejected_count(), outages)
+  local totals, rejected = self.totals:read(), watcher:rejected_count()
+  return prometheus_text.render(totals, self.measurements, watcher.bundle, rejected, outages)
 end
 
 return M

@@ -7,7 +7,7 @@
 --   :get(key)                                 its value, and its flags if it has some; nil
 --   :incr(key, delta)                         the sum; nil and why
 --   :safe_set(key, value, seconds, flags)     a number or a text: true; false and why
---   :safe_add, :delete, :expire, :flush_expired     the dict's own
+--   :safe_add, :delete, :expire, :flush_expired, :lpop, :rpush     the dict's own
 --
 -- Laws (tests/nginx/test_ffi.py): every result is that of ngx.shared. Where lua-resty-core declares other functions
 -- than we know, or none, ngx.shared is used.
@@ -85,6 +85,10 @@ function Dict:delete(key) return self.native:delete(key) end
 function Dict:expire(key, seconds) return self.native:expire(key, seconds) end
 
 function Dict:flush_expired(max_count) return self.native:flush_expired(max_count) end
+
+function Dict:lpop(key) return self.native:lpop(key) end
+
+function Dict:rpush(key, value) return self.native:rpush(key, value) end
 
 -- Returns a dict on the zone that nginx has; an error if lua-resty-core is not as we know it.
 local function open_zone(native)

@@ -6,11 +6,12 @@
 --
 --   t:id      the writer's id          t:turn     a worker writes, or has just written
 --   t:state   JSON: seq; filed, the totals that were taken; seconds and minutes, taken and not sent yet; sending, the
---             write that was sent and not answered; failed_at; message, the last one that was logged
+--             write that was sent and not answered, with its keys; failed_at; message, the last one that was logged
 --
 -- A write has a number, and Redis does it once (lua/commands/write_counts.lua): if no reply came, the same write is
 -- sent again. While Redis does not answer, the seconds of the last two minutes and the minutes of the last 25 hours are
--- kept, at most MAX_STATE_BYTES of them. No request waits for any of it.
+-- kept, at most MAX_STATE_BYTES of them; of keys, as many as telemetry/key_queue.lua has room for. No request waits for
+-- any of it.
 --
 -- Laws (tests/nginx/telemetry/test_counts_writer.py): SharedCounts in Python reads what clients saw; one write a
 -- second, whatever the number of workers; an outage is logged once when it begins and once when it ends, and loses
@@ -19,6 +20,7 @@
 local cjson = require "cjson"
 local clock = require "resty.headgate.clock"
 local ffi = require "ffi"
+local key_estimates = require "resty.headgate.telemetry.key_estimates"
 local keys = require "resty.headgate.engines.redis.keys"
 local shared_totals = require "resty.headgate.telemetry.shared_totals"
 
@@ -34,7 +36,8 @@ local OFFSET_S = 0.2 -- after a second has ended: by then the workers have moved
 local TIMEOUT_S = 1.0 -- of one write
 local TURN_TTL_S = 5 -- after which a turn of a worker that was killed is over
 local BLOCK = 10 -- seconds or minutes in one hash
-local SECONDS_TTL_S, MINUTES_TTL_S = "240", "93600"
+local SECONDS_TTL_S, MINUTES_TTL_S, HOT_TTL_S = "240", "93600", "90"
+local SLICE_S, CALLS = key_estimates.SLICE_S, "k"
 local SECONDS_KEPT, MINUTES_KEPT = 120, 25 * 60
 local MAX_RULES, REMEMBERED_S = "1000", "90000"
 local MAX_STATE_BYTES = 512 * 1024
@@ -45,10 +48,11 @@ local floor, format, find = math.floor, string.format, string.find
 local CountsWriter = {}
 CountsWriter.__index = CountsWriter
 
--- `engine`: of Redis. `totals`: of telemetry/shared_totals.lua.
-function M.new(engine, dict, prefix, totals)
+-- `engine`: of Redis. `totals`: of telemetry/shared_totals.lua. `key_queue`: of telemetry/key_queue.lua.
+function M.new(engine, dict, prefix, totals, key_queue)
   return setmetatable({
-    engine = engine, dict = dict, head = keys.counts_head(prefix), totals = totals, reported = {},
+    engine = engine, dict = dict, head = keys.counts_head(prefix), totals = totals, key_queue = key_queue,
+    reported = {},
   }, CountsWriter)
 end
 
@@ -148,18 +152,46 @@ local function take_growth(self, state, second)
   drop_old(state.minutes, floor(second / 60), MINUTES_KEPT)
 end
 
--- Adds the hashes of each rule to `by_rule`: { [rule] = { [suffix] = { ttl, field, count, ... } } }.
+-- Returns the part of a write that adds to the key with this suffix: { ttl, type, argument, ... }. `by_rule` has all of
+-- them: { [rule] = { [suffix] = part } }.
+local function part_of(by_rule, rule, suffix, ttl, kind)
+  by_rule[rule] = by_rule[rule] or {}
+  local part = by_rule[rule][suffix] or { ttl, kind }
+  by_rule[rule][suffix] = part
+  return part
+end
+
+-- Adds the hashes of each rule.
 local function add_hashes(by_rule, kind, units, ttl)
   for unit, rules in pairs(units) do
     local number = tonumber(unit)
     for rule, counts in pairs(rules) do
-      by_rule[rule] = by_rule[rule] or {}
-      local suffix = kind .. ":" .. digits(floor(number / BLOCK)) .. ":" .. rule
-      local hash = by_rule[rule][suffix] or { ttl }
-      by_rule[rule][suffix] = hash
+      local hash = part_of(by_rule, rule, kind .. ":" .. digits(floor(number / BLOCK)) .. ":" .. rule, ttl, "h")
       for letter, count in pairs(counts) do
         hash[#hash + 1] = digits(number % BLOCK) .. letter
         hash[#hash + 1] = digits(count)
+      end
+    end
+  end
+end
+
+-- Adds key after key, and the number behind it if it is a hot one.
+local function add_arguments(part, listed)
+  for _, each in ipairs(listed) do part[#part + 1] = type(each) == "number" and digits(each) or each end
+end
+
+-- Adds the hot and distinct keys that workers collected (telemetry/key_queue.lua).
+local function add_keys(by_rule, entries)
+  for _, entry in ipairs(entries) do
+    local rule, kind, shape, number, listed = unpack(entry)
+    local suffix = digits(number) .. ":" .. kind .. ":" .. rule
+    if shape == "distinct" then
+      add_arguments(part_of(by_rule, rule, "d:" .. suffix, MINUTES_TTL_S, "p"), listed)
+    else
+      add_arguments(part_of(by_rule, rule, "h:" .. suffix, HOT_TTL_S, "z"), listed)
+      if kind ~= CALLS then
+        local hour = digits(floor(number * SLICE_S / 3600))
+        add_arguments(part_of(by_rule, rule, "r:" .. hour .. ":" .. kind .. ":" .. rule, MINUTES_TTL_S, "z"), listed)
       end
     end
   end
@@ -170,20 +202,21 @@ local function script_args(self, write)
   local by_rule = {}
   add_hashes(by_rule, "s", write.seconds, SECONDS_TTL_S)
   add_hashes(by_rule, "m", write.minutes, MINUTES_TTL_S)
+  add_keys(by_rule, write.keys or {})
   local head = self.head
   local redis_keys = { head .. "w:" .. writer_id(self.dict), head .. "rules", head .. "writers" }
   local args = { digits(write.seq), digits(write.at), writer_name(), MAX_RULES, REMEMBERED_S }
-  for rule, hashes in pairs(by_rule) do
+  for rule, parts in pairs(by_rule) do
     local count_at = #args + 2
     args[count_at - 1], args[count_at] = rule, 0
-    for suffix, hash in pairs(hashes) do
+    for suffix, part in pairs(parts) do
       redis_keys[#redis_keys + 1] = head .. suffix
       args[count_at] = args[count_at] + 1
       args[#args + 1] = digits(#redis_keys)
-      args[#args + 1] = hash[1]
-      args[#args + 1] = "h"
-      args[#args + 1] = digits(#hash - 1)
-      for i = 2, #hash do args[#args + 1] = hash[i] end
+      args[#args + 1] = part[1]
+      args[#args + 1] = part[2]
+      args[#args + 1] = digits(#part - 2)
+      for i = 3, #part do args[#args + 1] = part[i] end
     end
     args[count_at] = digits(args[count_at])
   end
@@ -237,10 +270,15 @@ end
 local function write(self, second)
   local state = load_state(self.dict)
   take_growth(self, state, second)
-  if not state.sending and next(state.minutes) then
-    state.seq = state.seq + 1
-    state.sending = { seq = state.seq, at = floor(clock.now()), seconds = state.seconds, minutes = state.minutes }
-    state.seconds, state.minutes = {}, {}
+  if not state.sending then
+    local taken = self.key_queue:take()
+    if next(state.minutes) or taken[1] then
+      state.seq = state.seq + 1
+      state.sending = {
+        seq = state.seq, at = floor(clock.now()), seconds = state.seconds, minutes = state.minutes, keys = taken,
+      }
+      state.seconds, state.minutes = {}, {}
+    end
   end
   if not state.sending or not save_state(self, state) then return end
   local redis_keys, args = script_args(self, state.sending)

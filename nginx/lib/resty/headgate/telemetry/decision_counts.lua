@@ -5,16 +5,19 @@
 -- limits, the one that refuses counts, or the one with the longest delay. A request that no rule applied to is counted
 -- under the empty name; so is an error of headgate itself.
 --
--- Each count is a field of a Lua table. Nothing else happens in a request; once a second the counts are moved to the
--- shared dict (telemetry/shared_totals.lua).
+-- Each count is a field of a Lua table; once a second the counts are moved to the shared dict
+-- (telemetry/shared_totals.lua). Where they are shared through Redis, the key of each verdict is appended to a list
+-- (telemetry/key_estimates.lua). Nothing else happens in a request.
 --
 -- Laws (tests/nginx/telemetry/test_decision_counts.py): counts are those of a Python process that decided the same.
 
+local key_estimates = require "resty.headgate.telemetry.key_estimates"
+local measurements = require "resty.headgate.engines.measurements"
 local prefetched_units = require "resty.headgate.engines.prefetch.prefetched_units"
 
 local M = {}
 
-local ceil = math.ceil
+local ceil, add_key, add_total = math.ceil, key_estimates.add, measurements.add
 
 local ALLOWED, REFUSED, SHED, DELAYED, NEAR_LIMIT = 1, 2, 3, 4, 5
 local SHADOW_ALLOWED, SHADOW_REFUSED, CANDIDATE_ALLOWED, CANDIDATE_REFUSED = 6, 7, 8, 9
@@ -23,6 +26,7 @@ local PREFETCHED = prefetched_units.PREFETCHED
 local NEAR_LIMIT_SHARE = 5 -- an allowed call is near the limit if less than a fifth is left
 local MAX_RULES = 256 -- that are counted apart
 local NO_RULE, OTHER_RULES = "", "*other*"
+local ALL = "all" -- the key of a rule that counts all calls together
 
 -- The letter of each count, as docs/reference/storage.md lists them.
 M.LETTERS = { "a", "r", "x", "d", "n", "s", "S", "c", "C", "D", "P", "F", "E" }
@@ -44,6 +48,7 @@ local function counts_of(name)
   if name ~= NO_RULE and name ~= OTHER_RULES then rule_count = rule_count + 1 end
   counts = {}
   for i = 1, #M.LETTERS do counts[i] = 0 end
+  counts.keys = name ~= NO_RULE and key_estimates.new_lists(name) or false
   by_rule[name] = counts
   return counts
 end
@@ -54,30 +59,35 @@ local function bind(bound_limit)
   return bound_limit.counts
 end
 
-local function add_shadow(counts, kind, allowed)
+-- Raises the count of a verdict, and notes its key.
+local function add_verdict(counts, field, key)
+  counts[field] = counts[field] + 1
+  if counts.keys and key then add_key(counts.keys[field], key) end
+end
+
+local function add_shadow(counts, kind, allowed, key)
   local field
   if kind == "candidate" then
     field = allowed and CANDIDATE_ALLOWED or CANDIDATE_REFUSED
   else
     field = allowed and SHADOW_ALLOWED or SHADOW_REFUSED
   end
-  counts[field] = counts[field] + 1
+  add_verdict(counts, field, key)
 end
 
 -- Counts the verdict of one rule.
-local function add(bound_limit, outcome)
+local function add(charge, outcome)
+  local bound_limit, key = charge.bound_limit, charge.key
   local counts, allowed = bound_limit.counts or bind(bound_limit), outcome[1] == 1
-  if bound_limit.shadow then return add_shadow(counts, bound_limit.shadow, allowed) end
-  if outcome.shed then
-    counts[SHED] = counts[SHED] + 1
-    return
-  end
+  if bound_limit.shadow then return add_shadow(counts, bound_limit.shadow, allowed, key) end
+  if outcome.shed then return add_verdict(counts, SHED, key) end
+  if key == ALL and not outcome.degraded then bound_limit.remaining = outcome[2] end
   if allowed then
-    counts[ALLOWED] = counts[ALLOWED] + 1
+    add_verdict(counts, ALLOWED, key)
     if outcome[5] > 0 then counts[DELAYED] = counts[DELAYED] + 1 end
     if outcome[2] < bound_limit.near_limit then counts[NEAR_LIMIT] = counts[NEAR_LIMIT] + 1 end
   else
-    counts[REFUSED] = counts[REFUSED] + 1
+    add_verdict(counts, REFUSED, key)
   end
   if outcome.degraded then
     counts[BY_FALLBACK] = counts[BY_FALLBACK] + 1
@@ -85,12 +95,13 @@ local function add(bound_limit, outcome)
     counts[BY_DENIAL_CACHE] = counts[BY_DENIAL_CACHE] + 1
   elseif outcome[PREFETCHED] then
     counts[BY_PREFETCH] = counts[BY_PREFETCH] + 1
+    add_total("prefetched_units_total", charge.cost)
   end
 end
 
 -- Counts a request that one charge decided.
 function M.count_single(charge, outcome)
-  add(charge.bound_limit, outcome)
+  add(charge, outcome)
   if on_count then on_count() end
 end
 
@@ -131,12 +142,12 @@ function M.count_several(charges, outcomes, denied)
   local first = 1
   while charges[first] do
     local decisive, last = decisive_charge(charges, outcomes, first)
-    if decisive then add(charges[decisive].bound_limit, outcomes[decisive]) end
+    if decisive then add(charges[decisive], outcomes[decisive]) end
     first = last + 1
   end
   for i = 1, denied and #denied or 0 do
-    local counts, field = counts_of(denied[i].rule.name), denied[i].shadow and SHADOW_REFUSED or REFUSED
-    counts[field] = counts[field] + 1
+    local field = denied[i].shadow and SHADOW_REFUSED or REFUSED
+    add_verdict(counts_of(denied[i].rule.name), field, denied[i].key)
   end
   if on_count then on_count() end
 end

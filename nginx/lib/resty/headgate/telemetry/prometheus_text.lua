@@ -3,6 +3,8 @@
 -- Laws (tests/nginx/telemetry/test_metrics.py): names and labels are those of a Python process; no key of a request is
 -- a label; every text is one that Prometheus reads, whatever a rule is called.
 
+local shared_measurements = require "resty.headgate.telemetry.shared_measurements"
+
 local M = { CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8" }
 
 local concat, format, gsub = table.concat, string.format, string.gsub
@@ -87,35 +89,63 @@ end
 -- Returns every limit that a live rule of the bundle can choose, by its labels.
 local function limits_by_labels(bundle)
   local limits = {}
-  for _, by_mode in pairs(bundle.bound_limits) do
-    for _, bound_limit in ipairs(by_mode.live or {}) do
-      local rule, limit = bound_limit.rule, bound_limit.limit
-      if rule.mode ~= "shadow" and limit.text and limit.quota then
-        limits["{rule=" .. quoted(rule.name) .. ",limit=" .. quoted(limit.text) .. "}"] = limit
-      end
+  shared_measurements.each_limit(bundle, function(bound_limit)
+    local rule, limit = bound_limit.rule, bound_limit.limit
+    if limit.quota then
+      limits["{rule=" .. quoted(rule.name) .. ",limit=" .. quoted(limit.text) .. "}"] = bound_limit
     end
-  end
+  end)
   return limits
 end
 
-local function add_limits(lines, bundle)
-  local limits = limits_by_labels(bundle)
-  local labels = sorted_names(limits)
-  add_head(lines, "limit_units", "gauge", "Units of a limit that is in effect.")
-  for i = 1, math.min(#labels, MAX_LIMITS) do add_value(lines, "limit_units", labels[i], limits[labels[i]].quota) end
-  add_head(lines, "limit_window_seconds", "gauge", "Window of a limit that is in effect.")
+-- Adds a gauge of each limit; `value_of` returns nil for those that have none.
+local function add_gauges(lines, name, help, limits, labels, value_of)
+  add_head(lines, name, "gauge", help)
   for i = 1, math.min(#labels, MAX_LIMITS) do
-    local window = limits[labels[i]].window
-    if window then add_value(lines, "limit_window_seconds", labels[i], window) end
+    local value = value_of(limits[labels[i]])
+    if value then add_value(lines, name, labels[i], value) end
   end
 end
 
--- Returns the text. `totals`: by rule, by letter (telemetry/shared_totals.lua). `bundle`: the current one, if any.
+local function add_limits(lines, bundle, measured)
+  local limits = limits_by_labels(bundle)
+  local labels = sorted_names(limits)
+  add_gauges(lines, "limit_units", "Units of a limit that is in effect.", limits, labels,
+    function(bound_limit) return bound_limit.limit.quota end)
+  add_gauges(lines, "limit_window_seconds", "Window of a limit that is in effect.", limits, labels,
+    function(bound_limit) return bound_limit.limit.window end)
+  add_gauges(lines, "remaining_units", "Units left of a rule that counts all calls together.", limits, labels,
+    function(bound_limit) return measured:remaining(bound_limit) end)
+end
+
+-- Adds what workers measured: histograms and totals.
+local function add_measurements(lines, measured)
+  for _, histogram in ipairs(shared_measurements.HISTOGRAMS) do
+    local name, bounds, help = histogram[1], histogram[2], histogram[3]
+    local counts, sum = measured:histogram(name, bounds)
+    local below = 0
+    add_head(lines, name, "histogram", help)
+    for i, count in ipairs(counts) do
+      below = below + count
+      local bound = bounds[i] and format("%.14g", bounds[i]) or "+Inf"
+      add_value(lines, name .. "_bucket", '{le="' .. bound .. '"}', below)
+    end
+    add_value(lines, name .. "_sum", "", sum)
+    add_value(lines, name .. "_count", "", below)
+  end
+  for _, total in ipairs(shared_measurements.TOTALS) do
+    add_metric(lines, total[1], "counter", total[2], measured:total(total[1]))
+  end
+end
+
+-- Returns the text. `totals`: by rule, by letter (telemetry/shared_totals.lua). `measured`: of
+-- telemetry/shared_measurements.lua. `bundle`: the current one, if any.
 -- `rejected`: how many changes of the rulebook were refused. `outages`: open, opened, seconds; nil without Redis.
-function M.render(totals, bundle, rejected, outages)
+function M.render(totals, measured, bundle, rejected, outages)
   local lines = {}
   add_counts(lines, totals)
-  if bundle then add_limits(lines, bundle) end
+  add_measurements(lines, measured)
+  if bundle then add_limits(lines, bundle, measured) end
   add_metric(lines, "rulebook_version", "gauge", "Number of the published rulebook in effect.",
     bundle and tonumber(bundle.version) or 0)
   add_metric(lines, "rulebook_rejected_total", "counter", "Changes of the rulebook that were refused.", rejected)

@@ -22,10 +22,11 @@ local OFFSET_S = 0.005 -- after a second has ended
 local SharedTotals = {}
 SharedTotals.__index = SharedTotals
 
-function M.new(dict)
+-- `flush_others(at_once)`: moves what else this worker collected, whenever the counts are moved.
+function M.new(dict, flush_others)
   dict:safe_add(NAME_COUNT, 0)
   dict:safe_add(WORKERS, 0)
-  return setmetatable({ dict = dict, log_full = true }, SharedTotals)
+  return setmetatable({ dict = dict, flush_others = flush_others, log_full = true }, SharedTotals)
 end
 
 -- Gives a rule a number, so that readers find it. Returns false if there is no room.
@@ -47,8 +48,9 @@ local function add(dict, rule, letter, count)
   return dict:incr(name, count) ~= nil
 end
 
--- Moves the counts of this worker to the dict.
-function SharedTotals:flush()
+-- Moves the counts of this worker to the dict. `at_once`: also what else waits for the end of a span of time.
+function SharedTotals:flush(at_once)
+  self.flush_others(at_once)
   for rule, counts in pairs(decision_counts.unmoved()) do
     for i = 1, #LETTERS do
       if counts[i] > 0 then
@@ -85,13 +87,13 @@ function M.delay_until(offset_s)
 end
 
 local function on_timer(premature, self)
-  self:flush()
+  self:flush(premature)
   if not premature then
     ngx.timer.at(M.delay_until(OFFSET_S), on_timer, self)
     return
   end
   -- Requests that are still being served are counted at once: no timer will come.
-  decision_counts.after_each(function() self:flush() end)
+  decision_counts.after_each(function() self:flush(true) end)
   if self.dict:incr(WORKERS, -1) == 0 and self.on_last_exit then self.on_last_exit() end
 end
 

@@ -8,6 +8,7 @@
 -- Law (tests/nginx/engines/test_prefetch.py): the rest of prefetched units is refunded once, whoever closes them.
 
 local clock = require "resty.headgate.clock"
+local measurements = require "resty.headgate.engines.measurements"
 local prefetched_units = require "resty.headgate.engines.prefetch.prefetched_units"
 
 local M = {}
@@ -41,6 +42,7 @@ function M.is_ended(counter) return counter < -ENDED_OFFSET / 2 end
 
 function UnitReturns:log_lost(units, why)
   self.lost_units = self.lost_units + units
+  measurements.add("prefetch_lost_units_total", units)
   if now() - self.logged_at < LOG_INTERVAL_S then return end
   self.logged_at = now()
   ngx.log(ngx.WARN, "headgate: prefetched units could not be given back (", self.lost_units,

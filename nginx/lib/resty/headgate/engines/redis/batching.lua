@@ -27,6 +27,7 @@ local connection = require "resty.headgate.engines.redis.connection"
 local resp = require "resty.headgate.engines.redis.resp"
 local semaphore = require "ngx.semaphore"
 local errors = require "resty.headgate.engines.redis.errors"
+local measurements = require "resty.headgate.engines.measurements"
 
 local now = require("resty.headgate.clock").now
 local join_calls, encode = commands.join_calls, commands.encode
@@ -177,11 +178,16 @@ end
 local function send(batcher, lane, address, request, deadline_at)
   batcher.busy_until[lane] = deadline_at
   local reply, failure
+  local started_us = measurements.begin("round_trip_seconds")
   local batch = batcher.waiting[1] and collect_batch(batcher, deadline_at)
   if batch and batch[1] then
     reply, failure = send_batch(batch, address, request, deadline_at)
   else
     reply, failure = connection.request(address, encode(request), deadline_at)
+  end
+  if started_us and reply ~= nil then
+    measurements.observe_since("round_trip_seconds", started_us)
+    measurements.observe("batch_requests", batch and #batch + 1 or 1)
   end
   release_lane(batcher, lane, deadline_at)
   return reply, failure
