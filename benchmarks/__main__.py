@@ -22,6 +22,7 @@ QUESTIONS = (
     "redis_memory",
     "rules_match",
     "telemetry",
+    "recorded_traffic",
     "nginx",
     "service",
     "integrations",
