@@ -121,8 +121,10 @@ def evening(url: str) -> None:
 
 
 def last_minute(url: str) -> None:
-    """Counts a minute of a scanner and three visitors. The calls of ten seconds are counted in one of them, so that
-    the last ten seconds hold the same calls whenever they are looked at in the next eight."""
+    """Counts a minute of a scanner and three visitors.
+
+    The calls of ten seconds are counted in one of them: so the last ten hold the same calls for the next eight.
+    """
     clock = ManualClock(_now_us() - 52_000_000)
     times_us = [clock.now_us() + second * 1_000_000 for second in range(0, 60, 10) for _ in range(42)]
     addresses = ["203.0.113.66"] * 30 + [f"192.0.2.{number % 3}" for number in range(12)]
