@@ -22,6 +22,7 @@ QUESTIONS = (
     "redis_bytes_per_key",
     "rule_matching",
     "telemetry",
+    "recorded_traffic",
     "nginx",
     "nginx_telemetry",
     "service",

@@ -108,6 +108,9 @@ def test_a_file_that_exists_is_replaced_only_by_force(prompt: Prompt, log: str, 
     assert prompt("suggest", log, "--write", str(rules), "--force") == 0
     assert load.read(rules).rules[0].name == "per-address"
     assert "say which, by --write FILE" in prompt.told("suggest", log, "--force")
+    assert "say which, by --write FILE" in prompt.told("suggest", log, "--lockout")
+    assert prompt("suggest", log, "--write", str(rules), "--force", "--lockout") == 0
+    assert "lockout: {" in rules.read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", ["rules.toml", "rules.json", "rules.txt", "rules"])

@@ -115,3 +115,19 @@ def test_counts_in_memory_end_with_their_process() -> None:
     ran = subprocess.run(_top("memory://"), capture_output=True, text=True, check=False)
     assert ran.returncode == 2
     assert "memory://" in ran.stderr
+
+
+def test_who_a_shadow_would_refuse(server: RedisServer) -> None:
+    rule = {"name": "search", "key": "user", "missing": "skip", "limit": "2/hour", "mode": "shadow"}
+
+    def missing() -> str | None:
+        with Limiter.from_rules({"rules": [rule]}, observers=[counts := Counts(shared_at=server.url)]) as limiter:
+            for _ in range(9):
+                limiter.check({"user": "mallory"})
+        counts.close()
+        ran = subprocess.run(_top(server.url, "--json"), capture_output=True, text=True, check=True)
+        [*keys] = json.loads(ran.stdout)["keys"]
+        found = [(key["key"], key["refused"], key["shadow"] > 0) for key in keys]
+        return None if found == [("user=mallory", 0, True)] else ran.stdout
+
+    until(missing, 60)

@@ -49,6 +49,13 @@ def test_the_worst_rule_comes_first() -> None:
     ]
 
 
+def test_keys_that_a_shadow_would_refuse() -> None:
+    keys = [HotKeyRates("search", "address=203.0.113.9", 180, 0, 160), HotKeyRates("search", "all", 90, 0)]
+    lines = [line.rstrip() for line in shown(SNAPSHOT._replace(keys=keys))]
+    assert "hot keys of the last minute  key                  calls  refused  shadow" in lines
+    assert "search                       address=203.0.113.9    180        0     160" in lines
+
+
 @pytest.mark.parametrize(
     ("keys", "order"),
     [("", "login"), ("s", "everything"), ("ss", "(no rule)"), ("sss", "login"), ("/sea\r", "search")],

@@ -7,13 +7,16 @@ of Redis moves on, and functions that fill it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import yaml
 
 from headgate import Counts, Limiter, ManualClock
 from headgate.gateway import lua_library
 from tests.repo_rules.repository import ROOT
-from tests.traffic.sample_logs import combined_text, scan, visits
+from tests.traffic.sample_logs import BEGIN_US, combined_text, scan, visits
 
 
 @dataclass(frozen=True)
@@ -100,11 +103,47 @@ def searches(url: str) -> None:
                 limiter.check({"address": address})
 
 
+def _in_shadow(calls: Iterable[tuple[int, str]], url: str, counted_at: ManualClock, clock: ManualClock) -> None:
+    """Shares the counts of calls, by microsecond and address, that the tutorial's rule decides in shadow mode."""
+    rule = yaml.safe_load(EVERYONE)["rules"][0] | {"mode": "shadow"}
+    counts = Counts(shared_at=url, clock=counted_at)
+    with Limiter.from_rules({"rules": [rule]}, clock=clock, observers=[counts]) as limiter:
+        for at_us, address in calls:
+            clock.set_us(at_us)
+            limiter.check({"address": address})
+    counts.close()
+
+
+def evening(url: str) -> None:
+    """Counts the visits of the log once more, as if all had come five minutes ago."""
+    calls = ((BEGIN_US + round(seconds * 1_000_000), address) for seconds, address, _ in sorted(VISITS))
+    _in_shadow(calls, url, ManualClock(_now_us() - 300_000_000), ManualClock(BEGIN_US))
+
+
+def last_minute(url: str) -> None:
+    """Counts a minute of a scanner and three visitors.
+
+    The calls of ten seconds are counted in one of them: so the last ten hold the same calls for the next eight.
+    """
+    clock = ManualClock(_now_us() - 52_000_000)
+    times_us = [clock.now_us() + second * 1_000_000 for second in range(0, 60, 10) for _ in range(42)]
+    addresses = ["203.0.113.66"] * 30 + [f"192.0.2.{number % 3}" for number in range(12)]
+    _in_shadow(zip(times_us, addresses * 6, strict=True), url, clock, clock)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
 SCENES = {
     "docs/how-to/try-a-limit.md": PageSetup({}, {"headgate rules report search": [searches]}),
     "docs/tutorial/evening-walk.md": PageSetup(
         {"access.log": combined_text(VISITS), "tighter.yaml": TIGHTER, "tenth.yaml": TENTH}
-        | {"everyone.yaml": EVERYONE}
+        | {"everyone.yaml": EVERYONE},
+        {
+            "headgate rules report per-address --max-refused 1%": [evening],
+            "headgate top --once": [last_minute],
+        },
     ),
     "docs/reference/traffic.md": PageSetup({}),
     "docs/reference/simulation-cases.md": PageSetup({"staged.yaml": SIMULATED}),

@@ -46,6 +46,10 @@ def test_snippets_run(
     monkeypatch.chdir(tmp_path)
     if any("import django" in source or "from django" in source for source in _block.findall(text)):
         import_module("tests.integrations.django_project.project")  # which configures Django, once for all tests
+    if any('from_rules("pushed"' in source for source in _block.findall(text)):
+        (tmp_path / "pushed.yaml").write_text(_yaml.findall(text)[0], encoding="utf-8")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        assert main(["rules", "push", "pushed.yaml", "--engine", redis_server.url]) == 0
     places = {SHOWN_REDIS: redis_server.url}
     with ExitStack() as stack:
         if any(SHOWN_SERVICE in source for source in _block.findall(text)):

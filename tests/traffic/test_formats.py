@@ -244,12 +244,21 @@ def test_unreadable_lines_are_counted_and_shown(tmp_path: Path) -> None:
     assert summary.line() == "combined log, 9 lines, 0 s, 7 unreadable"
 
 
+def test_a_crash_that_left_zeros_makes_no_log_binary(tmp_path: Path) -> None:
+    text = f"{COMBINED}\n" + "\0" * 2000 + f"\n{COMBINED}\n"
+    reader, calls = read(tmp_path / "log", text)
+    assert (len(calls), reader.summaries[0].unreadable) == (2, 1)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("", "is empty"),
         ("\n\n", "is empty"),
         (b"\x7fELF\x00\x01", "is binary"),
+        (bytes(range(256)) * 16, "is binary"),
+        (f"{COMBINED}\n".encode("utf-16-le") * 9, "is binary"),
+        (f"{COMBINED}\n".encode("utf-16"), "is UTF-16"),
         ("hello world\n", "no time was found"),
         ("a,b\n1,2\n", "columns: time, timestamp"),
         ('{"a": 1}\n', "no field of this JSON lines is a time. Its fields are a; looked for: time, timestamp"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headgate.algorithms.lockout import Lockout
 from headgate.errors import InvalidLog
 from headgate.rules import load
 from headgate.rules.keys import Dimension, key_builder
@@ -30,9 +31,9 @@ def table_of(log: Path, max_calls: int = 10**7) -> CallTable:
     return table
 
 
-def suggested(log: Path) -> tuple[Suggestion, Rulebook]:
+def suggested(log: Path, lockout: bool = False) -> tuple[Suggestion, Rulebook]:
     suggestion = suggest_limit(table_of(log))
-    text = rulebook_text(suggestion, suggested_rulebook(suggestion, ADDRESS), [log.name])
+    text = rulebook_text(suggestion, suggested_rulebook(suggestion, ADDRESS, lockout=lockout), [log.name])
     return suggestion, load.parse(text)
 
 
@@ -69,6 +70,16 @@ def test_a_flood_among_few_visitors_cannot_choose_the_limit(tmp_path: Path, begi
     suggestion, book = suggested(combined_log(tmp_path / "flooded.log", [*few, *flood]))
     assert [heavy.calls for heavy in suggestion.heavy_keys] == [6000]
     assert book.rules[0].limit == without.rules[0].limit
+
+
+def test_a_lockout_stops_a_scanner_that_goes_slowly(ordinary: Path, tmp_path: Path) -> None:
+    slow = combined_log(tmp_path / "slow.log", scan(0, 300, per_second=0.25))
+    without = shares(slow, suggested(ordinary)[1])[1]
+    suggestion, book = suggested(ordinary, lockout=True)
+    assert book.rules[0].lockout == Lockout(suggestion.burst, 600_000_000, 3_600_000_000)
+    assert without < 0.75
+    assert shares(slow, book)[1] > 0.8
+    assert shares(ordinary, book)[0] == 0
 
 
 def test_the_scanner_is_set_apart_with_evidence(tmp_path: Path) -> None:

@@ -65,6 +65,9 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--write", metavar="FILE", help="write a rulebook in shadow mode, with the reasons, as YAML"
     )
+    parser.add_argument(
+        "--lockout", action="store_true", help="with --write: lock out, for an hour, keys that go on when refused"
+    )
     parser.add_argument("--force", action="store_true", help="let --write replace a file that exists")
 
 
@@ -92,7 +95,7 @@ def run(args: argparse.Namespace) -> Output:
         suggestion = suggest_limit(table, args.refuse_keys, reader.options.timezone(), progress)
     finally:
         progress.clear()
-    book = suggested_rulebook(suggestion, by, where)
+    book = suggested_rulebook(suggestion, by, where, lockout=args.lockout)
     text = rulebook_text(suggestion, book, [summary.name for summary in reader.summaries])
     read_lines = summary_lines(reader, as_json=args.json)
     report = write_report(args.html, suggestion_page(suggestion, args.by, read_lines, text))
@@ -112,6 +115,8 @@ def _check_targets(args: argparse.Namespace) -> None:
     if args.write is None:
         if args.force:
             raise Misuse("--force lets --write replace a file: say which, by --write FILE.")
+        if args.lockout:
+            raise Misuse("--lockout is for the rulebook that --write writes: say which, by --write FILE.")
         return
     path = Path(args.write)
     if path.suffix.lower() not in _SUFFIXES:

@@ -74,9 +74,9 @@ def read_snapshot(counts: SharedCounts, mask: bool) -> TopSnapshot:
     """Reads what one screen shows."""
     recent, late = counts.last(seconds=WINDOW_S + LAG_S), counts.last(seconds=LAG_S)
     rules = {rule: _difference(each, late.get(rule, DecisionCounts())) for rule, each in recent.items()}
-    busiest = sorted(rules, key=lambda rule: (-rules[rule].refused, -rules[rule].calls))[:HOT_RULES]
+    busiest = sorted(rules, key=lambda rule: _busyness(rules[rule]))[:HOT_RULES]
     keys = [key for rule in busiest for key in _hot_keys(counts, rule, mask)]
-    keys.sort(key=lambda key: (-key.refused, -key.calls))
+    keys.sort(key=lambda key: (-key.refused, -key.shadow, -key.calls))
     processes = [(writer.name, writer.age_s) for writer in counts.writers()]
     return TopSnapshot(_time(), rules, keys, processes)
 
@@ -85,12 +85,19 @@ def _difference(counts: DecisionCounts, other: DecisionCounts) -> DecisionCounts
     return DecisionCounts(*(max(0, mine - theirs) for mine, theirs in zip(counts, other, strict=True)))
 
 
+def _busyness(counts: DecisionCounts) -> tuple[int, int, int]:
+    """Orders rules: those that refuse most come first, then shadows that would, then the busiest."""
+    return -counts.refused, -counts.shadow_refused, -counts.calls - counts.shadow_calls
+
+
 def _hot_keys(counts: SharedCounts, rule: str, mask: bool) -> Iterator[HotKeyRates]:
-    """Yields the busiest and the most refused keys of a rule."""
-    calls = dict(counts.hot_keys(rule, "calls", KEYS_PER_RULE, mask))
-    refused = dict(counts.hot_keys(rule, "refused", KEYS_PER_RULE, mask))
-    for key in [*refused, *(key for key in calls if key not in refused)]:
-        yield HotKeyRates(rule, key, max(calls.get(key, 0), refused.get(key, 0)), refused.get(key, 0))
+    """Yields the busiest and the most refused keys of a rule, live and in shadow mode."""
+    calls, refused, shadow = (
+        dict(counts.hot_keys(rule, kind, KEYS_PER_RULE, mask)) for kind in ("calls", "refused", "shadow_refused")
+    )
+    for key in refused | shadow | calls:
+        live, in_shadow = refused.get(key, 0), shadow.get(key, 0)
+        yield HotKeyRates(rule, key, max(calls.get(key, 0), live, in_shadow), live, in_shadow)
 
 
 def _time() -> str:

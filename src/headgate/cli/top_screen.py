@@ -21,12 +21,13 @@ HELP: Final = "q quit   s sort   p pause   / filter"
 
 
 class HotKeyRates(NamedTuple):
-    """One key of a rule, and its calls and refusals in the last minute."""
+    """One key of a rule, and its calls and refusals in the last minute; `shadow`: refusals of a shadow rule."""
 
     rule: str
     key: str
     calls: int
     refused: int
+    shadow: int = 0
 
 
 class TopSnapshot(NamedTuple):
@@ -159,10 +160,13 @@ def _rule_row(rule: str, counts: DecisionCounts) -> list[Value]:
 
 
 def _key_table(keys: Sequence[HotKeyRates], width: int, style: Style) -> list[str]:
-    rows = [(key.rule, key.key, key.calls, Cell(key.refused, "red") if key.refused else 0) for key in keys]
-    return TextTable(("hot keys of the last minute", "key", "calls", "refused"), rows, ("calls", "refused")).lines(
-        width, style
-    )
+    titles = ["hot keys of the last minute", "key", "calls", "refused", "shadow"]
+    rows: list[list[Value]] = [
+        [key.rule, key.key, key.calls, Cell(key.refused, "red") if key.refused else 0, key.shadow] for key in keys
+    ]
+    if not any(key.shadow for key in keys):
+        titles, rows = titles[:-1], [row[:-1] for row in rows]
+    return TextTable(titles, rows, titles[2:]).lines(width, style)
 
 
 def _footer(view: TopView, width: int, style: Style) -> str:

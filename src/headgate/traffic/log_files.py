@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import re
 import sys
 import zlib
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ STDIN = "-"
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _UTF16 = b"\xff\xfe", b"\xfe\xff"
 _PEEK_BYTES = 4096
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a]")
 
 
 class LogFile:
@@ -38,7 +40,7 @@ class LogFile:
         except self._errors as error:
             self._raw.close()
             raise InvalidLog(f"{self.name} cannot be decompressed: {error}.") from error
-        if b"\0" in beginning:
+        if b"\0" in beginning and not _has_text_lines(beginning):
             self._raw.close()
             raise InvalidLog(
                 f"{self.name} is UTF-16: convert it first, by iconv -f UTF-16 -t UTF-8."
@@ -74,6 +76,12 @@ class LogFile:
         if self.name != "standard input":
             self._text.close()
             self._raw.close()
+
+
+def _has_text_lines(beginning: bytes) -> bool:
+    """Whether at least half of the lines are text: a crash may leave a line of zeros in a log."""
+    *lines, _ = beginning.split(b"\n")
+    return bool(lines) and 2 * sum(_CONTROL.search(line) is None for line in lines) >= len(lines)
 
 
 def _open(path: str) -> io.BufferedReader:

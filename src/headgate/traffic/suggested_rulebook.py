@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
+from headgate.algorithms.lockout import Lockout
 from headgate.limit_syntax import parse
 from headgate.rules.condition import Condition
 from headgate.rules.keys import Dimension
 from headgate.rules.rule import Choice, Modes, Rule, Rulebook
 from headgate.rules.serialization import document, yaml_text
+from headgate.traffic.frontier import HOUR, MINUTE
 from headgate.traffic.suggestion import HEADROOM, MIN_HEADROOM_UNITS, Suggestion
 
 _SHADOW = Modes(enforce=0, shadow=10_000)
+_LOCKOUT_WITHIN_US, _LOCKOUT_US = 10 * MINUTE, HOUR
 _MAX_NAMED_KEYS = 10
 
 
 def suggested_rulebook(
-    suggestion: Suggestion, by: Sequence[Dimension], where: Condition | None = None
+    suggestion: Suggestion, by: Sequence[Dimension], where: Condition | None = None, *, lockout: bool = False
 ) -> Rulebook:
-    """Returns the rulebook of a suggestion: one rule, in shadow mode."""
+    """Returns the rulebook of a suggestion: one rule, in shadow mode.
+
+    `lockout` also locks out, for an hour, a key that was refused a whole burst more within ten minutes.
+    """
     name = "per-" + "-".join(dimension.name.replace(".", "-") for dimension in by) if by else "all-calls"
     rule = Rule(
         name=name,
@@ -28,6 +34,7 @@ def suggested_rulebook(
         key=tuple(by),
         missing="skip",
         mode=_SHADOW,
+        lockout=Lockout(suggestion.burst, _LOCKOUT_WITHIN_US, _LOCKOUT_US) if lockout else None,
     )
     return Rulebook(rules=(rule,))
 
@@ -35,7 +42,7 @@ def suggested_rulebook(
 def rulebook_text(suggestion: Suggestion, book: Rulebook, sources: Sequence[str]) -> str:
     """Returns the rulebook as YAML, with the reasoning and the expected refusals as comments."""
     [rule] = book.rules
-    comments = {"": "\n".join(_heading(sources)), rule.name: "\n".join(_reasons(suggestion))}
+    comments = {"": "\n".join(_heading(sources)), rule.name: "\n".join(_reasons(suggestion, rule))}
     return yaml_text(document(book), comments)
 
 
@@ -53,7 +60,7 @@ def _headroom_reason(suggestion: Suggestion) -> str:
     return f"and {MIN_HEADROOM_UNITS} more for headroom"
 
 
-def _reasons(suggestion: Suggestion) -> list[str]:
+def _reasons(suggestion: Suggestion, rule: Rule) -> list[str]:
     expected, ordinary = suggestion.expected, suggestion.confirmation.ordinary
     refuses = "no key" if not suggestion.refuse_keys else f"at most {suggestion.refuse_keys:.2%} of the keys"
     lines = [
@@ -66,6 +73,9 @@ def _reasons(suggestion: Suggestion) -> list[str]:
         f"Expected on the whole log, enforced: {expected.refused_calls:,} of {expected.calls:,} calls refused, of "
         f"{expected.refused_keys:,} of {expected.keys:,} keys.",
     ]
+    if rule.lockout is not None:
+        lines.append("A key that goes on until it was refused as often again is locked out: no other key is.")
+        lines.append("The lockout refuses more calls of these keys than expected above; a replay counts them.")
     if suggestion.heavy_keys:
         lines.append("Heavy keys, set apart. Exempt those that you know by except: {address: 192.0.2.7}")
         lines += [
