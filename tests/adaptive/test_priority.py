@@ -121,3 +121,22 @@ def test_never_more_in_flight_than_the_limit(steps: list[tuple[int, bool]], limi
             running.append(entered)
         assert len(running) == gate.gate.in_flight <= limit
         assert gate._length <= 10
+
+
+def test_calls_of_a_class_that_is_refused_in_part_do_not_wait() -> None:
+    gate = _gate(1, classes=3)
+    assert gate.enter(0.0, "first", 2) == 1
+    for _ in range(100):
+        gate.rejection.rejects(0.0, 1)
+    gate.rejection.ratio = 0.5
+    assert {gate.enter(1 * MS, "medium", 1) for _ in range(10)} == {0}
+    assert gate.enter(2 * MS, "high", 0) == QUEUED
+
+
+def test_a_flood_returns_by_a_part_at_a_time() -> None:
+    rejection = _warm(0.9, [1000])
+    passed = 1 - rejection.ratio
+    for tenth in range(1, 6):
+        rejection.rejects(tenth * 100 * MS + 1, 0)
+        assert 1 - rejection.ratio <= 1.21 * passed
+        passed = 1 - rejection.ratio

@@ -8,6 +8,7 @@ verbs.
     offered_load   what comes, in what the service can do: tells bursts of a healthy load from an overload
     aimd, vegas, gradient2    Netflix's algorithms, to compare and to move from
     target_rate, rate_gate    a rate that holds the P90 or P99 of response times; enforces it
+    target_concurrency    calls in flight that hold the P90 or P99 of response times
     window         what algorithms learn from; checks of settings
     gate           counts calls in flight, enforces the limit, gathers windows
     waiting_gate   the same for clients: calls wait, first come, first served, until there is room

@@ -12,7 +12,7 @@ count whenever they are reported, because they may come late.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import exp, log, sqrt
+from math import exp, inf, log, sqrt
 from typing import Any, Final
 
 from headgate.adaptive.window import LimitAlgorithm, Window
@@ -22,6 +22,7 @@ IGNORED: Final = 1
 DROPPED: Final = 2
 
 _MANY_DROPS = 10  # calls that complete a window, also one that would need many
+_MAX_RESPONSES = 10_000  # response times of a window that are kept for a quantile
 
 
 class ConcurrencyGate:
@@ -34,6 +35,14 @@ class ConcurrencyGate:
         self.in_flight: int = 0
         self.reason: str = "start"
         self.strained: Callable[[], bool] = bool  # returns False: there is no guard
+        self._quantile: float | None = getattr(algorithm, "quantile", None)
+        self._reset(now_ns)
+
+    def change(self, algorithm: LimitAlgorithm[Any], now_ns: float) -> None:
+        """Goes on with another algorithm; the calls in flight stay."""
+        self.algorithm, self.state, self.reason = algorithm, algorithm.start(), "start"
+        self.limit = algorithm.limit_of(self.state)
+        self._quantile = getattr(algorithm, "quantile", None)
         self._reset(now_ns)
 
     def _reset(self, now_ns: float) -> None:
@@ -43,6 +52,7 @@ class ConcurrencyGate:
         self._sum_ns = self._log_sum = self._log_squares = 0.0
         self._met = self._samples = self._dropped = self._refused = self._arrived = 0
         self._peak = self.in_flight
+        self._responses: list[float] = []
 
     def try_enter(self, now_ns: float) -> int:
         """Counts one more call, and returns how many are in flight with it; 0 if it must not begin."""
@@ -55,6 +65,12 @@ class ConcurrencyGate:
         if in_flight > self._peak:
             self._peak = in_flight
         return in_flight
+
+    def enter_above(self) -> int:
+        """Counts a call that begins although it was refused, and returns how many are in flight with it."""
+        self.in_flight += 1
+        self._peak = max(self._peak, self.in_flight)
+        return self.in_flight
 
     def wait(self) -> None:
         """Notes that a call would begin if the limit were higher, though nobody refuses it."""
@@ -87,6 +103,8 @@ class ConcurrencyGate:
             logarithm = log(response_ns)
             self._log_sum += logarithm
             self._log_squares += logarithm * logarithm
+            if self._quantile is not None and len(self._responses) < _MAX_RESPONSES:
+                self._responses.append(response_ns)
         enough = self._samples + self._dropped >= self._window_samples or self._dropped >= _MANY_DROPS
         if enough and now_ns - self._opened_ns >= self._window_ns:
             self._apply(self._window(now_ns))
@@ -109,7 +127,16 @@ class ConcurrencyGate:
             sqrt(variance / samples) if samples else 0.0,
             self._arrived + self._refused,
             now_ns - self._opened_ns,
+            self._quantile_ns(),
         )
+
+    def _quantile_ns(self) -> float:
+        """Returns the quantile of the window's response times, with drops as the slowest; 0 if none is wanted."""
+        calls = len(self._responses) + self._dropped
+        if self._quantile is None or not calls:
+            return 0.0
+        number = min(calls - 1, int(self._quantile * calls))
+        return sorted(self._responses)[number] if number < len(self._responses) else inf
 
     def _apply(self, window: Window) -> None:
         self.limit, self.state, self.reason = self.algorithm.update(self.state, window)

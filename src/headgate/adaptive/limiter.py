@@ -77,6 +77,14 @@ class AdaptiveCall:
         """
         self._end(DROPPED)
 
+    def restart(self) -> None:
+        """Measures the response time from now on: what came before was no work of the service.
+
+        >>> AdaptiveLimiter().acquire().restart()
+        """
+        if self._limiter is not None:
+            self._started_ns = self._limiter._clock_ns()
+
     def _end(self, outcome: int) -> None:
         limiter, self._limiter = self._limiter, None  # type: ignore[assignment]
         if limiter is not None:  # a block that ends after drop() ends nothing twice
@@ -196,6 +204,34 @@ class AdaptiveLimiter:
         if entered <= 0:
             raise RateLimited(self._reported(self._refusal()))
         return self._begin(entered, now_ns)
+
+    def observe(self, priority: str | None = None, user: Hashable = None) -> tuple[AdaptiveCall, Decision | None]:
+        """Begins a call in any case, and returns it with the refusal that it would have got; None if it passes.
+
+        >>> call, refusal = AdaptiveLimiter().observe()
+        >>> call.success(), refusal
+        (None, None)
+        """
+        try:
+            return self.acquire(priority, user), None
+        except RateLimited as refused:
+            with self._lock:
+                entered, now_ns = self._gate.enter_above(), self._clock_ns()
+            return AdaptiveCall(self, entered, now_ns), refused.decision
+
+    def change(self, algorithm: LimitAlgorithm[Any] | TargetRate) -> None:
+        """Goes on with other settings. Calls in flight stay; priorities, queue and kind of limit cannot change.
+
+        >>> limiter = AdaptiveLimiter()
+        >>> limiter.change(AdaptiveConcurrency(initial=8, ceiling=10))
+        >>> limiter.limit
+        8
+        """
+        _check_settings(algorithm, (), self.drops, ())
+        if isinstance(algorithm, TargetRate) != isinstance(self._gate, RateGate):
+            raise InvalidRule("A limit on calls in flight does not become a rate, nor a rate such a limit.")
+        with self._lock:
+            self._gate.change(algorithm, self._clock_ns())  # type: ignore[arg-type]
 
     def _enter(self, priority: str | None, user: Hashable, queued: Callable[[], QueuedCall]) -> Any:
         """Returns a call that has begun, or one that waits in the queue; raises RateLimited."""

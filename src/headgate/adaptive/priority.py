@@ -6,7 +6,8 @@ calls find no room, and falls otherwise. It becomes a decision by the quantile o
 class is refused as a whole only if that is not enough, and no number has to be set for any class.
 
 Calls that are not refused and find the limit reached wait in a short queue, the most important first, for at
-most `max_wait_ns`. Calls of the least important class never wait: by waiting they would only delay each other.
+most `max_wait_ns`. Calls of the least important class never wait, nor do those of a class of which the ratio refuses
+a part: there are more of them than can be served, and by waiting they would only delay each other.
 
 With `fair`, chance within a class is weighted by user: one who makes k times as many calls as the average user
 is refused first. Without users it is blind.
@@ -29,6 +30,7 @@ from headgate.errors import InvalidRule
 
 RECENT_CALLS: Final = 1000
 _PERIOD_NS = 100_000_000.0
+_MORE = 1.2  # times the calls that pass, in each period in which there was room
 _MIN_QUEUE = 10  # calls that may wait, also where the limit is lower
 
 QUEUED: Final = -1
@@ -59,6 +61,10 @@ class RejectionRatio:
         position = (less_important + self._chance(user) * self._counts[priority]) / len(self._recent)
         return position < self.ratio
 
+    def reaches(self, priority: int) -> bool:
+        """Returns whether calls of this class are among those to refuse, all of them or a part."""
+        return sum(self._counts[priority + 1 :]) < self.ratio * len(self._recent)
+
     def found_no_room(self) -> None:
         """Notes a call that was not rejected, and could not be served."""
         self._roomless += 1
@@ -67,9 +73,10 @@ class RejectionRatio:
         """Moves the ratio by what happened in the last tenth of a second."""
         if self._calls:
             share = self._roomless / self._calls
-            self.ratio = min(0.99, self.ratio + 0.25 * share) if share > 0.02 else 0.8 * self.ratio
-            if self.ratio < 0.005:
-                self.ratio = 0.0
+            if share > 0.02:
+                self.ratio = min(0.99, self.ratio + 0.25 * share)
+            else:  # the calls that pass grow by a part, however few they are: a flood does not return at once
+                self.ratio = max(0.0, 1.0 - _MORE * (1.0 - self.ratio))
         self._calls = self._roomless = 0
         self._period_ends_ns = now_ns + _PERIOD_NS
 
@@ -179,4 +186,5 @@ class PriorityGate:
 
     def _may_wait(self, priority: int) -> bool:
         important = priority < len(self._queues) - 1 or len(self._queues) == 1
-        return self._max_wait_ns > 0 and important and self._length < max(_MIN_QUEUE, self.gate.limit)
+        short = self._length < max(_MIN_QUEUE, self.gate.limit)
+        return self._max_wait_ns > 0 and important and short and not self.rejection.reaches(priority)

@@ -46,6 +46,17 @@ class RateGate:
         self.in_flight += 1
         return self.in_flight
 
+    def enter_above(self) -> int:
+        """Counts a call that begins although it was refused, and returns how many are in flight with it."""
+        self.in_flight += 1
+        return self.in_flight
+
+    def change(self, algorithm: TargetRate, now_ns: float) -> None:
+        """Goes on with another algorithm; the calls in flight stay."""
+        self.algorithm, self.state, self.reason = algorithm, algorithm.start(), "start"
+        self.rate = self.state.rate
+        self._responses, self._dropped, self._opened_ns = [], 0, now_ns
+
     def leave(self, entered: int, started_ns: float, now_ns: float, outcome: int) -> None:
         """Counts a call that ended, and updates the rate if a window is complete."""
         self.in_flight -= 1

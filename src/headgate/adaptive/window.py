@@ -25,6 +25,7 @@ class Window(NamedTuple):
     spread           the standard error of typical_ns, as a part of it: 0.05 if it is good to 5 %
     arrived          calls that came, whether they began or were refused
     length_ns        how long the window lasted; 0 if not known
+    quantile_ns      the algorithm's `quantile` of the response times, with drops as the slowest; 0 if it has none
     """
 
     now_ns: float
@@ -39,6 +40,7 @@ class Window(NamedTuple):
     spread: float = 0.0
     arrived: int = 0
     length_ns: float = 0.0
+    quantile_ns: float = 0.0
 
 
 class WindowSize(NamedTuple):
