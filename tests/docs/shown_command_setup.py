@@ -6,6 +6,7 @@ of Redis moves on, and functions that fill it.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -135,7 +136,17 @@ def _now_us() -> int:
     return time.time_ns() // 1000
 
 
+def proxied_log() -> str:
+    """A decision log of a program behind a proxy that it was not told of."""
+    verdict = {"rule": "login", "key": "address=10.0.0.5", "limit": "5/minute", "cost": 1, "allowed": True}
+    record = {"at_us": 1794800944000000, "attributes": {"path": "/login", "address": "10.0.0.5"}, "allowed": True}
+    return f"{json.dumps(record | {'rule': 'login', 'verdicts': [verdict], 'shadow': []})}\n" * 250
+
+
 SCENES = {
+    "docs/how-to/doctor.md": PageSetup(
+        {"rules.yaml": BOOK, "decisions.jsonl": proxied_log()},
+    ),
     "docs/how-to/try-a-limit.md": PageSetup({}, {"headgate rules report search": [searches]}),
     "docs/tutorial/evening-walk.md": PageSetup(
         {"access.log": combined_text(VISITS), "tighter.yaml": TIGHTER, "tenth.yaml": TENTH}

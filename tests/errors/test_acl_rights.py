@@ -213,6 +213,7 @@ COMMANDS = {
     "stats": (),
     "rules report": ("login",),
     "lua publish": (),
+    "doctor": (),
 }
 
 

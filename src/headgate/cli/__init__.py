@@ -7,6 +7,7 @@
     headgate stats                what each rule allowed and refused
     headgate top                  the same, live
     headgate rules                the rulebook: validate, explain, test, diff, push, pull, and so on
+    headgate doctor               checks server, rulebook and application, and names the line to change
     headgate suggest LOG          finds a limit in a log
     headgate replay LOG           decides recorded traffic by a rulebook
     headgate simulate SHAPE       plays a shape of traffic through limits, side by side
@@ -25,7 +26,8 @@ Exit codes, which scripts may rely on:
     1      an engine did not answer
     2      invalid input: a bad limit, an invalid rulebook, an unknown command
     3      the answer is no: take or peek was refused, a case of `rules test` failed, a `rules diff --exit-code`
-           found a difference, an override exists already or does not exist, `rules report` finds a limit unsafe
+           found a difference, an override exists already or does not exist, `rules report` finds a limit unsafe,
+           `doctor` found an error
     130    interrupted
 
 Modules:
@@ -36,6 +38,7 @@ Modules:
     stats              headgate stats
     top, top_screen    headgate top, and what it shows
     rules              headgate rules
+    doctor, doctor_checks   headgate doctor
     suggest, replay    headgate suggest and replay
     serve              headgate serve
     nginx              headgate nginx
@@ -55,6 +58,7 @@ Modules:
     engine_option      --engine and --prefix
     rulebook_option    --rules
     counter_options    --limit and --rule
+    application_option   --app
     log_options        logs, their formats, and --html
     progress           a line of progress with an estimate
 """
@@ -70,6 +74,7 @@ import headgate
 from headgate.cli import (
     completion,
     demo,
+    doctor,
     keys,
     limit,
     lua,
@@ -139,6 +144,7 @@ def tree() -> Parser:
         stats,
         top,
         rules,
+        doctor,
         suggest,
         replay,
         simulate,

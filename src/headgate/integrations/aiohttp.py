@@ -139,7 +139,7 @@ class _AppLimits:
         if not app.middlewares.frozen:  # those that were added later come before it
             app.middlewares.remove(self.decide_request)
             app.middlewares.append(self.decide_request)
-        self.limits.check_routes([info for route in app.router.routes() for info in _route_infos(route)])
+        self.limits.check_routes(find_routes(app))
 
     async def close(self, app: web.Application) -> None:
         """Closes the engine."""
@@ -269,6 +269,17 @@ def _handlers(handler: Any, method: str) -> Iterator[Any]:
         function = getattr(handler, method.lower(), None)
         if function is not None:
             yield function
+
+
+def find_routes(app: web.Application) -> list[RouteInfo]:
+    """Returns all routes of an application with their limits."""
+    return [info for route in app.router.routes() for info in _route_infos(route)]
+
+
+def installed_limits(app: web.Application) -> AsyncRequestLimits | None:
+    """Returns the limits of an application; None if it has none."""
+    installed = app.get(_INSTALLED)
+    return None if installed is None else installed.limits
 
 
 def _route_infos(route: web.AbstractRoute) -> Iterator[RouteInfo]:

@@ -310,7 +310,7 @@ def _bound_limits(
     limits: _RoutedLimits, scope: Scope, root_path: str
 ) -> tuple[str, tuple[limit, ...], tuple[BoundLimit, ...]]:
     """Returns the template and the limits of the route of a request; cached, unless limits are overridden."""
-    overridden = _overrides(scope)
+    overridden: Mapping[Any, Any] = getattr(scope.get("app"), "dependency_overrides", EMPTY)
     context = (scope.get("fastapi") or EMPTY).get("effective_route_context")
     cache_key = id(scope.get("route")), id(context), scope.get("root_path")
     cached = limits.bound_routes.get(cache_key)
@@ -360,10 +360,6 @@ def _limits_of(dependant: Any, overridden: Mapping[Any, Any]) -> tuple[limit, ..
     return tuple(found)
 
 
-def _overrides(scope: Scope) -> Mapping[Any, Any]:
-    return cast(Mapping[Any, Any], getattr(scope.get("app"), "dependency_overrides", EMPTY))
-
-
 def _start(app: FastAPI, limits: AsyncRequestLimits) -> list[RouteInfo]:
     """Returns all routes with their limits; exempts marked ones, and raises InvalidRule for misplaced limits."""
     routes = list(_walk(app.routes))
@@ -378,7 +374,12 @@ def _start(app: FastAPI, limits: AsyncRequestLimits) -> list[RouteInfo]:
             )
         if hasattr(route.endpoint, _EXEMPT):
             limits.exempt_path(_parameter.sub(lambda match: "**" if "..." in match[0] else "*", route.template))
-    return [RouteInfo(route.template, route.methods, _limits_of(route.dependant, {})) for route in routes]
+    return find_routes(app)
+
+
+def find_routes(app: FastAPI) -> list[RouteInfo]:
+    """Returns all routes of an application with their limits."""
+    return [RouteInfo(each.template, each.methods, _limits_of(each.dependant, {})) for each in _walk(app.routes)]
 
 
 def _add_refusals(schema: dict[str, Any], limits: _RoutedLimits, *, has_rules: bool) -> dict[str, Any]:

@@ -5,6 +5,11 @@ compare_rulebooks  compares two rulebooks by their meaning
 find_counters      finds the counters of a rule and a key
 manual_calls       takes, peeks, refunds and resets those counters
 scan_counters      lists the counters by rule, and the keys that use most of their limit
+rule_report        a rule against its shadow and its candidate
+finding            the result of a check of `headgate doctor`
+server_findings    judges what a server reported of itself
+rulebook_findings  finds rules that decide nothing
+shared_key_findings  finds clients that are counted as one
 
 Actions of several steps are flows, or take an engine that blocks. Nothing here prints, logs or depends on HTTP.
 """

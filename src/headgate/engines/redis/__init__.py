@@ -15,6 +15,7 @@
     published_scripts    scripts for gateways that talk to Redis themselves
     overrides, quota_ledger, rulebook_versions, recent_records_store, key_scan    other state on the server
     counts_store         counts of decisions, shared by all processes
+    server_probe         probes a server for `headgate doctor`: version, rights, memory, clock, round trips
 
     sync:       sync_connection      one open connection
                 sync_pool            the connections to one server, shared by threads

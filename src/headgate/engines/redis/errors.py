@@ -106,6 +106,11 @@ def lacks_right(error: BaseException | None) -> bool:
     return isinstance(error, ServerError) and _rights_pattern.search(str(error)) is not None
 
 
+def denies_key(error: ServerError) -> bool:
+    """Returns whether a right is missing that is about keys, and not about the command."""
+    return _key_rights_pattern.search(str(error)) is not None
+
+
 # The commands that scripts call; a server does not always say which of them it refused.
 SCRIPT_COMMANDS = (
     *("time", "get", "set", "del", "getrange", "setrange", "pexpire", "pexpireat", "pttl"),

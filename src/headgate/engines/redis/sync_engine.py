@@ -133,6 +133,10 @@ class RedisEngine(ServerEngine):
             finally:
                 self._discovery_lock.release()
 
+    def discover(self) -> None:
+        """Finds the servers that own keys, unless they are known; raises RedisError if none can tell."""
+        self._discover(b"", time.monotonic() + self.deadline)
+
     def ask_everywhere(self, request: RedisRequest) -> None:
         """Sends one request to every server."""
         try:

@@ -174,6 +174,11 @@ def application_limits() -> ApplicationLimits:
     return _current[0]
 
 
+def is_installed() -> bool:
+    """Returns whether the project uses our middleware."""
+    return any("headgate" in each for each in settings.MIDDLEWARE)
+
+
 def start_anew(setting: str | Iterable[str] = SETTING, **_: Any) -> None:
     """Forgets the limits and their counts in memory; the next request sets them up again."""
     if setting in (SETTING, "MIDDLEWARE", "ROOT_URLCONF"):
