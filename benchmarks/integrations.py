@@ -16,7 +16,7 @@ from statistics import fmean
 import httpx
 
 from benchmarks.interleave import SPEED, Samples, median, ratio
-from benchmarks.nginx import _wrk
+from benchmarks.nginx import run_wrk
 from benchmarks.redis_process import pinned_server
 from benchmarks.report import BenchmarkReport, figure
 from tests.servers.redis_server import free_port
@@ -58,7 +58,7 @@ class _BenchmarkServer:
     def load(self) -> dict[str, float]:
         """Runs wrk; returns its figures, and the CPU time that the server took for a request."""
         before = self._cpu_us()
-        sample = _wrk(self.url, SECONDS)
+        sample = run_wrk(self.url, SECONDS)
         assert sample[SPEED], "no request was answered: the machine has no time for the server"
         return {**sample, "cpu_us": (self._cpu_us() - before) / (sample[SPEED] * SECONDS)}
 

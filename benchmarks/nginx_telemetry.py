@@ -1,8 +1,9 @@
 """How many requests a second are left in nginx when its decisions are counted?
 
-The gate as it is: counts by rule, hot and distinct keys, histograms, one write to Redis a second. Beside it the same
-gate whose counting functions are replaced by empty ones. wrk asks both in turns of a second, on one worker with
-a core of its own; each round has new processes, because what LuaJIT makes of the same Lua differs from start to start.
+The gate as it is: counts by rule, hot and distinct keys, histograms, one write to Redis a second. Beside it the
+same gate whose counting functions are replaced by empty ones. wrk asks both in turns of a second, on one worker
+with a core of its own; each round has new processes, because what LuaJIT makes of the same Lua differs from start
+to start.
 """
 
 from contextlib import ExitStack

@@ -1,10 +1,10 @@
 """How many decisions a second are left when they are counted, measured and logged?
 
 A limiter without observers, and the same with Counts; with Prometheus's metrics on shared counts (all that the
-service does); and with a decision log of a tenth of the calls in addition. In turns. In memory: one key that is always
-allowed, 100,000 keys in random order, a key that is always refused (a log has all refusals), and a rulebook of one
-rule. On Redis: 5,000 keys, with counts that are shared through the same server. Speed is by CPU time in memory, and
-includes the threads that write.
+service does); and with a decision log of a tenth of the calls in addition. In turns. In memory: one key that is
+always allowed, 100,000 keys in random order, a key that is always refused (a log has all refusals), and a rulebook
+of one rule. On Redis: 5,000 keys, with counts that are shared through the same server. Speed is by CPU time in
+memory, and includes the threads that write.
 """
 
 import itertools

@@ -53,7 +53,7 @@ def test_the_limit_stays_within_its_bounds_and_moves_the_right_way(steps: list[t
 
 
 def _serve(gate: ConcurrencyGate, threads: int, work_ms: float, calls: int, now_ns: float) -> float:
-    """Sends calls as fast as the gate allows to a service in which they share threads; returns when the last ended."""
+    """Sends calls as fast as the gate allows to a service in which they share threads; returns the last end."""
     for _ in range(calls):
         running = []
         while entered := gate.try_enter(now_ns):

@@ -29,7 +29,7 @@ class ConcurrencyGate:
     """A limit that an algorithm moves, and the number of calls in flight below it."""
 
     def __init__(self, algorithm: LimitAlgorithm[Any], now_ns: float) -> None:
-        self.algorithm = algorithm
+        self.algorithm: LimitAlgorithm[Any] = algorithm
         self.state: Any = algorithm.start()
         self.limit: int = algorithm.limit_of(self.state)
         self.in_flight: int = 0

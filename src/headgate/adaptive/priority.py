@@ -6,8 +6,8 @@ calls find no room, and falls otherwise. It becomes a decision by the quantile o
 class is refused as a whole only if that is not enough, and no number has to be set for any class.
 
 Calls that are not refused and find the limit reached wait in a short queue, the most important first, for at
-most `max_wait_ns`. Calls of the least important class never wait, nor do those of a class of which the ratio refuses
-a part: there are more of them than can be served, and by waiting they would only delay each other.
+most `max_wait_ns`. Calls of the least important class never wait, nor do those of a class of which the ratio
+refuses a part: there are more of them than can be served, and by waiting they would only delay each other.
 
 With `fair`, chance within a class is weighted by user: one who makes k times as many calls as the average user
 is refused first. Without users it is blind.

@@ -4,7 +4,7 @@ AdaptiveConcurrency finds how many calls a service can work on, and needs no num
 the P99 stays below 200 ms. It moves as TCP moves its window, once for each window of calls:
 
     quantile > target                        limit x backoff; twice that if it is above twice the target
-    quantile < target x (1 - hysteresis)     limit + 5 %, at least 1, if the limit was reached; 10 % below half of it
+    quantile < target x (1 - hysteresis)     limit + 5 %, at least 1, if it was reached; 10 % below half of it
     between                                  unchanged: small noise does not move the limit
 
 Dropped calls count as slower than any other. A window has as many calls as the quantile needs to mean something:

@@ -7,15 +7,13 @@
     @limit("5/s", key="address")
     async def items(request: web.Request) -> web.Response: ...
 
-A limit decorates a handler, a View or a method of one; it needs nothing of their signatures. Functions (user,
-attributes, key, cost, exempt) receive the web.Request; one that decides about refunds receives the response. A
-handler reads the RequestRecord at request[RECORD].
+A limit decorates a handler, a View or a method of one. Functions (user, attributes, key, cost, exempt) receive
+the web.Request, one for refunds the response. A handler reads the RequestRecord at request[RECORD].
 
 The rulebook, the limits of the whole application and those of the route are one atomic decision, made inside of
 all other middlewares: a user resolver sees the session, and a middleware for error pages or CORS sees the refusal.
 The header fields are added when a response is prepared: to every response to a request that a limit decided, also
-to the 404 of a path without a route and the 500 of an exception that nobody handles. Limits apply to
-subapplications as well.
+to the 404 of a path without a route and the 500 of an unhandled exception, in subapplications as well.
 
 A WebSocket is decided when it connects, by the same limits as a GET request; a refused one gets the refusal as the
 response to its handshake. Messages that it receives are decided by the limits `messages`: a queue ("10/s queue

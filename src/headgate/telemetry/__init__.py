@@ -12,6 +12,7 @@
     shared_counts    SharedCounts, which reads the counts of all processes and gateways
     decision_log     DecisionLog, an observer that writes one JSON line for each call
     decision_record  the fields of a line
+    single_verdict_line  the line of a call that one limit decided, without a record
     record_queue     a bounded queue, and the thread that empties it
     rotating_file    appends lines to a file that several processes write, and rotates it
     key_hashing      replaces keys and the attributes in them by hashes

@@ -29,7 +29,7 @@ from time import monotonic
 from typing import Any
 from weakref import finalize
 
-from headgate.algorithms.decision import ALLOWED, Decision
+from headgate.algorithms.decision import Decision
 from headgate.clock import Clock, check_clock
 from headgate.engines.fork_reset import on_fork
 from headgate.errors import InvalidSetting
@@ -125,9 +125,8 @@ class DecisionLog(Observer):
         return self._writer.problem
 
     def decided(self, decision: Decision, latency_us: int, response_follows: bool) -> None:
-        if self._sample < 1 and random() >= self._sample:
-            if decision.outcome[ALLOWED] if decision.__class__ is Decision else not refuses(decision):
-                return
+        if self._sample < 1 and random() >= self._sample and not refuses(decision):
+            return
         attributes = decision.attributes
         call = DecidedCall(
             decision,

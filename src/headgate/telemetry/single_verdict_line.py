@@ -1,8 +1,8 @@
 """A fast path of the decision log: writes the line of a call that one verdict decided, without a record between.
 
 Most calls are decided by one limit of one rule, by the engine, and nothing else is known of them: no shadow, no
-candidate, no override, no response, no wait. Their lines differ in a dozen values only, so they are formatted as text;
-the plain path builds a dictionary of twenty fields and encodes it. A line takes 3 us in place of 11. What
+candidate, no override, no response, no wait. Their lines differ in a dozen values only, so they are formatted as
+text; the plain path builds a dictionary of twenty fields and encodes it. A line takes 3 us in place of 11. What
 calls lose by a log is mostly this time, because the thread that writes shares the interpreter with them.
 
 Law (tests/telemetry/test_single_verdict_line.py): the line is the one that RecordMaker and JSON give, or None.
@@ -75,7 +75,8 @@ def single_verdict_line(
         f'"latency_us":{call.latency_us},"status":null,'
         f'"verdicts":[{{"rule":{rule_text},"key":{_quoted(key)},"limit":{_quoted(meter.limit.text)},"cost":{cost},'
         f'"allowed":{allowed},"remaining":{outcome[REMAINING]},'
-        f'"retry_after_us":{"null" if retry_after_us is None else retry_after_us},"delay_us":{outcome[DELAY_US]}}}],'
+        f'"retry_after_us":{"null" if retry_after_us is None else retry_after_us},'
+        f'"delay_us":{outcome[DELAY_US]}}}],'
         '"shadow":[],"candidate":[]}'
     )
 

@@ -11,7 +11,7 @@ from headgate.rules.condition import Condition
 from headgate.rules.keys import Dimension
 from headgate.rules.rule import Choice, Modes, Rule, Rulebook
 from headgate.rules.serialization import document, yaml_text
-from headgate.traffic.frontier import HOUR, MINUTE
+from headgate.traffic.rate_burst_frontier import HOUR, MINUTE
 from headgate.traffic.suggestion import HEADROOM, MIN_HEADROOM_UNITS, Suggestion
 
 _SHADOW = Modes(enforce=0, shadow=10_000)

@@ -100,9 +100,9 @@ def test_verdicts_become_the_same_hot_and_distinct_keys(twins: LuajitProcess) ->
             found = {key.encode("latin-1").decode() for key in keys}
             distinct.setdefault((kind, number), set()).update(found)
     expected_hot: dict[tuple[str, int], Counter[str]] = {}
-    for kind, number, keys in shared.hot:
-        assert len(keys) < MAX_SHARED
-        expected_hot.setdefault((KIND_LETTERS[kind], number), Counter()).update(dict(keys))
+    for kind, number, hot_keys in shared.hot:
+        assert len(hot_keys) < MAX_SHARED
+        expected_hot.setdefault((KIND_LETTERS[kind], number), Counter()).update(dict(hot_keys))
     expected_distinct: dict[tuple[str, int], set[str]] = {}
     for kind, number, keys in shared.distinct:
         expected_distinct.setdefault((KIND_LETTERS[kind], number), set()).update(keys)

@@ -38,7 +38,7 @@ def call(gate: NginxGateway, calls: dict[str, int]) -> None:
 
 
 def wait_for_refused(counts: SharedCounts, kind: str, expected: list[tuple[str, int]]) -> None:
-    """Waits until these keys of the rule were refused so often: hot keys come when their ten seconds have ended."""
+    """Waits until these keys of the rule were refused so often: hot keys come when their ten seconds are over."""
 
     def missing() -> str | None:
         found = counts.most_refused("users", kind, hours=2)
