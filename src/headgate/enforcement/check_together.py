@@ -27,7 +27,7 @@ from headgate.enforcement.rule_decision import RuleDecision
 from headgate.errors import InvalidCharge
 from headgate.flow import Flow
 from headgate.observer import ObservedDecision
-from headgate.untracked_refund import give_back
+from headgate.refund_without_decision import give_back
 from headgate.validation import check_cost, describe
 
 EXAMPLE_ASK = 'Ask({"user": "ann"}, cost=2)'

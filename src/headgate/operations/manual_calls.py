@@ -15,7 +15,7 @@ from headgate.algorithms.slots import Slots
 from headgate.errors import InvalidCharge
 from headgate.flow import Flow
 from headgate.operations.find_counters import CounterRef
-from headgate.untracked_refund import give_back
+from headgate.refund_without_decision import give_back
 from headgate.validation import ChargeBatch, check_key
 
 

@@ -10,7 +10,7 @@ from headgate.engines.memory.engine import MemoryEngine
 from headgate.errors import InvalidCharge
 from headgate.flow import run
 from headgate.limit_syntax import parse
-from headgate.untracked_refund import give_back
+from headgate.refund_without_decision import give_back
 
 LIMITS = [
     *("10/s", "7/s burst 3", "700000/s burst 5", "3/minute burst 6"),
