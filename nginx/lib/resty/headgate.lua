@@ -33,7 +33,7 @@ local gateway = require "resty.headgate.gateway"
 local measurements = require "resty.headgate.engines.measurements"
 local prometheus_text = require "resty.headgate.telemetry.prometheus_text"
 local request_attributes = require "resty.headgate.request.request_attributes"
-local request_identity = require "resty.headgate.request.request_identity"
+local redirected_request = require "resty.headgate.request.redirected_request"
 local respond = require "resty.headgate.respond"
 local single_charge = require "resty.headgate.single_charge"
 
@@ -62,7 +62,7 @@ function M.start() gate:start() end
 
 -- Returns the status that the request ends with here, or the seconds that it waits, if any.
 local function run_decision()
-  if not request_identity.is_new() then return nil, nil end
+  if not redirected_request.is_new() then return nil, nil end
   gate.slot_tracker:request_arrived()
   local bundle = gate.bundle_watcher:current()
   if not bundle then return nil, nil end
@@ -115,7 +115,7 @@ end
 -- Releases the slots of a request that has ended, however it ended.
 function M.log()
   gate.slot_tracker:request_ended()
-  request_identity.request_ended()
+  redirected_request.request_ended()
 end
 
 -- Responds with the metrics of this nginx, all workers together, as Prometheus reads them.

@@ -7,7 +7,7 @@
 --   request 1   acquire ........................ log: queued, released by the timer a moment later
 --   request 2   acquire ....... a third of the ttl: renewed ....... log
 --
--- The slots of a request are stored under its address in memory (request_identity.lua), which stays the same over
+-- The slots of a request are stored under its address in memory (redirected_request.lua), which stays the same over
 -- internal redirects, unlike any table of the request.
 --
 -- Only slots need the log phase, and a configuration may lack ours somewhere. A request that arrives at an address
@@ -25,7 +25,7 @@ local INTERVAL_S = 0.5 -- between two runs of the timer
 local MAX_UNLOGGED_ARRIVALS = 1000
 
 local ffi = require "ffi"
-local ngx, address_of = ngx, require("resty.headgate.request.request_identity").address
+local ngx, address_of = ngx, require("resty.headgate.request.redirected_request").address
 
 ffi.cdef "intptr_t ngx_event_no_timers_left(void);"
 local has_symbol, no_timers_left = pcall(function() return ffi.C.ngx_event_no_timers_left end)

@@ -1,4 +1,4 @@
--- Identifies the current request, and whether it was decided already.
+-- Recognizes a request that was decided before an internal redirect.
 --
 -- An internal redirect (error_page, index, try_files, ...) runs the access phase again for the same request, and nginx
 -- drops ngx.ctx. $headgate_status survives, if the configuration has it. So does the request's address in memory, until
