@@ -69,7 +69,7 @@ def test_a_new_algorithm_agrees_with_its_twin_in_every_lua_and_on_servers(tree: 
 def test_a_new_algorithm_is_explained_and_follows_rules_also_in_nginx(
     tree: Path, redis_server: RedisServer
 ) -> None:
-    assert run(tree, "-m", "tests.algorithms.spaced.story", redis_server.url).splitlines() == [
+    assert run(tree, "-m", "tests.algorithms.spaced.use_spaced_limit", redis_server.url).splitlines() == [
         "<Spaced 2/minute spaced>",
         "passes       one every 30 s",
         "1/90s spaced (2, 2)",
