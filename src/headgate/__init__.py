@@ -10,7 +10,7 @@ here; ARCHITECTURE.md says what each folder may depend on.
     limiter                Limiter and AsyncLimiter; guard, lease and reservation are what their verbs return
     pacing, paced_executor loops and pools of threads whose items and calls wait for their turn
     validation             checks engines, keys, costs and limits before an engine sees them
-    limiter_flows          wait, cancel and refund; slot_queue, slot_renewal and refund_without_decision belong to them
+    limiter_flows          wait, cancel and refund, with slot_queue, slot_renewal and refund_without_decision
     observer               the port to counts, logs and metrics
     limit_syntax, explain  limits from text, and in words
     calendar, clock, flow  days of a time zone; time and sleep; steps that sync and async share

@@ -10,8 +10,8 @@ its law allows:
     sliding window, sliding log    the newest units first, one request for each: a peek shows only the newest
     smooth                         the time for which the window is shut, not what idleness had saved
 
-Laws (tests/test_refund_without_decision.py): for every algorithm, after a refund of n units at most n more pass than
-before, and never more than would pass on a key that was never used.
+Laws (tests/test_refund_without_decision.py): for every algorithm, after a refund of n units at most n more pass
+than before, and never more than would pass on a key that was never used.
 """
 
 from __future__ import annotations
