@@ -14,6 +14,7 @@ server should start one of its own (tests.servers: RedisServer, Cluster, Sentine
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -38,6 +39,7 @@ SERVER_FIXTURES = {
 ALONE = (
     "tests/chaos/",
     "tests/engines/redis/test_deadlines.py",
+    "tests/integrations/test_outbound_processes.py",
     "tests/nginx/engines/test_fallback.py",
     "tests/nginx/engines/test_load_shedding.py",
     "tests/nginx/engines/test_worker_clocks.py",
@@ -131,6 +133,15 @@ def valkey_cluster() -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def sentinels() -> Iterator[Sentinels]:
     yield from _session(Sentinels("redis", down_after_ms=PATIENCE_MS))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves files out in which no test has the mark that is asked for: to import them all takes half a minute."""
+    folders = {"alone": ALONE, "computes": COMPUTE}.get(config.option.markexpr)
+    if folders is None or collection_path.is_dir():
+        return None
+    path = collection_path.relative_to(config.rootpath).as_posix()
+    return None if path.startswith((*folders, "tests/__init__")) else True
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

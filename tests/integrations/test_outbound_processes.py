@@ -20,7 +20,7 @@ from tests.integrations.server_harness import serve
 from tests.repo_rules.repository import ROOT
 from tests.servers import RedisServer
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
 RATE = 40  # calls per second, of the partner and of the limiter that the clients share
 TASKS = 12  # calls that each process makes at once
