@@ -1,7 +1,7 @@
 """Writes the rate limit header fields of a response: a pure function of the Decision, in the rulebook's format.
 
     draft-11   RateLimit-Policy: "login";q=10;w=60     the quota, and its window in seconds
-               RateLimit: "login";r=3;t=42             what is left, and when there is more
+               RateLimit: "login";r=3;t=42             what is left, and when all is back
     legacy     X-RateLimit-Limit, -Remaining, -Reset (seconds from now), of the most restrictive limit
     envoy      the same, and X-RateLimit-Limit goes on with every policy: 10, 10;w=60;name="login"
     spring     X-RateLimit-Remaining, -Burst-Capacity, -Replenish-Rate, -Requested-Tokens, of the same limit
@@ -9,13 +9,13 @@
 
 A policy is named after its rule; where a rule has several limits the second is login#1. Without a rule it is named
 after its limit. Unlimited rules, shadow verdicts and calls that passed uncounted in an outage (fallback: allow)
-are left out, and no field ever contains a key. The most restrictive limit is the one that refuses longest, or if
-none does the one with the smallest share left.
+are left out, and no field ever contains a key. The most restrictive limit refuses longest or, if none refuses, has
+the smallest share left.
 
 q and w are those of the limit. A bucket's quota is what it holds, and its window the time in which it fills; a
 window's are its amount and its period, and of months the longest counts. Seconds are rounded up. Slots have no
-window; their unit is concurrent-requests. For a limit that refused, t is when the same call would pass; otherwise
-it is when the limit will be as if never used. A t that is later than Retry-After is left out: the draft does not
+window; their unit is concurrent-requests. For a limit that refused, t is when the same call would pass; otherwise,
+when the limit is as if unused. A t that is later than Retry-After is left out: the draft does not
 want the two to disagree, and a daily limit that did not refuse must not keep a client away for a day.
 
 Laws (tests/http/test_headers.py):

@@ -1,20 +1,20 @@
 """Serves the check API over HTTP: which path is handled by what, and with which status.
 
     POST /v1/check, /v1/peek, /v1/checks, /v1/reserve        checks in JSON; a refusal is an answer, so 200
-    POST /v1/refund, /v1/settle, /v1/cancel                  receipts, to be given back
+    POST /v1/refund, /v1/settle, /v1/cancel                  undo or correct a charge, by its receipt
     POST /v1/renew, /v1/release                              receipts that hold slots
     any  /auth/nginx                                         auth_request: 200 or 403, never a body
     any  /auth/forward                                       Traefik's and Caddy's: 200, or the client's response
-    any  /auth/envoy/...                                     ext_authz: the same, the client's path behind it
-    POST /json                                               the reference rate limit service's
+    any  /auth/envoy/...                                     ext_authz: the same; the client's path follows
+    POST /json                                               as in envoyproxy/ratelimit
     GET  /healthz, /readyz                                   alive; ready; both say what is degraded; HEAD too
     GET  /openapi.json                                       the description
     GET  /metrics                                            for Prometheus
-    GET  /healthcheck                                        the reference rate limit service's: readiness
+    GET  /healthcheck                                        as in envoyproxy/ratelimit: readiness
 
-nginx makes a 500 of any sub-request's status but 2xx, 401 and 403, and opens a new connection after any body. So
-it gets 403 and, in X-Headgate-Code, the status for the client. A delay is waited for here, before the response: no
-gateway can do that for us. Slots that a gateway's sub-request takes end by their ttl.
+nginx turns any sub-request's status but 2xx, 401 and 403 into a 500, and reconnects after any body. So it gets 403
+and, in X-Headgate-Code, the status for the client. The service waits out a delay before it responds: no gateway
+can. Slots that a gateway's sub-request takes expire by their ttl.
 
 Statuses: 400 a request that cannot be decided about, 404 and 405 an unknown path or method, 404 a receipt that was
 not signed here, 409 a receipt that was used or does not allow this, 408 a body that does not come, 413 too large,

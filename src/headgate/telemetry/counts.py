@@ -1,4 +1,4 @@
-"""Counts: an observer that counts decisions by rule, in seconds for two minutes and in minutes for 25 hours.
+"""Counts: an observer that counts decisions by rule: per second for two minutes, per minute for 25 hours.
 
     counts = Counts()
     limiter = Limiter.from_rules("rules.yaml", observers=[counts])
@@ -9,7 +9,7 @@
 A limiter without rules is counted under its name, or under the text of its limit. Calls that no rule applied to,
 and calls that could not be decided, are counted under NO_RULE.
 
-How it stays cheap: a decision appends its key to a list that belongs to the rule and to what was decided.
+How it stays cheap: a decision appends its key to the list of its rule and verdict.
 Appending is atomic, so no call waits for a lock. When the list has BATCH_SIZE keys, when the second ends, and
 before anybody reads, the list is emptied: its length is the count, and its keys go to the estimates of hot and
 distinct keys.

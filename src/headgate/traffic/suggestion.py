@@ -1,10 +1,10 @@
 """Suggests a limit for a log: chooses a point of the frontier, and confirms it on calls that were not used.
 
-The first two thirds of the log choose, the last third confirms; it is cut by the minutes in which each key was
-active, so that a scanner or a flood cannot move the cut into itself. Of the points that refuse no ordinary key,
-each with headroom on the burst, the one is chosen that passes the fewest calls in five minutes to a client that
-never stops. A rate counts only if its bucket refills within ten minutes, because a visitor who used it up comes
-back, and within a quarter of the log, because the log says nothing about slower ones.
+It chooses on the first two thirds of the log, and confirms on the last third. The cut is found by counting the
+minutes in which each key was active, so a scanner or a flood cannot pull the cut into itself. Of the points that
+refuse no ordinary key, each with headroom on the burst, it chooses the one that allows a client that never stops
+the fewest calls in five minutes. A rate counts only if its bucket refills within ten minutes (a visitor who
+empties it comes back) and within a quarter of the log (which says nothing about slower rates).
 docs/explanation/suggest.md has the reasons.
 """
 

@@ -16,7 +16,7 @@ sends for others:
     their replies, and `on_late_reply` gets the reply of the caller that left. If nothing was sent yet, the others
     wait again. Only if the handler raised during the sending or the reading do they get a connection error;
   - a caller that passes its deadline leaves in the same way. A thread waits for its reply on that connection,
-    which carries no other request meanwhile; silent_connections.py bounds how long, and how many;
+    which carries no other request meanwhile; silent_connections.py bounds how long, and how many such threads;
   - a second exception may cut the cleaning up short, so that a waiting caller is not woken. So every
     waiting caller also checks the pool every WAKE_S. It takes a free connection, or learns that none will reply.
 """

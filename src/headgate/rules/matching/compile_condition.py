@@ -1,6 +1,6 @@
-"""Compiles conditions into closures: the results of `holds`, without a walk through the parts.
+"""Compiles conditions into closures with the results of `holds`, faster than a walk through the parts.
 
-Law: compile_condition(condition)(attributes) is condition.holds(attributes).
+Law: compile_condition(condition)(attributes) == condition.holds(attributes).
 """
 
 from __future__ import annotations

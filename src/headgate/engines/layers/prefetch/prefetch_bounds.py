@@ -1,4 +1,4 @@
-"""How long units may be held, and how many: by an engine's default or a rule's options, and what it costs."""
+"""Bounds how long units may be held, and how many, by an engine's default or a rule's options; states the cost."""
 
 from __future__ import annotations
 
