@@ -9,7 +9,7 @@ PrefetchLaw. An engine that fetches units ahead spends them later than the serve
 name the server's instant; so here the callers' clock counts. Law: whatever span of time one looks at, the units of
 calls that were made and admitted within it are at most what the limit admits in such a span, and `bound` more.
 Units that were given back do not count, and no span reaches over a reset. Where a charge from before a reset is
-given back after it, the count has that much more room than the limit says, leased or not.
+given back after it, the count has that much more room than the limit says, prefetched or not.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def test_what_forgives_something_forgives_no_more(
 
 
 @pytest.mark.parametrize("crowd", [BLOCKING, AWAITING], ids=["threads", "tasks"])
-def test_a_pace_is_not_leased(crowd: dict[str, int], processes: Recorder, redis_server: RedisServer) -> None:
+def test_a_pace_is_not_prefetched(crowd: dict[str, int], processes: Recorder, redis_server: RedisServer) -> None:
     scenario = _scene(f"{LEASE} {redis_server.unix_url}", "500/s queue 4 nodelay", keys=2, **crowd)
     check(_lively(processes, scenario))
 

@@ -77,7 +77,7 @@ class PrefetchReport(NamedTuple):
     """What one process saw."""
 
     admitted_us: list[int]  # by the monotonic clock, which all processes share; the instant after the answer
-    leased: int
+    prefetched: int
     lost: int
     cold_admitted: int
     cold_remaining: int  # as Redis counts it, before anything was given back on close

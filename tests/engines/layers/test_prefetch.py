@@ -19,7 +19,7 @@ from headgate.limit_syntax import parse
 from headgate.limiter import Limiter
 from tests.engines.layers.prefetch_harness import PrefetchHarness
 
-LEASED = ["1000/100s", "1000/day fixed", "1000/day sliding", "1000/day log", "1000/month fixed in Asia/Tokyo"]
+PREFETCHED = ["1000/100s", "1000/day fixed", "1000/day sliding", "1000/day log", "1000/month fixed in Asia/Tokyo"]
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def harness() -> Iterator[PrefetchHarness]:
     opened.engine.close()
 
 
-@pytest.mark.parametrize("text", LEASED)
+@pytest.mark.parametrize("text", PREFETCHED)
 def test_what_is_demanded_is_fetched_ahead_in_one_charge(text: str) -> None:
     harness = PrefetchHarness(text)
     harness.takes(40)
@@ -88,7 +88,7 @@ def test_a_refused_lease_is_asked_again_for_the_call_alone(harness: PrefetchHarn
     assert harness.warehouse.costs == [1 + 9, 1, 1]
 
 
-@pytest.mark.parametrize("text", LEASED)
+@pytest.mark.parametrize("text", PREFETCHED)
 def test_what_is_left_is_given_back_when_its_time_is_over(text: str) -> None:
     harness = PrefetchHarness(text)
     harness.takes(50)
@@ -145,7 +145,7 @@ def test_calls_of_one_cost_leave_nothing_behind(harness: PrefetchHarness) -> Non
 
 
 @pytest.mark.parametrize("text", ["1000/100s", "700/s burst 1000", "1000/day fixed", "1000/day log"])
-def test_a_leased_decision_says_what_single_takes_at_that_instant_would(text: str) -> None:
+def test_a_prefetched_decision_says_what_single_takes_at_that_instant_would(text: str) -> None:
     harness, twin = PrefetchHarness(text), Limiter(text, MemoryEngine(ManualClock()), name="n")
     for decision in harness.takes(40):
         single = twin.take("k")
@@ -247,7 +247,7 @@ def test_a_failed_question_leaves_the_next_one_free_to_lease(harness: PrefetchHa
     assert harness.warehouse.costs[-1] == 1 + 5
 
 
-def test_a_changed_limit_gives_back_what_the_old_one_leased(harness: PrefetchHarness) -> None:
+def test_a_changed_limit_gives_back_what_the_old_one_prefetched(harness: PrefetchHarness) -> None:
     harness.takes(50)
     harness.limiter.set_limit("500/day fixed", "k")
     assert harness.counted() == 50

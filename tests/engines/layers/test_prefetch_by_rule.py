@@ -61,12 +61,12 @@ EXACTLY = [
 
 
 @pytest.mark.parametrize("terms", EXACTLY)
-def test_who_does_not_say_so_is_not_leased(harness: RulePrefetchHarness, terms: ChargeOptions | None) -> None:
+def test_who_does_not_say_so_is_not_prefetched(harness: RulePrefetchHarness, terms: ChargeOptions | None) -> None:
     assert harness.lends(terms) == [1] * 50
     assert harness.inside.prefetched == 0
 
 
-def test_who_says_so_is_leased_on_its_own_terms(harness: RulePrefetchHarness) -> None:
+def test_who_says_so_is_prefetched_on_its_own_terms(harness: RulePrefetchHarness) -> None:
     costs = harness.lends(ChargeOptions("hot", prefetch=(100_000, None)))
     assert len(costs) < 20
     assert 1 < max(costs) <= 101  # a tenth, and the call's own
@@ -118,7 +118,7 @@ def test_new_terms_take_over_what_is_held(harness: RulePrefetchHarness) -> None:
         assert exact.decide("k", 0)[REMAINING] == 1000 - 101
 
 
-def test_what_is_not_leased_goes_straight_through() -> None:
+def test_what_is_not_prefetched_goes_straight_through() -> None:
     warehouse = RecordingEngine(ManualClock())
     engine = PrefetchEngine(warehouse, hold_us=None)
     meter = engine.meter(DAY, "n", ChargeOptions("r"))

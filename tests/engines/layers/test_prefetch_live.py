@@ -135,7 +135,7 @@ def test_several_event_loops_share_an_engine() -> None:
 
     asyncio.run(take())
     asyncio.run(take())
-    assert engine.prefetched > 80  # the second loop went on with what the first one had leased
+    assert engine.prefetched > 80  # the second loop went on with what the first one had prefetched
     asyncio.run(engine.close())
     assert Limiter("1000/day fixed", inner).peek("k").remaining == 900
 
@@ -179,7 +179,7 @@ def test_four_processes_keep_the_law(text: str, processes: PrefetchProcesses, re
         for number, at_us in enumerate(admitted):
             lowest = min(lowest, number - 0.02 * at_us)
             assert number + 1 - 0.02 * at_us - lowest <= 4000 + more + late
-    assert sum(shift.leased for shift in shifts) > 1000
+    assert sum(shift.prefetched for shift in shifts) > 1000
     cold = sum(shift.cold_admitted for shift in shifts)
     assert cold > PROCESSES
     assert {shift.cold_remaining for shift in shifts} == {int(COLD.split("/")[0]) - cold}

@@ -37,7 +37,7 @@ end
 function verbs.take(said)
   local charge, facts, trouble = taken(said)
   if not facts then return { trouble = trouble.text } end
-  local found = { facts = facts, leased = facts[9] ~= nil, stock = facts[9] and facts[9].counter }
+  local found = { facts = facts, prefetched = facts[9] ~= nil, stock = facts[9] and facts[9].counter }
   facts[9] = said.refund and facts[9] or nil
   if said.refund then
     if said.after then ngx.sleep(said.after) end
@@ -73,7 +73,7 @@ local function one_of_flood(said, number, marks)
   local dict = ngx.shared.told
   if not facts then return note(dict, "troubles", 1), ngx.log(ngx.WARN, "no answer: ", trouble.text) end
   if facts[1] ~= 1 then return note(dict, "refused", 1) end
-  if facts[9] then note(dict, "leased", cost) end
+  if facts[9] then note(dict, "prefetched", cost) end
   if charge.bound_limit.limit.algorithm == "fixed_window" and facts[6] >= facts[7] then note(dict, "late", cost) end
   if said.refund_every and number % said.refund_every == 0 then
     if number % (2 * said.refund_every) == 0 then ngx.sleep(said.refund_after or 0) end

@@ -18,19 +18,19 @@ from headgate.limit_syntax import parse
 from tests.nginx.engines.redis.redis_harness import limit_bundle
 from tests.servers import Nginx, RedisServer
 
-LEASING = Path(__file__).with_name("prefetch_driver.lua")
+DRIVER = Path(__file__).with_name("prefetch_driver.lua")
 HTTP = """
 lua_shared_dict headgate {room};
 lua_shared_dict told 1m;
 init_by_lua_block {{
-  package.loaded.leasing = dofile("{lua}")
-  package.loaded.leasing.init("{said}")
+  package.loaded.prefetching = dofile("{lua}")
+  package.loaded.prefetching.init("{said}")
 }}
 """
 SERVER = """
 location / {
   client_body_buffer_size 1m;
-  content_by_lua_block { package.loaded.leasing.serve() }
+  content_by_lua_block { package.loaded.prefetching.serve() }
 }
 """
 HOLD_US = 200_000
@@ -49,7 +49,7 @@ class PrefetchFloodResult(NamedTuple):
 
     calls: int = 0
     admitted: int = 0
-    leased: int = 0
+    prefetched: int = 0
     refused: int = 0
     returned: int = 0
     troubles: int = 0
@@ -70,7 +70,7 @@ class PrefetchNginx(Nginx):
             prefetch = {"hold_us": rule.hold_us} | ({} if rule.units is None else {"units": rule.units})
             told[name] = {"limit": limit.text, "terms": {"prefetch": prefetch, **rule.terms}}
         said.write_text(json.dumps({"url": redis, "rules": told, **made._asdict()}))
-        self.configure(http=HTTP.format(room=room, lua=LEASING, said=said))
+        self.configure(http=HTTP.format(room=room, lua=DRIVER, said=said))
 
     def do(self, verb: str, **said: Any) -> Any:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)

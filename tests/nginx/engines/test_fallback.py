@@ -186,9 +186,9 @@ def test_nothing_is_charged_to_a_share_where_what_counts_here_refuses(server: Re
         assert statuses(gate, 3, "/a") == [200, 429, 429]
 
 
-def test_a_leased_share_is_given_back_where_another_rule_refuses(server: RedisServer) -> None:
+def test_a_prefetched_share_is_given_back_where_another_rule_refuses(server: RedisServer) -> None:
     rules = [
-        rule("leased", "3/day fixed", when={"path": ["/l", "/lb"]}, prefetch="100ms"),
+        rule("prefetched", "3/day fixed", when={"path": ["/l", "/lb"]}, prefetch="100ms"),
         rule("refused", "100/hour", when={"path": "/lb"}, fallback="deny"),
     ]
     with ready_gateway(server, *rules) as gate:

@@ -96,25 +96,25 @@ def test_little_is_asked_all_is_used_and_everybody_has_the_same_chance(
         assert missed(flood(running, server, SECONDS)) == []
 
 
-def leased(text: str, name: str = "leased") -> dict[str, str]:
+def prefetched(text: str, name: str = "prefetched") -> dict[str, str]:
     return {"name": name, "limit": text, "prefetch": "100ms"}
 
 
 @pytest.mark.parametrize(
     ("rules", "gates"),
     [
-        ([leased(f"{RATE}/s")], 1),
-        ([leased(f"{RATE}/s")], 2),
-        ([leased(f"{RATE}/s fixed")], 1),
-        ([leased("100000/s"), {"name": "sale", "limit": f"{RATE}/s"}], 1),
-        ([leased("1000/s", "first"), leased(f"{RATE}/s")], 1),
+        ([prefetched(f"{RATE}/s")], 1),
+        ([prefetched(f"{RATE}/s")], 2),
+        ([prefetched(f"{RATE}/s fixed")], 1),
+        ([prefetched("100000/s"), {"name": "sale", "limit": f"{RATE}/s"}], 1),
+        ([prefetched("1000/s", "first"), prefetched(f"{RATE}/s")], 1),
     ],
-    ids=["bucket", "two gates", "window", "beside another", "both leased"],
+    ids=["bucket", "two gates", "window", "beside another", "both prefetched"],
 )
-def test_leased_rules_ask_at_most_three_times_for_a_unit(
+def test_prefetched_rules_ask_at_most_three_times_for_a_unit(
     server: RedisServer, rules: list[dict[str, str]], gates: int
 ) -> None:
-    """Seen are 0.2 to 1.5 questions for each unit; from 5 to 18 if units are leased before requests are shed."""
+    """Seen are 0.2 to 1.5 questions for each unit; from 5 to 18 if units are prefetched before shedding."""
     with gateways(server, gates, *rules) as running:
         found = flood(running, server, SECONDS)
     admitted = sum(request.passed for request in found.requests)

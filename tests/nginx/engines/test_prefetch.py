@@ -48,7 +48,7 @@ def test_what_is_gone_is_what_was_admitted(redis_server: RedisServer, rule: str)
         assert told.troubles == told.refused == 0
         assert told.admitted == told.calls > 500
         assert asked < told.calls / 4
-        assert told.leased > told.calls / 2
+        assert told.prefetched > told.calls / 2
         assert await_charged_units(redis_server, rule, SLOW[rule].limit, told.admitted) == told.admitted
 
 
@@ -73,7 +73,7 @@ def test_calls_of_all_sizes(redis_server: RedisServer) -> None:
             told = crowd.end()
         found = await_charged_units(redis_server, "bucket", SLOW["bucket"].limit, told.admitted)
         assert told.admitted <= 20_000
-        assert told.leased > 100
+        assert told.prefetched > 100
         # Two workers may have met at the end of a stock.
         assert told.admitted <= found <= told.admitted + 20
 
@@ -93,7 +93,7 @@ def test_at_most_n_times_u_more(redis_server: RedisServer) -> None:
         with PrefetchFlood(both, "edge", seconds=2.5) as crowd:
             told = crowd.end()
         span = time.monotonic() - began
-        assert told.leased > BURST / 3
+        assert told.prefetched > BURST / 3
         assert told.refused > 0, "the limit was never reached: the story tells nothing"
         assert BURST + RATE * 2 <= told.admitted <= BURST + RATE * span + 2 * BURST / 10
 
@@ -116,7 +116,7 @@ def test_at_most_u_are_kept_from_others(redis_server: RedisServer, callers: int)
                     held.append(charged - nginx.do("admitted")["units"])
                 told = crowd.end()
     engine.close()
-    assert told.leased > units
+    assert told.prefetched > units
     assert units / 3 < max(held) <= units + callers
 
 
@@ -124,7 +124,7 @@ def test_not_one_more_in_a_fixed_window(redis_server: RedisServer) -> None:
     with start_prefetch_nginx(redis_server, EDGE) as both, PrefetchFlood(both, "window", seconds=3.2) as crowd:
         windows = crowd.marks()
         told = crowd.end()
-    assert told.leased > 500
+    assert told.prefetched > 500
     assert told.refused > 0
     assert len(windows) >= 3
     assert max(windows.values()) <= 1500
@@ -136,7 +136,7 @@ def test_a_stock_ends_with_its_window(redis_server: RedisServer) -> None:
     with start_prefetch_nginx(redis_server, EDGE) as both, PrefetchFlood(both, "wide", seconds=3.2) as crowd:
         assert len(crowd.marks()) >= 3
         told = crowd.end()
-    assert told.leased > told.calls / 2
+    assert told.prefetched > told.calls / 2
     assert told.admitted == told.calls
     assert told.late == 0
 
@@ -149,7 +149,7 @@ def test_a_cold_key_asks_itself(redis_server: RedisServer) -> None:
         assert nginx.take("bucket")["facts"][:2] == [1, 19_999]
         before = script_calls(redis_server)
         for _ in range(6):
-            assert not nginx.take("bucket")["leased"]
+            assert not nginx.take("bucket")["prefetched"]
             time.sleep(HOLD_US / 1e6 / 2)
         assert script_calls(redis_server) - before == 6
 
@@ -159,7 +159,7 @@ def test_facts_tell_what_is_left(redis_server: RedisServer) -> None:
     was ordered, nor of another stock that it meets."""
     with start_prefetch_nginx(redis_server, HELD, count=1) as (nginx,):
         found = [nginx.take("slow") for _ in range(60)]
-        stocks = [one["stock"] for one in found if one["leased"]]
+        stocks = [one["stock"] for one in found if one["prefetched"]]
         assert len(stocks) > 30
         assert Counter(stocks).most_common(1)[0][1] > 10
         told: dict[str, int] = {}
@@ -169,10 +169,10 @@ def test_facts_tell_what_is_left(redis_server: RedisServer) -> None:
             allowed, remaining, retry_us, reset_us, delay_us, at_us, _ = one["facts"]
             assert (allowed, retry_us, delay_us) == (1, 0, 0)
             assert abs(at_us - time.time() * 1e6) < 20e6
-            asked += not one["leased"]
+            asked += not one["prefetched"]
             assert 20_000 - number - 120 <= remaining <= 20_000 - number + asked
             assert (20_000 - remaining) * unit_us * 0.9 < reset_us < (20_000 - remaining) * unit_us * 1.1
-            if one["leased"]:
+            if one["prefetched"]:
                 assert remaining == told.get(one["stock"], remaining + 1) - 1
                 told[one["stock"]] = remaining
 
@@ -185,7 +185,7 @@ def test_a_unit_goes_back_into_its_stock(redis_server: RedisServer) -> None:
         charged = charged_units(redis_server, "slow", HELD["slow"].limit)
         before = script_calls(redis_server)
         told = [nginx.take("slow", refund=True) for _ in range(20)]
-        assert all(one["leased"] for one in told)
+        assert all(one["prefetched"] for one in told)
         assert {one["facts"][1] for one in told} == {told[0]["facts"][1]}
         assert all(one["after"][1] == one["facts"][1] + 1 for one in told)
         assert script_calls(redis_server) == before
@@ -210,7 +210,7 @@ def test_a_call_that_wants_more_than_is_left(redis_server: RedisServer) -> None:
             nginx.take("slow")
         time.sleep(0.5)
         assert charged_units(redis_server, "slow", HELD["slow"].limit) > 8
-        assert not nginx.take("slow", cost=1000)["leased"]
+        assert not nginx.take("slow", cost=1000)["prefetched"]
         assert await_charged_units(redis_server, "slow", HELD["slow"].limit, 1008) == 1008
 
 
@@ -225,12 +225,12 @@ NEVER = {
 
 
 @pytest.mark.parametrize("rule", NEVER)
-def test_what_is_never_leased(redis_server: RedisServer, rule: str) -> None:
+def test_what_is_never_prefetched(redis_server: RedisServer, rule: str) -> None:
     cost = 3 if rule == "large" else 1
     with start_prefetch_nginx(redis_server, NEVER, count=1) as (nginx,):
         nginx.take(rule, cost=cost)
         before = script_calls(redis_server)
-        assert not any(nginx.take(rule, cost=cost)["leased"] for _ in range(30))
+        assert not any(nginx.take(rule, cost=cost)["prefetched"] for _ in range(30))
         assert script_calls(redis_server) - before == 30
 
 
@@ -239,7 +239,7 @@ def test_peeks_ask(redis_server: RedisServer) -> None:
         for _ in range(8):
             nginx.take("slow")
         before = script_calls(redis_server)
-        assert not any(nginx.take("slow", commit=0)["leased"] for _ in range(5))
+        assert not any(nginx.take("slow", commit=0)["prefetched"] for _ in range(5))
         assert script_calls(redis_server) - before == 5
 
 
@@ -252,7 +252,7 @@ def test_a_reload(redis_server: RedisServer) -> None:
                 nginx.reload()
                 crowd.marks()
         told = nginx.told()
-        assert told.leased > 50
+        assert told.prefetched > 50
         # Once more, so that the last workers end as well.
         nginx.reload()
         assert await_charged_units(redis_server, "slow", HELD["slow"].limit, told.admitted) == told.admitted
@@ -273,7 +273,7 @@ def test_a_worker_is_killed(redis_server: RedisServer) -> None:
         assert 100 < killed.admitted <= before
         with PrefetchFlood([nginx], "bucket") as crowd:
             told = crowd.end()
-        assert told.leased > told.calls / 2
+        assert told.prefetched > told.calls / 2
         assert (
             await_charged_units(redis_server, "bucket", SLOW["bucket"].limit, before + told.admitted)
             == before + told.admitted
@@ -299,7 +299,7 @@ def test_redis_is_gone(redis_server: RedisServer) -> None:
         server.pause()
         found = []
         while "facts" in (one := nginx.take("slow", deadline=0.2)):
-            found.append(one["leased"])
+            found.append(one["prefetched"])
             assert len(found) < 100
         assert all(found)
         assert found
