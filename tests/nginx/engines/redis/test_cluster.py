@@ -105,7 +105,7 @@ def test_counts_of_which_some_have_gone(engine: NginxRedisEngine, cluster: Clust
     try:
         move.carry(f"hg2:tb:one:{{{C}}}")
         # The deadline may pass while the last of many tries waits for its reply.
-        with pytest.raises(NginxRedisError, match="TRYAGAIN|no reply in time"):
+        with pytest.raises(NginxRedisError, match=r"TRYAGAIN|no reply in time"):
             engine.decide(("one", C, 1), ("two", C, 1), deadline=1)
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(engine.decide, ("one", C, 1), ("two", C, 1))
