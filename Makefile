@@ -2,7 +2,7 @@
 # PYTHON=/path/to/python3 picks the interpreter; otherwise scripts/python finds one.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-gateway test check test-quick test-all fresh bench conform chaos soak fuzz bootstrap clean
+.PHONY: help demo demo-gateway test check test-quick test-all fresh bench conform chaos soak fuzz bootstrap clean demo-dashboard test-browser
 
 VENV := .venv/bin
 PYTEST := $(VENV)/python -m pytest -q
@@ -16,11 +16,17 @@ demo:  ## see it decide; needs nothing but Python
 demo-gateway: bootstrap  ## a flash sale at two real nginx, one Redis and a backend: make demo-gateway SECONDS=15
 	@$(VENV)/python -m tests.nginx.demo $(SECONDS)
 
+demo-dashboard: bootstrap  ## a service in memory, a simulated shop that calls it, and the page to watch and change it
+	@$(VENV)/python scripts/demo_dashboard.py
+
 test: check  ## everything: checks, then the whole suite on real servers; nothing is skipped
 	@scripts/test
 
 check: bootstrap  ## style, types, Lua, import contracts, generated files
 	@scripts/check
+
+test-browser: bootstrap  ## the dashboard in a real browser
+	@$(PYTEST) tests/dashboard/browser
 
 test-quick: bootstrap  ## the tests that need no server and are not slow
 	@$(PYTEST) -m "not servers and not slow"

@@ -43,11 +43,11 @@ ENGINES = ("memory", "redis")
 
 
 class FuzzFailure(Exception):
-    """What went wrong, and how to see it again."""
+    """A failure, and how to reproduce it."""
 
 
 class KindResult(NamedTuple):
-    """What became of one kind on one engine."""
+    """The results of one kind of input on one engine."""
 
     kind: str
     engine: str
@@ -109,7 +109,7 @@ def _batch(kind: str, service: Service, numbers: range, seed: int, engine: str) 
                     state = "" if service.code is None else f" (it ended with {service.code})"
                     raise FuzzFailure(
                         f"input {number} of {kind}: {fault}{state}\nIt was {what!s:.600}\n"
-                        f"It logged {service.said[-1500:]}\nAgain: {again}"
+                        f"It logged {service.output[-1500:]}\nAgain: {again}"
                     )
         finally:
             await sender.close()

@@ -74,8 +74,8 @@ class ReopeningConnection:
 
     async def _reply(self) -> RawReply:
         head = await self._reader.readuntil(b"\r\n\r\n")
-        found = _length.search(head)
-        body = await self._reader.readexactly(int(found[1])) if found else b""
+        match = _length.search(head)
+        body = await self._reader.readexactly(int(match[1])) if match else b""
         if b"\r\nconnection: close" in head.lower():
             self.close()
         return RawReply(int(head.split(b" ", 2)[1]), head, body)

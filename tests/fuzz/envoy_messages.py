@@ -56,23 +56,23 @@ class RateLimitMessages:
 
     def make(self, rng: Random) -> Any:
         """A message, or the pieces of a connection."""
-        asked = self._valid(rng)
+        request = self._valid(rng)
         match rng.randrange(10):
             case 0:
                 return rng.randbytes(rng.choice((0, 1, 20, 70_000)))
             case 1:
-                return (asked * rng.choice((2, 300)))[:70_000]
+                return (request * rng.choice((2, 300)))[:70_000]
             case 2 | 3:
-                return _framed(rng, rls.PATH.encode(), [asked])
+                return _framed(rng, rls.PATH.encode(), [request])
             case 4 | 5:
-                return asked
-        return mutate_bytes(rng, asked)
+                return request
+        return mutate_bytes(rng, request)
 
     def _valid(self, rng: Random) -> bytes:
-        asked = rls_pb2.RateLimitRequest(domain=rng.choice(("edge", "edge", _text(rng))))
+        request = rls_pb2.RateLimitRequest(domain=rng.choice(("edge", "edge", _text(rng))))
         room = 70_000  # a little more than is read
         for _ in range(rng.choice((1, 1, 1, 1, 1, 2, 2, 5, 5, 101))):
-            one = asked.descriptors.add()
+            one = request.descriptors.add()
             for _ in range(rng.choice((0, 1, 1, 2, 2, 2, 3, 3, 3, 101)) if room > 0 else 1):
                 key, value = rng.choice(_KEYS) if rng.random() < 0.8 else _text(rng), _text(rng)
                 one.entries.add(key=key, value=value)
@@ -84,8 +84,8 @@ class RateLimitMessages:
             if rng.random() < 0.3:
                 one.hits_addend.value = rng.choice(_HITS)
         if rng.random() < 0.3:
-            asked.hits_addend = rng.choice(_HITS[:4])
-        data: bytes = asked.SerializeToString()
+            request.hits_addend = rng.choice(_HITS[:4])
+        data: bytes = request.SerializeToString()
         return data
 
     async def send(self, made: Any) -> str | None:
@@ -171,7 +171,7 @@ async def _sent(port: int, made: list[bytes]) -> str | None:
         back = await exchange("127.0.0.1", port, made)
     except NoReply as error:
         return str(error)
-    for found in _status.finditer(back):
-        if (status := int(found[1] or found[2])) not in _FINE_FRAMED:
+    for match in _status.finditer(back):
+        if (status := int(match[1] or match[2])) not in _FINE_FRAMED:
             return f"grpc-status {status}: {back[-400:]!r}"
     return None

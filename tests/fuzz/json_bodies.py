@@ -42,9 +42,9 @@ class CheckDocuments:
     async def open(self) -> None:
         """Receipts that are good once; the same places in the same order, so that an input finds its own again."""
         for call in CALLS:
-            asked = {"attributes": call, "receipt": True}
-            told = json.loads((await self._posted("/v1/check", json.dumps(asked).encode())).body)
-            self._receipts.append(told.get("receipt", "none"))
+            request = {"attributes": call, "receipt": True}
+            response = json.loads((await self._posted("/v1/check", json.dumps(request).encode())).body)
+            self._receipts.append(response.get("receipt", "none"))
 
     async def close(self) -> None:
         self._line.close()
@@ -103,7 +103,7 @@ class ReferenceDocuments(CheckDocuments):
 
 
 def fault(status: int, body: bytes, fine: set[int]) -> str | None:
-    """What is wrong with an answer: its status, or that it is no document, or that it repeats what was sent."""
+    """Returns what is wrong with a response: its status, or it is no document, or it repeats what was sent."""
     if status not in fine:
         return f"it answered {status}: {body[:500]!r}"
     try:

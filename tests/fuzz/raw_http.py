@@ -66,7 +66,7 @@ WRONG = re.compile(rb"HTTP/1\.[01] (5\d\d) ")
 
 
 class RawRequests:
-    """Whatever comes to the port."""
+    """Draws bytes for the HTTP port."""
 
     def __init__(self, service: Service) -> None:
         self._port = service.port

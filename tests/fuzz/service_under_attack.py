@@ -69,32 +69,32 @@ class ServiceProbe:
         self.first_kb = self.kb
 
     def faults(self) -> list[str]:
-        """What is wrong with it now, in words."""
-        found = []
+        """Returns what is wrong with the service now, in words."""
+        problems = []
         if (code := self.service.code) is not None:
-            return [f"the service ended with {code}: {self.service.said[-2000:]}"]
-        said = self.service.said
-        new, self._read = said[self._read :], len(said)
+            return [f"the service ended with {code}: {self.service.output[-2000:]}"]
+        output = self.service.output
+        new, self._read = output[self._read :], len(output)
         if mistake := _MISTAKE.search(new):
-            found.append(f"it logged a mistake: {new[max(0, mistake.start() - 300) : mistake.end() + 1500]}")
+            problems.append(f"it logged a mistake: {new[max(0, mistake.start() - 300) : mistake.end() + 1500]}")
         if self.kb - self.first_kb > GROWTH // 1024:
-            found.append(f"it grew from {self.first_kb} to {self.kb} KiB")
+            problems.append(f"it grew from {self.first_kb} to {self.kb} KiB")
         try:
-            found += self._answers()
+            problems += self._answers()
         except (OSError, grpc.RpcError, AssertionError) as error:
-            found.append(f"a valid question is not answered: {error!r}")
-        return found
+            problems.append(f"a valid question is not answered: {error!r}")
+        return problems
 
     def _answers(self) -> list[str]:
         number = os.urandom(4).hex()
-        told = self.service.check(user=number)
-        if not told["allowed"] or (told["rule"], told["remaining"]) != ("user", 1999):
-            return [f"a valid check is answered {told}"]
+        response = self.service.check(user=number)
+        if not response["allowed"] or (response["rule"], response["remaining"]) != ("user", 1999):
+            return [f"a valid check is answered {response}"]
         with grpc.insecure_channel(self.service.grpc) as channel:
             ask: Any = channel.unary_unary(rls.PATH)
-            asked = rls_pb2.RateLimitRequest(domain="d")
-            asked.descriptors.add().entries.add(key="user", value=f"{number}-2")
-            answer = rls_pb2.RateLimitResponse.FromString(ask(asked.SerializeToString(), timeout=SECONDS))
+            request = rls_pb2.RateLimitRequest(domain="d")
+            request.descriptors.add().entries.add(key="user", value=f"{number}-2")
+            answer = rls_pb2.RateLimitResponse.FromString(ask(request.SerializeToString(), timeout=SECONDS))
         (status,) = answer.statuses
         if (answer.overall_code, status.limit_remaining) != (rls_pb2.RateLimitResponse.OK, 1999):
             return [f"a valid descriptor is answered {answer}"]

@@ -5,8 +5,10 @@ from random import Random
 
 import pytest
 
+from headgate.service.grpc_server.unary_calls import UnaryCall
 from tests.fuzz import batches
 from tests.fuzz.batches import KINDS, fuzz
+from tests.fuzz.http2_sequences import SequenceFailure, fuzz_sequences
 from tests.fuzz.json_bodies import fault
 from tests.fuzz.service_under_attack import BOOK, ServiceProbe
 from tests.service.service_harness import Service
@@ -15,13 +17,23 @@ SEED = 6
 
 
 @pytest.mark.parametrize(("engine", "inputs"), [("memory", 2400), ("redis", 600)])
-def test_whatever_is_sent_is_answered_or_refused(engine: str, inputs: int) -> None:
-    told = list(fuzz(list(KINDS), [engine], inputs, SEED))
-    assert [each.kind for each in told] == list(KINDS)
-    assert sum(each.inputs for each in told) >= inputs * 0.99
+def test_every_input_is_answered_or_refused(engine: str, inputs: int) -> None:
+    reports = list(fuzz(list(KINDS), [engine], inputs, SEED))
+    assert [each.kind for each in reports] == list(KINDS)
+    assert sum(each.inputs for each in reports) >= inputs * 0.99
 
 
-def test_what_the_judge_looks_for() -> None:
+def test_sequences_of_frames_leave_nothing_behind() -> None:
+    fuzz_sequences(1000, SEED)
+
+
+def test_a_sequence_that_fails_tells_how_to_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UnaryCall, "_release_buffer", lambda call: None)
+    with pytest.raises(SequenceFailure, match=r"(?s)sequence \d+: .*--kind http2 --seed 6 --only \d+$"):
+        fuzz_sequences(1000, SEED)
+
+
+def test_the_judge_finds_faulty_responses() -> None:
     assert fault(500, b"{}", {200})
     assert fault(400, b"no document", {400})
     assert fault(400, b'"' + b"x" * 5000 + b'"', {400})

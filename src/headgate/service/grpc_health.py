@@ -19,14 +19,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import suppress
-from typing import Any
 
-import grpc
 from google.protobuf.message import DecodeError
 from google.protobuf.wrappers_pb2 import StringValue, UInt32Value
 
 from headgate.service.degradations import PARTS, Degradations
-from headgate.service.idle_connections import ActiveRequests, parse_grpc_peer
+from headgate.service.grpc_server.methods import CallFailed, Metadata, Method, Reply, StatusCode
 
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 REFERENCE_SERVICE = "ratelimit"
@@ -38,48 +36,43 @@ WATCH_INTERVAL_S = 1.0
 class Health:
     """Reports whether a worker serves."""
 
-    def __init__(
-        self, services: Collection[str], active: ActiveRequests | None, degradations: Degradations
-    ) -> None:
+    def __init__(self, services: Collection[str], degradations: Degradations) -> None:
         self._services = {"", REFERENCE_SERVICE, *services, *PARTS}
         self._degradations = degradations
-        self._active = active or ActiveRequests()
         self._draining = asyncio.Event()
 
     def drain(self) -> None:
         """Reports NOT_SERVING from now on."""
         self._draining.set()
 
-    def methods(self) -> dict[str, Any]:
-        """Returns the handlers by their full method names."""
-        watch: Any = self._watch
-        return {
-            CHECK: grpc.unary_unary_rpc_method_handler(self._check),
-            WATCH: grpc.unary_stream_rpc_method_handler(watch),
-        }
+    def methods(self) -> dict[str, Method]:
+        """Returns the methods by their full names."""
+        return {CHECK: Method(unary=self._check), WATCH: Method(streaming=self._watch)}
 
-    async def _check(self, data: bytes, context: Any) -> bytes:
-        service = await _parse_service(data, context)
+    async def _check(self, data: bytes) -> bytes | Reply:
+        service = _parse_service(data)
         if service not in self._services:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"There is no service {service[:200]!r} here.")
+            raise CallFailed(StatusCode.NOT_FOUND, f"There is no service {service[:200]!r} here.")
         if degraded := self._degradations.sentences():
-            context.set_trailing_metadata([(DEGRADED_FIELD, _ascii(sentence)) for sentence in degraded])
+            return Reply(self._status(service), tuple((DEGRADED_FIELD, _ascii(sentence)) for sentence in degraded))
         return self._status(service)
 
-    async def _watch(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
-        service, peer = await _parse_service(data, context), parse_grpc_peer(context.peer())
-        self._active.begin(peer)
+    async def _watch(self, requests: AsyncIterator[bytes], metadata: Metadata) -> AsyncIterator[bytes]:
         try:
-            reported = self._status(service)
-            yield reported  # the service may begin to stop before this generator goes on
-            while not self._draining.is_set():
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._draining.wait(), WATCH_INTERVAL_S if service in PARTS else None)
-                if (status := self._status(service)) != reported:
-                    reported = status
-                    yield reported
-        finally:
-            self._active.end(peer)
+            service = _parse_service(await anext(requests))
+        except StopAsyncIteration:
+            message = "This method takes one message, and none was sent."
+            raise CallFailed(StatusCode.UNIMPLEMENTED, message) from None
+        reported: bytes | None = None
+        while True:
+            stopping = self._draining.is_set()  # before the status is read: it may be set during a yield
+            if (status := self._status(service)) != reported:
+                reported = status
+                yield reported
+            if stopping:
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._draining.wait(), WATCH_INTERVAL_S if service in PARTS else None)
 
     def _status(self, service: str) -> bytes:
         degraded = service in PARTS and service in {part for part, _ in self._degradations.parts()}
@@ -92,9 +85,8 @@ def _ascii(text: str) -> str:
     return "".join(char if " " <= char <= "~" else "?" for char in text)
 
 
-async def _parse_service(data: bytes, context: Any) -> str:
+def _parse_service(data: bytes) -> str:
     try:
         return StringValue.FromString(data).value
-    except DecodeError:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "These bytes are no HealthCheckRequest.")
-        raise
+    except DecodeError as error:
+        raise CallFailed(StatusCode.INVALID_ARGUMENT, "These bytes are no HealthCheckRequest.") from error

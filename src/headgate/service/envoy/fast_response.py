@@ -3,7 +3,7 @@
 A gateway waits for this response in every request that it serves, and building a message field by field is most of
 what answering costs. So where each descriptor matches at most one limit, and passes, the bytes are assembled here:
 the constant part of a limit is encoded once, by the messages themselves, and only numbers are encoded anew. Gain:
-a repeated request on memory is answered in 15 us of CPU time; by messages it takes 119 us.
+a repeated call on memory takes 11 us of CPU time, with all of gRPC; by messages it takes 32 us.
 
 Everything else (a refusal, a shadow verdict, a fallback, a delay, an override, other headers) is not handled here:
 then the result is None, and response.py makes the message.

@@ -44,7 +44,6 @@ from collections.abc import AsyncIterator, Callable
 from hashlib import sha256
 from typing import Any
 
-import grpc
 from google.protobuf.message import DecodeError
 
 from headgate.algorithms.decision import ALLOWED, MARK
@@ -56,7 +55,7 @@ from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge, InvalidRule
 from headgate.service.envoy.messages import RateLimitQuotaResponse, RateLimitQuotaUsageReports
 from headgate.service.envoy.request import Entry, attributes_of
-from headgate.service.idle_connections import ActiveRequests, parse_grpc_peer
+from headgate.service.grpc_server.methods import CallFailed, Metadata, Method, StatusCode
 
 SERVICE = "envoy.service.rate_limit_quota.v3.RateLimitQuotaService"
 METHOD = "StreamRateLimitQuotas"
@@ -80,11 +79,9 @@ class QuotaService:
         limiter: AsyncRuleLimiter,
         interval: float = 5.0,
         now: Callable[[], float] = time.monotonic,
-        active: ActiveRequests | None = None,
     ) -> None:
         self.limiter = limiter
         self.now = now
-        self._active = active or ActiveRequests()
         self.ttl_us: int
         self.grace_us: int
         self.ttl_us, self.grace_us = ttl_and_grace(round(interval * SECOND))
@@ -93,17 +90,14 @@ class QuotaService:
         self._ledgers: dict[tuple[Limit, str], Any] = {}
         self._logged_rules: set[str] = set()  # rules that cannot be divided, already logged
 
-    async def stream(self, reports: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
+    async def stream(self, reports: AsyncIterator[bytes], metadata: Metadata) -> AsyncIterator[bytes]:
         """Handles the service's method."""
-        peer = parse_grpc_peer(context.peer())
-        self._active.begin(peer)
-        stream = QuotaStream(self, dict(context.invocation_metadata() or ()).get(HOLDER_HEADER, ""))
+        stream = QuotaStream(self, metadata.get(HOLDER_HEADER, ""))
         iterator = aiter(reports)
         next_report = asyncio.ensure_future(anext(iterator))
         try:
             while True:
                 await asyncio.wait([next_report], timeout=RETRY_S if stream.is_waiting else None)
-                response = None
                 try:
                     if next_report.done():
                         response = await stream.answer(RateLimitQuotaUsageReports.FromString(next_report.result()))
@@ -112,16 +106,15 @@ class QuotaService:
                         response = await stream.retry()
                 except StopAsyncIteration:
                     return
-                except DecodeError:
+                except DecodeError as error:
                     sentence = "These bytes are no RateLimitQuotaUsageReports."
-                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, sentence)
+                    raise CallFailed(StatusCode.INVALID_ARGUMENT, sentence) from error
                 except InvalidCharge as error:
-                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-                if response is not None and response.bucket_action:
-                    yield response
+                    raise CallFailed(StatusCode.INVALID_ARGUMENT, str(error)) from error
+                if response.bucket_action:
+                    yield response.SerializeToString()
         finally:
             next_report.cancel()
-            self._active.end(peer)
             await stream.end()
 
     def ledger(self, rule: str, limit: Limit, name: str) -> Any:
@@ -362,12 +355,6 @@ def _digest(bucket: Bucket) -> str:
     return sha256(repr(bucket).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def handler(service: QuotaService) -> grpc.GenericRpcHandler:
-    """Returns a handler for a grpc.aio server's add_generic_rpc_handlers."""
-    return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method(service)})
-
-
-def method(service: QuotaService) -> Any:
-    """Returns the service's method as a grpc handler."""
-    behaviour: Any = service.stream
-    return grpc.stream_stream_rpc_method_handler(behaviour, None, lambda response: response.SerializeToString())
+def methods(service: QuotaService) -> dict[str, Method]:
+    """Returns the service's methods by their full names."""
+    return {PATH: Method(streaming=service.stream)}

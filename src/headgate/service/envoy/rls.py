@@ -26,12 +26,12 @@ import asyncio
 import json
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple
 
-import grpc
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 
+from headgate.enforcement import adaptive_rules
 from headgate.enforcement.call_plan import CompiledRulebook
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
@@ -41,6 +41,7 @@ from headgate.service.envoy.cross_descriptor_options import LIMITED, QUOTA, UNLI
 from headgate.service.envoy.fast_response import CachedRequest, encode_passes
 from headgate.service.envoy.messages import RateLimitRequest
 from headgate.service.envoy.request import DescriptorCheck, parse_descriptors
+from headgate.service.grpc_server.methods import CallFailed, Method, StatusCode
 from headgate.service.request_cache import MAX_CACHED_REQUEST_BYTES, RequestCache
 
 SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
@@ -61,12 +62,6 @@ class ResponseInputs(NamedTuple):
     spared_quotas: Collection[int] = ()
 
 
-class Context(Protocol):
-    """The methods of a gRPC call's context that are used here."""
-
-    async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn: ...
-
-
 class RateLimits:
     """Answers Envoy's rate limit requests with a limiter."""
 
@@ -82,7 +77,7 @@ class RateLimits:
         self._cross_descriptor = CrossDescriptor(rulebook.book)
         self._response_format = envoy_response.response_format(rulebook, self._with_headers, self._with_names)
 
-    async def should_rate_limit(self, data: bytes, context: Context) -> bytes:
+    async def should_rate_limit(self, data: bytes) -> bytes:
         """Handles the service's method: decodes a RateLimitRequest, returns an encoded RateLimitResponse."""
         limiter = self.limiter
         cached = self._request_cache.get(data, limiter.compiled_rulebook)
@@ -98,11 +93,11 @@ class RateLimits:
             else:
                 inputs = await self._decide_request(_decode_request(data), data)
         except InvalidCharge as error:
-            return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise CallFailed(StatusCode.INVALID_ARGUMENT, str(error)) from error
         except EngineUnavailable as error:
-            return await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            raise CallFailed(StatusCode.UNAVAILABLE, str(error)) from error
         except CorruptState as error:
-            return await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            raise CallFailed(StatusCode.FAILED_PRECONDITION, str(error)) from error
         return encode_passes(*inputs[:3]) or envoy_response.make_response(*inputs).SerializeToString()
 
     async def answer(self, request: Any) -> Any:
@@ -188,7 +183,10 @@ class RateLimits:
                 data, together.joint_plan.compiled_rulebook, CachedRequest(self._response_format, checks, together)
             )
         decide = limiter.decide_batch if commit else limiter.peek_batch
-        decisions = iter(await decide(together) if asks else ())
+        decided = await decide(together) if asks else ()
+        for decision in decided:
+            adaptive_rules.abandon(decision)  # Envoy does not report how the call ends
+        decisions = iter(decided)
         return [
             await limiter.give_back(check.ask, check.hits) if check.is_refund else next(decisions)
             for check in checks
@@ -196,21 +194,15 @@ class RateLimits:
 
 
 def _decode_request(data: bytes) -> Any:
-    # Decoded here, because grpc would answer INTERNAL and log a traceback for whatever a client sends.
     try:
         return RateLimitRequest.FromString(data)
     except DecodeError:
         raise InvalidCharge("These bytes are no RateLimitRequest.") from None
 
 
-def handler(rate_limits: RateLimits) -> grpc.GenericRpcHandler:
-    """Returns a handler for a grpc.aio server's add_generic_rpc_handlers."""
-    return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method(rate_limits)})
-
-
-def method(rate_limits: RateLimits) -> Any:
-    """Returns the service's method as a grpc handler."""
-    return grpc.unary_unary_rpc_method_handler(rate_limits.should_rate_limit)
+def methods(rate_limits: RateLimits) -> dict[str, Method]:
+    """Returns the service's methods by their full names."""
+    return {PATH: Method(unary=rate_limits.should_rate_limit)}
 
 
 def _error_json(text: str) -> bytes:
