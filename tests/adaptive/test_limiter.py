@@ -253,7 +253,7 @@ def test_a_rate_can_be_limited_instead() -> None:
         ({"drops": [TimeoutError]}, "drops is a tuple of exceptions, such as (TimeoutError,); not"),
         ({"signals": CpuUsage()}, "signals is a list such as [CpuUsage(threshold=0.9)]; not"),
         ({"signals": [5]}, "signals is a list such as [CpuUsage(threshold=0.9)]; not [5]."),
-        ({"algorithm": TargetRate(target=1), "queue": 1}, "A rate has no priorities and no queue"),
+        ({"algorithm": TargetRate(target=1), "queue": 1}, "A rate has no queue"),
     ],
 )
 def test_bad_settings_are_refused_with_a_sentence(settings: dict[str, Any], told: str) -> None:

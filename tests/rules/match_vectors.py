@@ -14,8 +14,8 @@ FOLDER = Path(__file__).parents[1] / "vectors"
 def lines(name: str) -> list[Any]:
     """Every line as a parameter, named by its number and its note."""
     texts = (FOLDER / name).read_text().splitlines()
-    found = [spelled(json.loads(text)) for text in texts]
-    return [pytest.param(line, id=f"{number}: {line['note']}"[:60]) for number, line in enumerate(found, 1)]
+    vectors = [spelled(json.loads(text)) for text in texts]
+    return [pytest.param(line, id=f"{number}: {line['note']}"[:60]) for number, line in enumerate(vectors, 1)]
 
 
 def spelled(value: Any) -> Any:

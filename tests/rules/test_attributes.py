@@ -24,7 +24,7 @@ NAMES = st.sampled_from([*WELL_KNOWN, "header.x-a", "argument.q", "cookie.a"])
 
 
 def test_a_request() -> None:
-    found = request(
+    attributes = request(
         "get",
         "http://u@Shop.example:8080/a//b/../c%2Fd?q=1&q=2&r=a+b%2B#f",
         [("X_Plan", " gold "), ("x-plan", "b"), ("Cookie", "a=1; b = 2"), ("Cookie", "a=3")],
@@ -33,7 +33,7 @@ def test_a_request() -> None:
         plan=None,
         sku=7,
     )
-    assert found == {
+    assert attributes == {
         "method": "GET",
         "path": "/a/c/d",
         "host": "shop.example",
@@ -59,10 +59,10 @@ def test_text_and_bytes_and_a_mapping_of_headers_are_the_same() -> None:
 def test_nothing_a_client_sends_is_an_error_and_normal_stays_normal(
     method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], address: str
 ) -> None:
-    found = request(method, target, headers, address)
-    assert {name: normalize_value(name, value) for name, value in found.items()} == found
-    assert AttributeReader(found)(dict(found)) == found
-    path = found["path"].split("/")
+    attributes = request(method, target, headers, address)
+    assert {name: normalize_value(name, value) for name, value in attributes.items()} == attributes
+    assert AttributeReader(attributes)(dict(attributes)) == attributes
+    path = attributes["path"].split("/")
     assert path[0] == ""
     assert path == ["", ""] or not {"", ".", ".."} & set(path[1:])
 
@@ -78,23 +78,23 @@ def test_escapes_change_nothing(segment: str, value: str) -> None:
 @pytest.mark.parametrize("length", [1, 127, 128, 70_000])
 def test_names_and_hosts_are_read_alike_whether_they_are_remembered_or_not(length: int) -> None:
     for _ in range(2):
-        found = request("GET", "/", [("X_" + "A" * length, "1"), ("Host", "B" * length + ".:80")])
-        assert found["header.x-" + "a" * length] == "1"
-        assert found["host"] == "b" * length
+        attributes = request("GET", "/", [("X_" + "A" * length, "1"), ("Host", "B" * length + ".:80")])
+        assert attributes["header.x-" + "a" * length] == "1"
+        assert attributes["host"] == "b" * length
 
 
 def test_half_a_character_is_kept_as_its_bytes() -> None:
     assert request("GET", "/%41\ud800")["path"] == "/A\udced\udca0\udc80"
 
 
-def test_what_is_set_afterwards_becomes_normal() -> None:
-    found = request("GET", "/a")
-    found["path"] = "/a//b/"
-    found["user"] = 5
-    found["header.X_Plan"] = b"gold"
-    found["beta"] = True
-    found["plan"] = ""
-    assert found == {
+def test_attributes_set_later_are_normalized() -> None:
+    attributes = request("GET", "/a")
+    attributes["path"] = "/a//b/"
+    attributes["user"] = 5
+    attributes["header.X_Plan"] = b"gold"
+    attributes["beta"] = True
+    attributes["plan"] = ""
+    assert attributes == {
         "method": "GET",
         "path": "/a/b",
         "user": "5",
@@ -102,12 +102,12 @@ def test_what_is_set_afterwards_becomes_normal() -> None:
         "beta": "true",
         "plan": "",
     }
-    found["user"] = None
-    found["address"] = "unix:"
-    found.update({"method": "put"}, beta=None)
-    found.update()
-    assert found == {"method": "PUT", "path": "/a/b", "header.x-plan": "gold", "plan": ""}
-    assert isinstance(found, Attributes)
+    attributes["user"] = None
+    attributes["address"] = "unix:"
+    attributes.update({"method": "put"}, beta=None)
+    attributes.update()
+    assert attributes == {"method": "PUT", "path": "/a/b", "header.x-plan": "gold", "plan": ""}
+    assert isinstance(attributes, Attributes)
 
 
 def test_a_reading_takes_what_is_used_and_nothing_else() -> None:

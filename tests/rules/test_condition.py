@@ -59,7 +59,7 @@ def test_the_first_part_that_holds_captures() -> None:
     assert either.bind({"path": "/items/7"}) == {"path": "/items/7", "kind": "items"}
 
 
-def test_what_is_captured_is_seen_beside_it_wherever_it_stands() -> None:
+def test_captured_segments_are_visible_to_sibling_conditions() -> None:
     nested = All((All((Test("sku", ("7",)),)), All((ITEM,))))
     assert nested.holds({"path": "/items/7", "sku": "8"})
     assert not nested.holds({"path": "/items/8", "sku": "7"})
@@ -107,7 +107,7 @@ def test_a_condition_reads_well(condition: Condition, text: str) -> None:
         ("user", "", "write false"),
     ],
 )
-def test_what_cannot_be_meant_is_said(attribute: str, wanted: str, sentence: str) -> None:
+def test_an_impossible_condition_is_refused(attribute: str, wanted: str, sentence: str) -> None:
     with pytest.raises(InvalidRule, match=sentence):
         Test(attribute, (wanted,))
 

@@ -41,7 +41,7 @@ def test_a_mapped_network_is_the_network_it_maps() -> None:
     assert "::1" not in inside
 
 
-def test_what_cannot_be_read_is_in_no_network() -> None:
+def test_an_invalid_address_is_in_no_network() -> None:
     assert "unix:" not in Networks(["0.0.0.0/0", "::/0"])
     assert canonical("unix:") is None
     assert network_of("unix:", 32, 64) is None

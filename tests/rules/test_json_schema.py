@@ -38,9 +38,11 @@ BEYOND = {
     "test-network-bits",
     # what goes together, with defaults at hand
     "defaults-prefetch-and-node", "prefetch-with-lockout", "prefetch-with-node", "prefetch-with-overrides",
-    "prefetch-with-split",
+    "prefetch-with-split", "prefetch-with-pausable", "pausable-with-node", "pausable-with-overrides",
     "missing-capture-not-sure", "missing-unsaid", "missing-unsaid-cost", "nodes-without-split",
-    "slots-as-candidate",
+    "slots-as-candidate", "adaptive-cluster-with-key",
+    "adaptive-between-order", "adaptive-priority-twice", "adaptive-with-cost",
+    "adaptive-with-fallback", "adaptive-with-lockout", "adaptive-with-split",
     "slots-in-choice", "slots-two", "slots-with-candidate", "slots-with-cost", "slots-with-prefetch",
     "slots-with-lockout", "slots-with-overrides", "slots-with-quota-mode", "slots-with-rate",
 }  # fmt: skip
@@ -79,15 +81,15 @@ def test_a_book_that_loads_is_valid(path: Path) -> None:
 @pytest.mark.parametrize("path", MALFORMED, ids=lambda path: str(path.name))
 def test_a_book_that_does_not_load_is_not_valid_as_far_as_a_schema_can_tell(path: Path) -> None:
     try:
-        found = tree(path)
+        document = tree(path)
     except Fault:
         return  # no tree at all
-    assert VALID.is_valid(found) == (path.stem in BEYOND)
+    assert VALID.is_valid(document) == (path.stem in BEYOND)
 
 
 @given(spoiled())
 @settings(max_examples=300, deadline=None)
-def test_whatever_loads_is_valid(book: Any) -> None:
+def test_every_rulebook_that_loads_is_valid_by_the_schema(book: Any) -> None:
     try:
         load.from_mapping(book)
     except InvalidRule:
@@ -96,11 +98,11 @@ def test_whatever_loads_is_valid(book: Any) -> None:
 
 
 def test_the_words_are_the_loaders() -> None:
-    found = schema()
-    fields = found["$defs"]["rule"]["properties"]
+    generated = schema()
+    fields = generated["$defs"]["rule"]["properties"]
     assert set(fields) == set(FIELDS)
-    assert set(found["properties"]["defaults"]["properties"]) == set(DEFAULT_FIELDS)
-    assert found["properties"]["headers"]["enum"] == list(HEADERS)
+    assert set(generated["properties"]["defaults"]["properties"]) == set(DEFAULT_FIELDS)
+    assert generated["properties"]["headers"]["enum"] == list(HEADERS)
     assert fields["missing"]["enum"] == list(MISSING)
     assert fields["where"]["enum"] == list(WHERE)
     assert fields["fallback"]["enum"] == list(FALLBACKS)

@@ -46,10 +46,10 @@ def test_a_path_pattern_is_a_regular_expression_of_one_kind(steps: list[str], de
     if deep <= len(steps):
         named.insert(deep, "**")
         parts.insert(deep, "(?:/[^/]+)*")
-    found = re.fullmatch("".join(parts), "".join(f"/{segment}" for segment in path))
+    match = re.fullmatch("".join(parts), "".join(f"/{segment}" for segment in path))
     pattern = PathPattern("/" + "/".join(named))
-    assert pattern.match(path) == (None if found is None else found.groupdict())
-    assert pattern.matches_segments(path) is (found is not None)
+    assert pattern.match(path) == (None if match is None else match.groupdict())
+    assert pattern.matches_segments(path) is (match is not None)
 
 
 def _segment(step: str) -> str:

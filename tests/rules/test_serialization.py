@@ -113,7 +113,7 @@ def test_it_reads_as_people_write() -> None:
     assert serialization.yaml_text({"rules": []}) == "rules: []\n"
 
 
-def test_what_goes_without_saying_is_left_out() -> None:
+def test_defaults_are_left_out() -> None:
     book = Rulebook(rules=(Rule(name="a", limit=Choice(parse_all("5/s"))),))
     assert serialization.document(book) == {"rules": [{"name": "a", "limit": "5/s"}]}
     assert serialization.document(Rulebook()) == {"rules": []}

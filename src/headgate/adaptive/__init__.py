@@ -14,6 +14,9 @@ verbs.
     waiting_gate   the same for clients: calls wait, first come, first served, until there is room
     priority       refuses the least important calls first; a short queue
     overload_signals    CPU usage and event-loop lag, which lower the limit beside response times
-    limiter, guard    AdaptiveLimiter, and its guards around blocks and functions
+    adaptive_limit    the adaptive limit of a rule, as a value; prediction says what it would do
+    carried_state     what is kept of the state when settings change
+    agreement      one limit for several processes: the median of what each has learned
+    limiter, guard, call_in_flight    AdaptiveLimiter, and its guards around blocks and functions
     simulation     simulated servers and loads, in virtual time
 """

@@ -36,11 +36,19 @@ class ConcurrencyGate:
         self.reason: str = "start"
         self.strained: Callable[[], bool] = bool  # returns False: there is no guard
         self._quantile: float | None = getattr(algorithm, "quantile", None)
+        self.windows: int = 0  # that were judged
         self._reset(now_ns)
 
-    def change(self, algorithm: LimitAlgorithm[Any], now_ns: float) -> None:
-        """Goes on with another algorithm; the calls in flight stay."""
-        self.algorithm, self.state, self.reason = algorithm, algorithm.start(), "start"
+    def go_on_from(self, limit: float) -> None:
+        """Goes on from another limit, with everything else that was learned."""
+        settings: Any = self.algorithm
+        self.state = self.state._replace(limit=max(float(settings.floor), min(float(settings.ceiling), limit)))
+        self.limit, self.reason = self.algorithm.limit_of(self.state), "agreed"
+
+    def change(self, algorithm: LimitAlgorithm[Any], now_ns: float, state: Any = None) -> None:
+        """Goes on with another algorithm, from this state if one is given; the calls in flight stay."""
+        self.algorithm, self.state = algorithm, algorithm.start() if state is None else state
+        self.reason = "start" if state is None else "changed settings"
         self.limit = algorithm.limit_of(self.state)
         self._quantile = getattr(algorithm, "quantile", None)
         self._reset(now_ns)
@@ -139,4 +147,5 @@ class ConcurrencyGate:
         return sorted(self._responses)[number] if number < len(self._responses) else inf
 
     def _apply(self, window: Window) -> None:
+        self.windows += 1
         self.limit, self.state, self.reason = self.algorithm.update(self.state, window)

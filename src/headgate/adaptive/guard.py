@@ -15,7 +15,8 @@ from headgate.errors import InvalidCharge
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from headgate.adaptive.limiter import AdaptiveCall, AdaptiveLimiter
+    from headgate.adaptive.call_in_flight import AdaptiveCall
+    from headgate.adaptive.limiter import AdaptiveLimiter
 
 F = TypeVar("F", bound=Callable[..., Any])
 

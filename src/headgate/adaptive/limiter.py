@@ -18,15 +18,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Sequence
-from random import Random
+from random import Random, random
 from threading import Lock
 from typing import Any, NamedTuple
 
 from headgate.adaptive.adaptive_concurrency import AdaptiveConcurrency
-from headgate.adaptive.gate import DROPPED, IGNORED, SUCCESS, ConcurrencyGate
+from headgate.adaptive.call_in_flight import AdaptiveCall
+from headgate.adaptive.carried_state import carried_state
+from headgate.adaptive.gate import IGNORED, ConcurrencyGate
 from headgate.adaptive.guard import AdaptiveGuard, QueuedCall
 from headgate.adaptive.overload_signals import Signal
-from headgate.adaptive.priority import QUEUED, PriorityGate
+from headgate.adaptive.priority import QUEUED, PriorityGate, new_gate
 from headgate.adaptive.rate_gate import RateGate
 from headgate.adaptive.target_rate import TargetRate
 from headgate.adaptive.window import LimitAlgorithm, check_number
@@ -34,61 +36,9 @@ from headgate.algorithms.decision import Decision, ShedOutcome
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.errors import InvalidCharge, InvalidRule, RateLimited
-from headgate.observer import Observer, Observers
+from headgate.observer import LimitChange, Observer, Observers
 
 _NS_PER_SECOND = 1_000_000_000
-
-
-class AdaptiveCall:
-    """A call in flight. It ends once: as a success, ignored, or dropped.
-
-    >>> limiter = AdaptiveLimiter()
-    >>> call = limiter.acquire()
-    >>> limiter.in_flight, call.success(), limiter.in_flight
-    (1, None, 0)
-    """
-
-    __slots__ = ("_entered", "_limiter", "_outcome", "_started_ns")
-
-    def __init__(self, limiter: AdaptiveLimiter, entered: int, started_ns: int) -> None:
-        self._limiter = limiter
-        self._entered = entered
-        self._started_ns = started_ns
-        self._outcome = SUCCESS
-
-    def success(self) -> None:
-        """Ends the call: it was answered, and its response time counts.
-
-        >>> AdaptiveLimiter().acquire().success()
-        """
-        self._end(SUCCESS)
-
-    def ignore(self) -> None:
-        """Ends the call: it says nothing about the service.
-
-        >>> AdaptiveLimiter().acquire().ignore()
-        """
-        self._end(IGNORED)
-
-    def drop(self) -> None:
-        """Ends the call: it timed out, or the service turned it away.
-
-        >>> AdaptiveLimiter().acquire().drop()
-        """
-        self._end(DROPPED)
-
-    def restart(self) -> None:
-        """Measures the response time from now on: what came before was no work of the service.
-
-        >>> AdaptiveLimiter().acquire().restart()
-        """
-        if self._limiter is not None:
-            self._started_ns = self._limiter._clock_ns()
-
-    def _end(self, outcome: int) -> None:
-        limiter, self._limiter = self._limiter, None  # type: ignore[assignment]
-        if limiter is not None:  # a block that ends after drop() ends nothing twice
-            limiter._leave(self._entered, self._started_ns, outcome)
 
 
 class AdaptiveSource(NamedTuple):
@@ -105,7 +55,8 @@ class AdaptiveLimiter:
     ``priorities``: names of classes, the most important first;
     the least important calls are refused first. ``queue``: seconds that a call may wait for its turn. ``fair``:
     heavy users of a class are refused first. ``drops``: exceptions that mean that a call was dropped.
-    ``signals``: guards such as CpuUsage. ``observers``: counts and logs, which receive every call, under its name.
+    ``signals``: guards such as CpuUsage. ``observers``: counts and logs, which receive every call and every change
+    of the limit, under its name, and its key if there are several of one name.
 
     >>> limiter = AdaptiveLimiter()
     >>> with limiter.guard():
@@ -124,6 +75,7 @@ class AdaptiveLimiter:
         drops: tuple[type[BaseException], ...] = (TimeoutError,),
         signals: Sequence[Signal] = (),
         name: str = "adaptive",
+        key: str = "",
         clock_ns: Callable[[], int] = time.monotonic_ns,
         observers: Sequence[Observer] = (),
     ) -> None:
@@ -132,7 +84,11 @@ class AdaptiveLimiter:
         if fair and not priorities:
             raise InvalidRule('Fairness is among the calls of a class: give priorities, such as ("all",).')
         self.name: str = name
+        self.key: str = key
         self._observers = Observers(observers) if observers else None
+        self.on_change: Callable[[LimitChange], None] | None = (
+            None if self._observers is None else self._observers.limit_changed
+        )
         self.drops: tuple[type[BaseException], ...] = drops
         self._classes = {text: number for number, text in enumerate(priorities)}
         self._queue = check_number("queue", queue, 0, 60)
@@ -141,11 +97,9 @@ class AdaptiveLimiter:
         self._lock = Lock()
         self._priority: PriorityGate | None = None
         self._gate: ConcurrencyGate | RateGate
-        if isinstance(algorithm, TargetRate):
-            if priorities or queue:
-                raise InvalidRule("A rate has no priorities and no queue: limit the calls in flight for those.")
-            self._gate = RateGate(algorithm, clock_ns())
-        elif priorities or queue:
+        if isinstance(algorithm, TargetRate) and queue:
+            raise InvalidRule("A rate has no queue: limit the calls in flight for that.")
+        if priorities or queue:
             self._priority = PriorityGate(
                 algorithm,
                 clock_ns(),
@@ -156,7 +110,7 @@ class AdaptiveLimiter:
             )
             self._gate = self._priority.gate
         else:
-            self._gate = ConcurrencyGate(algorithm, clock_ns())
+            self._gate = new_gate(algorithm, clock_ns())
         if signals:
             self._gate.strained = self._strained
 
@@ -202,7 +156,7 @@ class AdaptiveLimiter:
             else:
                 entered = self._priority.enter(now_ns, None, number, user, may_wait=False)
         if entered <= 0:
-            raise RateLimited(self._reported(self._refusal()))
+            raise RateLimited(self._reported(self.refusal()))
         return self._begin(entered, now_ns)
 
     def observe(self, priority: str | None = None, user: Hashable = None) -> tuple[AdaptiveCall, Decision | None]:
@@ -219,19 +173,62 @@ class AdaptiveLimiter:
                 entered, now_ns = self._gate.enter_above(), self._clock_ns()
             return AdaptiveCall(self, entered, now_ns), refused.decision
 
-    def change(self, algorithm: LimitAlgorithm[Any] | TargetRate) -> None:
-        """Goes on with other settings. Calls in flight stay; priorities, queue and kind of limit cannot change.
+    def change(
+        self,
+        algorithm: LimitAlgorithm[Any] | TargetRate,
+        *,
+        keep: bool = False,
+        priorities: Sequence[str] | None = None,
+    ) -> None:
+        """Goes on with other settings. Calls in flight stay; the queue and the kind of limit cannot change.
+
+        ``keep``: with what was learned, as far as it fits; ``priorities``: other classes.
 
         >>> limiter = AdaptiveLimiter()
         >>> limiter.change(AdaptiveConcurrency(initial=8, ceiling=10))
         >>> limiter.limit
         8
+        >>> limiter.change(AdaptiveConcurrency(initial=20), keep=True)
+        >>> limiter.limit
+        8
         """
-        _check_settings(algorithm, (), self.drops, ())
+        _check_settings(algorithm, () if priorities is None else priorities, self.drops, ())
         if isinstance(algorithm, TargetRate) != isinstance(self._gate, RateGate):
             raise InvalidRule("A limit on calls in flight does not become a rate, nor a rate such a limit.")
+        if priorities is not None and self._queue:
+            raise InvalidRule("The classes of a limiter with a queue cannot change: calls wait in it.")
         with self._lock:
-            self._gate.change(algorithm, self._clock_ns())  # type: ignore[arg-type]
+            before, now_ns = self._gate.limit, self._clock_ns()
+            state = carried_state(self._gate.state, algorithm) if keep else None
+            self._gate.change(algorithm, now_ns, state)  # type: ignore[arg-type]
+            if priorities is not None and list(priorities) != list(self._classes):
+                self._classes = {text: number for number, text in enumerate(priorities)}
+                self._priority = (
+                    PriorityGate(algorithm, now_ns, len(priorities), random=Random(), gate=self._gate)
+                    if priorities
+                    else None
+                )
+            after, reason = self._gate.limit, self._gate.reason
+        self._report_change(before, after, reason)
+
+    @property
+    def windows(self) -> int:
+        """How many windows of calls it has learned from."""
+        return self._gate.windows
+
+    def go_on_from(self, limit: float) -> None:
+        """Goes on from another limit, such as one that several processes agreed on.
+
+        >>> limiter = AdaptiveLimiter()
+        >>> limiter.go_on_from(12.0)
+        >>> limiter.limit
+        12
+        """
+        with self._lock:
+            before = self._gate.limit
+            self._gate.go_on_from(limit)
+            after, reason = self._gate.limit, self._gate.reason
+        self._report_change(before, after, reason)
 
     def _enter(self, priority: str | None, user: Hashable, queued: Callable[[], QueuedCall]) -> Any:
         """Returns a call that has begun, or one that waits in the queue; raises RateLimited."""
@@ -245,7 +242,7 @@ class AdaptiveLimiter:
         if entered == QUEUED:
             return token
         if not entered:
-            raise RateLimited(self._reported(self._refusal()))
+            raise RateLimited(self._reported(self.refusal()))
         return self._begin(entered, now_ns)
 
     def _admitted(self, token: QueuedCall) -> AdaptiveCall:
@@ -256,7 +253,7 @@ class AdaptiveLimiter:
                 self._priority.rejection.found_no_room()
             started_ns = self._clock_ns()
         if not token.entered:
-            raise RateLimited(self._reported(self._refusal()))
+            raise RateLimited(self._reported(self.refusal()))
         return self._begin(token.entered, started_ns)
 
     def _abandon(self, token: QueuedCall) -> None:
@@ -268,16 +265,31 @@ class AdaptiveLimiter:
             self._leave(token.entered, self._clock_ns(), IGNORED)
 
     def _leave(self, entered: int, started_ns: int, outcome: int) -> None:
+        admitted: list[tuple[Any, int]] = []
         with self._lock:
-            now_ns = self._clock_ns()
+            before, now_ns = self._gate.limit, self._clock_ns()
             if self._priority is None:
                 self._gate.leave(entered, started_ns, now_ns, outcome)
-                return
-            admitted = self._priority.leave(entered, started_ns, now_ns, outcome)
+            else:
+                admitted = self._priority.leave(entered, started_ns, now_ns, outcome)
             for token, its_entered in admitted:
                 token.entered = its_entered
+            after, reason = self._gate.limit, self._gate.reason
         for token, _ in admitted:
             token.wake()
+        self._report_change(before, after, reason)
+
+    def _cancel(self, entered: int, started_ns: int) -> None:
+        if isinstance(self._gate, RateGate):
+            with self._lock:
+                self._gate.cancel()
+        else:
+            self._leave(entered, started_ns, IGNORED)
+
+    def _report_change(self, before: int, after: int, reason: str) -> None:
+        """Reports a limit that has moved. Without the lock: observers may take their time."""
+        if before != after and self.on_change is not None:
+            self.on_change(LimitChange(self.name, self.key, before, after, reason))
 
     def _class_of(self, priority: str | None) -> int:
         if priority is None:
@@ -308,12 +320,16 @@ class AdaptiveLimiter:
     def _reported(self, decision: Decision) -> Decision:
         """Reports a decision to the observers, and returns it."""
         if self._observers is not None:
-            self._observers.decided(decision, 0)
+            self._observers.decided(decision, None, draw=random())
         return decision
 
-    def _refusal(self) -> Decision:
+    def refusal(self) -> Decision:
         """Returns the decision of a refused call. It may pass as soon as any call ends: about a response time,
-        divided by the calls in flight, from now."""
+        divided by the calls in flight, from now.
+
+        >>> AdaptiveLimiter().refusal().allowed
+        False
+        """
         response_ns = getattr(self._gate.state, "response_ns", 0.0) or _NS_PER_SECOND / 10
         wait_us = max(1, int(response_ns / max(1, self._gate.limit) / 1000))
         outcome = (False, 0, wait_us, int(response_ns / 1000), 0, time.time_ns() // 1000, 0)

@@ -25,6 +25,8 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from headgate.adaptive.gate import ConcurrencyGate
+from headgate.adaptive.rate_gate import RateGate
+from headgate.adaptive.target_rate import TargetRate
 from headgate.adaptive.window import LimitAlgorithm
 from headgate.errors import InvalidRule
 
@@ -103,6 +105,13 @@ class RejectionRatio:
         return float(chance ** max(1.0, self._users[user] / calls_per_user))
 
 
+def new_gate(algorithm: LimitAlgorithm[Any] | TargetRate, now_ns: float) -> ConcurrencyGate | RateGate:
+    """Returns a gate that enforces what this algorithm computes."""
+    if isinstance(algorithm, TargetRate):
+        return RateGate(algorithm, now_ns)
+    return ConcurrencyGate(algorithm, now_ns)
+
+
 class _QueuedCall(NamedTuple):
     token: Any
     expires_ns: float
@@ -113,17 +122,18 @@ class PriorityGate:
 
     def __init__(
         self,
-        algorithm: LimitAlgorithm[Any],
+        algorithm: LimitAlgorithm[Any] | TargetRate,
         now_ns: float,
         classes: int,
         *,
         max_wait_ns: float = 0.0,
         fair: bool = False,
         random: Random | None = None,
+        gate: ConcurrencyGate | RateGate | None = None,
     ) -> None:
         if type(classes) is not int or classes < 1:
             raise InvalidRule(f"There is at least one class of priorities; not {classes!r}.")
-        self.gate: ConcurrencyGate = ConcurrencyGate(algorithm, now_ns)
+        self.gate: ConcurrencyGate | RateGate = gate or new_gate(algorithm, now_ns)
         self.rejection: RejectionRatio = RejectionRatio(classes, random or Random(), fair=fair)
         self._max_wait_ns = max_wait_ns
         self._queues: list[deque[_QueuedCall]] = [deque() for _ in range(classes)]

@@ -29,6 +29,7 @@ class RateGate:
         self._filled_ns = self._opened_ns = now_ns
         self._responses: list[float] = []
         self._dropped = 0
+        self.windows: int = 0  # that were judged
 
     @property
     def limit(self) -> int:
@@ -51,9 +52,25 @@ class RateGate:
         self.in_flight += 1
         return self.in_flight
 
-    def change(self, algorithm: TargetRate, now_ns: float) -> None:
-        """Goes on with another algorithm; the calls in flight stay."""
-        self.algorithm, self.state, self.reason = algorithm, algorithm.start(), "start"
+    def go_on_from(self, limit: float) -> None:
+        """Goes on from another rate."""
+        self.rate = max(self.algorithm.floor, min(self.algorithm.ceiling, limit))
+        self.state, self.reason = RateState(self.rate), "agreed"
+
+    def wait(self) -> None:
+        """Notes nothing: a rate learns from the calls that end."""
+
+    turn_away = wait
+
+    def cancel(self) -> None:
+        """Takes back a call that did not begin after all, with its token."""
+        self.in_flight -= 1
+        self._tokens = min(self._burst, self._tokens + 1.0)
+
+    def change(self, algorithm: TargetRate, now_ns: float, state: RateState | None = None) -> None:
+        """Goes on with another algorithm, from this state if one is given; the calls in flight stay."""
+        self.algorithm, self.state = algorithm, algorithm.start() if state is None else state
+        self.reason = "start" if state is None else "changed settings"
         self.rate = self.state.rate
         self._responses, self._dropped, self._opened_ns = [], 0, now_ns
 
@@ -67,6 +84,7 @@ class RateGate:
         window = RateWindow(self._responses, self._dropped, (now_ns - self._opened_ns) / _NS_PER_SECOND)
         # A window that never fills is judged after ten of its least lengths: memory and patience are bounded.
         if self.algorithm.is_complete(window) or window.seconds > 10 * self.algorithm.min_window:
+            self.windows += 1
             rate, state, reason = self.algorithm.update(self.state, window)
             if rate <= self.rate or not self.strained():
                 self.rate, self.state, self.reason = rate, state, reason

@@ -25,7 +25,7 @@ from headgate.adaptive.window import Update, Window, WindowSize, check_limits, c
 _NS_PER_SECOND = 1e9
 _MIN_SAMPLES = 20
 _MAX_SETTLE_NS = 1e9
-_DEFAULT_START = 20
+DEFAULT_START = 20
 
 
 class TargetConcurrencyState(NamedTuple):
@@ -65,7 +65,7 @@ class TargetConcurrency:
 
     def start(self) -> TargetConcurrencyState:
         """Returns the state before the first window."""
-        initial = max(self.floor, min(self.ceiling, _DEFAULT_START)) if self.initial is None else self.initial
+        initial = max(self.floor, min(self.ceiling, DEFAULT_START)) if self.initial is None else self.initial
         return TargetConcurrencyState(float(initial))
 
     def limit_of(self, state: TargetConcurrencyState) -> int:

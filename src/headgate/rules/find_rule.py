@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
+from typing import Any
 from urllib.parse import unquote
 
 from headgate.errors import InvalidRule
-from headgate.rules.attributes import Attributes
+from headgate.rules.attributes import AttributeReader, Attributes
 from headgate.rules.keys import ALL, key_builder
 from headgate.rules.rule import Rule, Rulebook
 
@@ -24,6 +26,18 @@ def find_rule(book: Rulebook, name: str) -> Rule:
         hint = f"Did you mean {similar[0]}?" if similar else f"Known: {', '.join(names) or 'none'}."
         raise NoSuchRule(f'There is no rule "{name}" in {book.source or "the rulebook"}. {hint}')
     return rule
+
+
+def key_of_call(rule: Rule, attributes: Mapping[str, Any]) -> str:
+    """Returns the key that a call is counted under by a rule; raises InvalidRule if the attributes do not form
+    one."""
+    names = [dimension.name for dimension in rule.key]
+    key = key_builder(rule.key, blank=rule.missing == "one")(AttributeReader(names)(attributes))
+    if key is None:
+        raise InvalidRule(
+            f'The key of rule "{rule.name}" consists of {" and ".join(names)}, and the call has not all of them.'
+        )
+    return key
 
 
 def key_format(rule: Rule) -> str:

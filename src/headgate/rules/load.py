@@ -44,7 +44,7 @@ from headgate.rules.parsing.document_tree import (
 from headgate.rules.parsing.parse_condition import Conditions
 from headgate.rules.parsing.parse_rule import RuleField
 from headgate.rules.parsing.problems import Problems, at_node
-from headgate.rules.rule import HEADERS, Rule, Rulebook
+from headgate.rules.rule import HEADERS, OVERLOAD_REFUSAL, Rule, Rulebook
 
 _READERS = {"yaml": read_yaml.read, "yml": read_yaml.read, "toml": read_toml.read, "json": read_json.read}
 _underscored_header = re.compile(r"header\.[\w-]*_[\w-]*", re.A)
@@ -290,7 +290,14 @@ class _RuleListParser:
 def _make_rule(rule_fields: dict[str, RuleField], node: MappingNode) -> Rule:
     values = {name: field.value for name, field in rule_fields.items()}
     values["unless"] = values.pop("except", None)
+    values["max_pause_us"] = values.pop("pausable", None)
     values["replaces"] = tuple(name for name, _ in values.get("replaces", ()))
+    if consistency.holds_adaptive(rule_fields["limit"]):
+        for name in ("nodes", "fallback", "deadline", "initial_share"):
+            values.pop(name, None)  # a default applies to rules that an engine decides only
+        where = rule_fields.get("where")
+        values["where"] = where.value if where is not None and where.explicit else "node"
+        values.setdefault("refuse", OVERLOAD_REFUSAL)
     if values.get("where") != "split":
         values.pop("nodes", None)  # a default applies to split rules only
     return Rule(**values, line=node.position.line)

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar, get_args
+from typing import Final, Generic, Literal, TypeVar, get_args
 
+from headgate.adaptive.adaptive_limit import AdaptiveLimit
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.lockout import Lockout
 from headgate.errors import InvalidRulebook
@@ -72,6 +73,9 @@ class Refusal:
     redirect: str | None = None
 
 
+OVERLOAD_REFUSAL: Final = Refusal(503)  # of an adaptive limit, unless its rule says otherwise
+
+
 @dataclass(frozen=True, slots=True)
 class Prefetch:
     """Units of a hot key that are fetched ahead: how long they are held, and how many at most."""
@@ -110,6 +114,7 @@ class Rule:
     initial_share: int = 0  # of the limit, in hundredths of a percent
     lockout: Lockout | None = None
     overrides: bool = False
+    max_pause_us: int | None = None  # the longest pause of a key; None: keys cannot be paused
     line: int | None = field(default=None, compare=False)  # its line in the file
 
 
@@ -155,3 +160,9 @@ class Rulebook:
 
     def __len__(self) -> int:
         return len(self.rules)
+
+
+def adaptive_limit_of(rule: Rule) -> AdaptiveLimit | None:
+    """Returns the adaptive limit of a rule, that of its least important class; None if it has another limit."""
+    limits = rule.limit.otherwise
+    return limits[0] if len(limits) == 1 and isinstance(limits[0], AdaptiveLimit) else None

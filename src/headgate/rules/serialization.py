@@ -15,10 +15,22 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from headgate.adaptive.adaptive_limit import AdaptiveLimit
 from headgate.algorithms.durations import format_period
 from headgate.algorithms.limit import SECOND
+from headgate.algorithms.pause import MAX_PAUSE_US
 from headgate.rules.condition import All, AnyOf, Condition, Test
-from headgate.rules.rule import Choice, Limits, Modes, Prefetch, Refusal, Rule, Rulebook
+from headgate.rules.rule import (
+    OVERLOAD_REFUSAL,
+    Choice,
+    Limits,
+    Modes,
+    Prefetch,
+    Refusal,
+    Rule,
+    Rulebook,
+    adaptive_limit_of,
+)
 
 _DEFAULTS = Rule(name="plain", limit=Choice(()))
 _MAX_LINE_WIDTH = 100
@@ -55,7 +67,8 @@ def _rule(rule: Rule) -> Iterator[tuple[str, Any]]:
         yield "key", str(rule.key[0]) if len(rule.key) == 1 else [str(dimension) for dimension in rule.key]
     if rule.key or rule.cost or rule.missing != _DEFAULTS.missing:
         yield "missing", rule.missing
-    yield "limit", _choice(rule.limit)
+    adaptive = adaptive_limit_of(rule)
+    yield "limit", _choice(rule.limit) if adaptive is None else _adaptive(rule.limit, adaptive)
     if rule.candidate is not None:
         yield "candidate", _choice(rule.candidate)
     if rule.cost is not None:
@@ -69,10 +82,13 @@ def _rule(rule: Rule) -> Iterator[tuple[str, Any]]:
         yield "lockout", {"after": after, "within": format_period(within_us), "for": format_period(for_us)}
     if rule.overrides:
         yield "overrides", True
+    if rule.max_pause_us is not None:
+        yield "pausable", True if rule.max_pause_us == MAX_PAUSE_US else format_period(rule.max_pause_us)
     if rule.replaces:
         yield "replaces", list(rule.replaces)
     for name in ("where", "nodes", "fallback"):
-        if getattr(rule, name) != getattr(_DEFAULTS, name):
+        default = "node" if name == "where" and adaptive is not None else getattr(_DEFAULTS, name)
+        if getattr(rule, name) != default:
             yield name, getattr(rule, name)
     if rule.prefetch is not None:
         yield "prefetch", _prefetch(rule.prefetch)
@@ -80,7 +96,7 @@ def _rule(rule: Rule) -> Iterator[tuple[str, Any]]:
         yield "deadline", format_period(round(rule.deadline * SECOND))
     if rule.initial_share:
         yield "initial_share", _percentage(rule.initial_share)
-    if rule.refuse != _DEFAULTS.refuse:
+    if rule.refuse != (_DEFAULTS.refuse if adaptive is None else OVERLOAD_REFUSAL):
         yield "refuse", _refusal(rule.refuse)
 
 
@@ -115,6 +131,17 @@ def _choice(choice: Choice[Limits] | Choice[int | str]) -> Any:
         "cases": {_test_value(test): _value(value) for test, value in choice.cases},
         "otherwise": _value(choice.otherwise),
     }
+
+
+def _adaptive(choice: Choice[Limits], limit: AdaptiveLimit) -> dict[str, Any]:
+    """Returns an adaptive limit as a mapping, with the classes of calls that its cases stand for."""
+    settings: dict[str, Any] = {"adaptive": limit.kind}
+    if limit.target is not None:
+        settings["target"] = str(limit.target)
+    settings["between"] = list(limit.bounds)
+    if choice.cases:
+        settings["priority"] = {"by": choice.cases[0][0].attribute, "order": case_texts(choice)}
+    return settings
 
 
 def _value(value: Limits | int | str) -> Any:

@@ -13,19 +13,19 @@ from headgate.rules.distribution.source import RulebookText
 PAPER = RulebookText("rules: []  # Ω\n", "yaml", "version 7 in Redis", 7, '{"rules":[]}')
 
 
-def test_what_was_kept_is_read_with_its_time(tmp_path: Path) -> None:
+def test_a_written_rulebook_is_read_with_its_time(tmp_path: Path) -> None:
     clock = ManualClock()
     keep = DiskCache("here", tmp_path / "deep" / "book.json", clock=clock)
     assert keep.read() is None
     keep.write(PAPER)
     assert DiskCache("here", keep.path).read() == CachedRulebook(PAPER, clock.now_us())
     keep.write(PAPER._replace(version=8))
-    kept = keep.read()
-    assert kept is not None
-    assert kept.content.version == 8
+    cached = keep.read()
+    assert cached is not None
+    assert cached.content.version == 8
 
 
-def test_only_its_owner_reads_it_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_it_and_no_temporary_file_is_left(tmp_path: Path) -> None:
     keep = DiskCache("here", tmp_path / "deep" / "book.json")
     for _ in range(3):
         keep.write(PAPER)
@@ -34,7 +34,7 @@ def test_only_its_owner_reads_it_and_nothing_is_left_beside_it(tmp_path: Path) -
     assert stat.S_IMODE(keep.path.parent.stat().st_mode) == 0o700
 
 
-def test_a_damaged_one_counts_as_none_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_cache_is_ignored_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     keep = DiskCache("here", tmp_path / "book.json")
     keep.write(PAPER)
     whole = keep.path.read_bytes()
@@ -50,7 +50,7 @@ def test_a_damaged_one_counts_as_none_and_is_told(tmp_path: Path, caplog: pytest
     assert keep.read() is None
 
 
-def test_a_disk_that_takes_nothing_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unwritable_disk_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     keep = DiskCache("here", tmp_path / "file" / "book.json")
     with caplog.at_level(logging.INFO):

@@ -82,7 +82,7 @@ def test_a_folder_that_changes_has_another_signature(tmp_path: Path) -> None:
     assert len(seen) == 4
 
 
-def test_what_cannot_be_read_names_its_file(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidRule, match=r"There is no file that ends with \.yaml or \.yml"):
         Limiter.from_rules(tmp_path)
     (tmp_path / "edge.yaml").write_text(EDGE)

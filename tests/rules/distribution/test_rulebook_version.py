@@ -27,26 +27,26 @@ versions = st.builds(
 
 
 def drafted(**changed: str) -> str:
-    said = {"text": "rules: []  # none", "document": '{"rules":[]}', "format": "yaml", "author": "ana"}
-    said |= changed
+    fields = {"text": "rules: []  # none", "document": '{"rules":[]}', "format": "yaml", "author": "ana"}
+    fields |= changed
     return draft(
-        said["text"],
-        said["document"],
-        format=said["format"],
-        author=said["author"],
-        note=said.get("note", ""),
+        fields["text"],
+        fields["document"],
+        format=fields["format"],
+        author=fields["author"],
+        note=fields.get("note", ""),
     )
 
 
 @given(versions)
-def test_what_was_written_is_read(one: RulebookVersion) -> None:
+def test_a_written_version_is_read_back(one: RulebookVersion) -> None:
     assert RulebookVersion.read(json.dumps(asdict(one))) == one
     assert RulebookVersion.read(json.dumps(asdict(one)).encode()) == one
 
 
 @given(versions)
 def test_a_draft_lacks_number_and_time_only(one: RulebookVersion) -> None:
-    said = draft(
+    version = draft(
         one.text,
         one.document,
         format=one.format,
@@ -54,16 +54,16 @@ def test_a_draft_lacks_number_and_time_only(one: RulebookVersion) -> None:
         note=one.note,
         rolled_back_to=one.rolled_back_to,
     )
-    assert set(json.loads(json.dumps(asdict(one)))) - set(json.loads(said)) == {"version", "at_us"}
-    assert from_draft(said, one.version, one.at_us) == one
+    assert set(json.loads(json.dumps(asdict(one)))) - set(json.loads(version)) == {"version", "at_us"}
+    assert from_draft(version, one.version, one.at_us) == one
 
 
 @given(
     st.dictionaries(texts, st.none() | texts | st.lists(st.integers())),
     st.sets(st.sampled_from(rulebook_version.GATEWAY_FIELDS)),
 )
-def test_the_book_is_the_document_without_what_stands_beside_it(said: dict[str, object], beside: set[str]) -> None:
-    book = {name: value for name, value in said.items() if name not in rulebook_version.GATEWAY_FIELDS}
+def test_the_rulebook_is_the_document_without_gateway_fields(fields: dict[str, object], beside: set[str]) -> None:
+    book = {name: value for name, value in fields.items() if name not in rulebook_version.GATEWAY_FIELDS}
     document = json.dumps(book | {name: {"10/s": {"fresh": 10}} for name in beside})
     one = RulebookVersion(version=1, at_us=0, author="ana", note="", format="yaml", text="", document=document)
     assert json.loads(one.book) == book
@@ -71,7 +71,7 @@ def test_the_book_is_the_document_without_what_stands_beside_it(said: dict[str, 
 
 
 @pytest.mark.parametrize("document", ["", "{", "[1]", "7", '"limits"', '{"rules":[{"limits":1}]}', "[" * 100_000])
-def test_what_has_nothing_beside_it_is_left_as_it_is(document: str) -> None:
+def test_a_document_without_gateway_fields_is_left_unchanged(document: str) -> None:
     one = RulebookVersion(version=1, at_us=0, author="ana", note="", format="yaml", text="", document=document)
     assert one.book == document
 
@@ -101,7 +101,7 @@ def test_its_origin_is_where_its_text_was_first() -> None:
         (b'{"version":1,"at_us":1,"author":7}', "its author should be a text, not '7'"),
     ],
 )
-def test_what_is_no_version_is_refused(raw: bytes, why: str) -> None:
+def test_an_invalid_version_is_refused(raw: bytes, why: str) -> None:
     with pytest.raises(InvalidRule, match=why):
         RulebookVersion.read(raw)
 

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -104,10 +103,10 @@ def test_a_file_that_changes_while_it_is_read_is_read_anew(book: Path, monkeypat
     looked = os.fstat
 
     def fstat(file: int) -> os.stat_result:
-        found = looked(file)
+        status = looked(file)
         if happens:
             happens.pop()()
-        return found
+        return status
 
     clock = BusyClock()
     source = FileSource(book, clock=clock)
@@ -129,31 +128,30 @@ def test_an_old_file_is_read_at_once(book: Path) -> None:
     assert clock.slept == []
 
 
-def test_a_writer_who_is_never_whole_is_never_read(tmp_path: Path) -> None:
-    """A real writer in pieces, faster than the settling time: only whole texts come out."""
+def test_a_half_written_file_is_never_read(tmp_path: Path) -> None:
+    """A writer in pieces, faster than the settling time: only whole texts come out, whenever it is read."""
     path = tmp_path / "rules.yaml"
     path.write_text("begin 0 end")
-    done = threading.Event()
+    pieces = [piece for n in range(1, 9) for piece in ("begin ", f"{n} ", "end")]
 
     def write() -> None:
-        for n in range(1, 9):
-            with path.open("w") as file:
-                for piece in ("begin ", f"{n} ", "end"):
+        """Writes what a writer writes while the source sleeps: at least one piece, and sometimes a whole text."""
+        for _ in range(1 + len(pieces) % 5):
+            if pieces:
+                piece = pieces.pop(0)
+                with path.open("w" if piece == "begin " else "a") as file:
                     file.write(piece)
-                    file.flush()
-                    time.sleep(0.02)
-        done.set()
+                # Timestamps of files are coarse, and nobody slept: each write gets its own, a millisecond later.
+                now_ns = time.time_ns() - len(pieces) * 1_000_000
+                os.utime(path, ns=(now_ns, now_ns))
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    source, read = FileSource(path), set()
-    while not done.is_set():
+    read = set()
+    while pieces:
         try:
-            read.add(source.read().text)
+            read.add(FileSource(path, clock=BusyClock(*[write] * 40)).read().text)
         except (OSError, InvalidRule) as error:
             assert "changes all the time" in str(error)  # noqa: PT017
-    writer.join()
-    assert source.read().text == "begin 8 end"
+    assert FileSource(path).read().text == "begin 8 end"
     assert read <= {f"begin {n} end" for n in range(9)}
 
 
@@ -183,7 +181,7 @@ def test_a_relative_path_stays_where_it_was(book: Path, monkeypatch: pytest.Monk
         (b"a" * (MAX_BYTES + 1), "more than 4,194,304 bytes"),
     ],
 )
-def test_what_can_be_no_rulebook_is_refused(book: Path, raw: bytes, why: str) -> None:
+def test_bytes_that_are_no_rulebook_are_refused(book: Path, raw: bytes, why: str) -> None:
     book.write_bytes(raw)
     with pytest.raises(InvalidRule, match=why):
         FileSource(book, clock=BusyClock()).read()

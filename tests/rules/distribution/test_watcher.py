@@ -19,7 +19,7 @@ GONE = EngineUnavailable("Redis at here gave no decision: the connection failed.
 
 
 class WatcherOwner:
-    """Who follows the books."""
+    """Owns a watcher, and lists the rulebooks that it gets."""
 
     def __init__(self, source: FakeSource, keep: DiskCache | None = None) -> None:
         self.books: list[str] = []
@@ -38,12 +38,12 @@ class WatcherOwner:
 def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     caplog.set_level(logging.INFO, "headgate")
 
-    def told() -> list[str]:
-        found = [record.getMessage().removeprefix("headgate: ") for record in caplog.records]
+    def take_lines() -> list[str]:
+        messages = [record.getMessage().removeprefix("headgate: ") for record in caplog.records]
         caplog.clear()
-        return found
+        return messages
 
-    return told
+    return take_lines
 
 
 def test_a_change_is_handed_over_once() -> None:
@@ -79,7 +79,7 @@ def test_a_touched_file_is_no_change(tmp_path: Path) -> None:
     assert books == ["<two>"]
 
 
-def test_a_broken_one_is_refused_and_told_once(lines: Callable[[], list[str]]) -> None:
+def test_a_broken_rulebook_is_refused_and_logged_once(lines: Callable[[], list[str]]) -> None:
     owner = WatcherOwner(FakeSource("one"))
     owner.watch.load_first()
     owner.look("!x")
@@ -113,7 +113,7 @@ def test_a_broken_file_that_is_set_right_again_is_no_error_any_more(tmp_path: Pa
     assert (books, watch.error) == ([], None)
 
 
-def test_what_its_owner_will_not_take_is_refused(lines: Callable[[], list[str]]) -> None:
+def test_a_rulebook_that_the_owner_rejects_is_refused(lines: Callable[[], list[str]]) -> None:
     books: list[str] = []
 
     def picky(book: str) -> None:
@@ -134,7 +134,7 @@ def test_what_its_owner_will_not_take_is_refused(lines: Callable[[], list[str]])
     assert (books, watch.error) == (["<three>"], None)
 
 
-def test_a_source_whose_very_signature_is_broken_is_told_once(lines: Callable[[], list[str]]) -> None:
+def test_a_broken_signature_is_logged_once(lines: Callable[[], list[str]]) -> None:
     owner = WatcherOwner(FakeSource("one"))
     owner.watch.load_first()
     owner.source.trouble = InvalidRule("The version is no number.")
@@ -145,7 +145,7 @@ def test_a_source_whose_very_signature_is_broken_is_told_once(lines: Callable[[]
 
 
 @pytest.mark.parametrize("trouble", [GONE, FileNotFoundError(2, "No such file or directory")])
-def test_a_source_that_is_gone_is_told_once_and_once_when_back(
+def test_a_missing_source_is_logged_once_and_once_when_it_is_back(
     lines: Callable[[], list[str]], trouble: Exception
 ) -> None:
     owner = WatcherOwner(FakeSource("one"))
@@ -167,7 +167,7 @@ def test_a_source_that_is_gone_is_told_once_and_once_when_back(
     assert len(lines()) == 3
 
 
-def test_an_owner_who_cannot_take_it_now_is_asked_again() -> None:
+def test_a_rulebook_that_the_owner_cannot_take_yet_is_retried() -> None:
     books: list[str] = []
     troubles: list[Exception] = [GONE]
 
@@ -241,28 +241,29 @@ def test_a_start_without_the_source_uses_the_kept_book(tmp_path: Path, lines: Ca
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"), [(0, "0 s"), (119, "119 s"), (120, "2 minutes"), (86400, "24 hours"), (172800, "2 days")]
+    ("seconds", "message"),
+    [(0, "0 s"), (119, "119 s"), (120, "2 minutes"), (86400, "24 hours"), (172800, "2 days")],
 )
 def test_it_says_how_old_the_kept_book_is(
-    tmp_path: Path, lines: Callable[[], list[str]], seconds: int, told: str
+    tmp_path: Path, lines: Callable[[], list[str]], seconds: int, message: str
 ) -> None:
     clock = ManualClock()
     keep = DiskCache("here", tmp_path / "book", clock=clock)
     keep.write(RulebookText("one", "yaml", "version 1", 1))
     clock.advance(seconds)
     RulebookWatcher(FakeSource(None), load_text, print, disk_cache=keep, clock=clock).load_first()
-    assert lines()[0].endswith(f"{told} old.")
+    assert lines()[0].endswith(f"{message} old.")
 
 
 def test_every_good_book_is_kept_and_no_other(tmp_path: Path) -> None:
     keep = DiskCache("here", tmp_path / "book")
     owner = WatcherOwner(FakeSource("one"), keep)
-    kept = [owner.watch.load_first()]
+    loaded = [owner.watch.load_first()]
     for text in ("two", "!x", None, "three", "!y"):
         owner.look(text)
-        found = keep.read()
-        kept.append("" if found is None else found.content.text)
-    assert kept == ["<one>", "two", "two", "two", "three", "three"]
+        cached = keep.read()
+        loaded.append("" if cached is None else cached.content.text)
+    assert loaded == ["<one>", "two", "two", "two", "three", "three"]
 
 
 def test_a_start_without_source_and_without_kept_book_fails(tmp_path: Path) -> None:

@@ -96,9 +96,9 @@ def test_one_rule_applies_the_one_that_the_service_finds(data: st.DataObject) ->
     entries = data.draw(descriptors(nodes))
     named(nodes, [])
     book = load.from_mapping(imports.translate(f"domain: test\n{written(nodes)}").document)
-    found = looked_up(nodes, entries)
+    node = looked_up(nodes, entries)
     matches = Matcher(book).match(attributes_of("test", entries))
-    assert [match.rule.name for match in matches] == ([] if found is None else [found])
+    assert [match.rule.name for match in matches] == ([] if node is None else [node])
 
 
 @given(st.data())

@@ -143,7 +143,7 @@ def test_nothing_at_all_may_pass_where_the_limit_is_none() -> None:
     assert (refused.allowed, refused.retry_after) == (False, None)
 
 
-def test_the_domain_is_asked_for_if_one_wants() -> None:
+def test_the_domain_is_a_condition_on_request() -> None:
     text = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 7}}]"
     assert document_and_notes(text, domain=True, name="mine")[0] == {
         "name": "mine",
@@ -171,7 +171,7 @@ def test_units(unit: str, limit: str) -> None:
     assert rules(text)[0]["limit"] == limit
 
 
-def test_what_has_a_quota_says_so() -> None:
+def test_quota_mode_is_translated() -> None:
     text = "domain: d\ndescriptors: [{key: a, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 7}}]"
     document, notes = document_and_notes(text)
     assert (document["rules"][0]["quota_mode"], notes) == (True, [])
@@ -226,7 +226,7 @@ descriptors:
         ("{key: a, rate_limit: {unlimited: true, name: a b}}", 'line 2: the limit "a b" is the rule a-b.'),
     ],
 )
-def test_what_differs_is_said(descriptors: str, note: str) -> None:
+def test_differences_are_noted(descriptors: str, note: str) -> None:
     assert note in document_and_notes(f"domain: d\ndescriptors: [{descriptors}]")[1]
 
 
@@ -292,7 +292,7 @@ def test_what_differs_is_said(descriptors: str, note: str) -> None:
         ("domain: [d]\ndescriptors: []", "line 1: domain is a text, not a list."),
     ],
 )
-def test_what_the_service_would_not_take_is_refused(text: str, sentence: str) -> None:
+def test_files_that_the_service_refuses_are_refused(text: str, sentence: str) -> None:
     with pytest.raises(InvalidRule) as raised:
         imports.translate(text, "envoy")
     assert str(raised.value) == sentence

@@ -31,7 +31,7 @@ def test_the_kind_is_guessed(text: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "hello", "name: shop\nrules: []", "# limit_req zone=a;"])
-def test_what_cannot_be_told_is_asked(text: str) -> None:
+def test_an_unrecognized_file_asks_for_its_kind(text: str) -> None:
     with pytest.raises(
         InvalidRule,
         match=r"^This kind of file is not recognized\. Name it with --kind "
@@ -52,7 +52,7 @@ def test_a_note_reads_as_a_sentence_with_its_line() -> None:
     assert str(TranslationNote(None, "It is so.")) == "It is so."
 
 
-def test_nothing_found_is_said() -> None:
+def test_a_file_without_limits_is_noted() -> None:
     for kind, text in (("nginx", "events { }"), ("envoy", "domain: d"), ("spring", "spring: {}")):
         translated = imports.translate(text, kind)
         assert translated.document["rules"] == []
@@ -89,7 +89,7 @@ PIECES += [
 @given(
     st.lists(st.sampled_from(PIECES), max_size=12).map("\n".join) | st.text(max_size=80), st.sampled_from(KINDS)
 )
-def test_whatever_the_text_is_a_rulebook_or_a_sentence(text: str, kind: str) -> None:
+def test_any_text_is_translated_or_refused(text: str, kind: str) -> None:
     try:
         translated = imports.translate(text, kind)
     except InvalidRule:

@@ -77,8 +77,8 @@ def test_nginx_counts_the_same_calls(name: str) -> None:
         for method, source, plan in itertools.product(METHODS, SOURCES, PLANS[:2]):
             headers = {} if plan is None else {"X-Plan": plan}
             theirs = nginx.get("/", headers, method, source).headers.get("counted") is not None
-            known = {f"header.{field.lower()}": value for field, value in headers.items()}
-            ours = matched_rules(matcher, method=method, address=source, path="/", **known) == ["one"]
+            attributes = {f"header.{field.lower()}": value for field, value in headers.items()}
+            ours = matched_rules(matcher, method=method, address=source, path="/", **attributes) == ["one"]
             assert ours is theirs, (method, source, plan)
             counted.append(theirs)
     assert set(counted) == {True, False}
@@ -104,7 +104,7 @@ def test_values_of_headers_are_noted_because_of_their_case() -> None:
         'map $a $key { default $b; x ""; }\nmap $c $b { default $key; y ""; }\n',
     ],
 )
-def test_what_cannot_be_said_is_noted(lists: str) -> None:
+def test_lists_without_an_equivalent_are_noted(lists: str) -> None:
     document, notes = document_and_notes(lists + ZONE + "limit_req zone=one;")
     assert "except" not in document["rules"][0]
     assert any("which has no equivalent" in note for note in notes)

@@ -75,7 +75,7 @@ def test_braces_in_texts_and_comments_of_lua_close_nothing(code: str) -> None:
         ("a" * (MAX_CHARACTERS + 1), "The configuration is larger than 4 MB: split it."),
     ],
 )
-def test_what_is_broken_is_said(text: str, sentence: str) -> None:
+def test_a_syntax_error_is_reported(text: str, sentence: str) -> None:
     with pytest.raises(InvalidRule) as raised:
         read(text)
     assert str(raised.value) == sentence
@@ -91,6 +91,6 @@ def test_time_grows_with_the_length_only(piece: str) -> None:
 
 
 @given(st.text(alphabet="ab{};#\"'\\$ \n", max_size=60))
-def test_whatever_it_is_it_is_read_or_refused(text: str) -> None:
+def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(InvalidRule):
         read(text)

@@ -159,7 +159,7 @@ def test_a_server_for_all_other_hosts() -> None:
     assert rules(text)[0]["when"] == {"all": [{"not": {"host": ["a.example", "*.b.example"]}}]}
 
 
-def test_expressions_that_can_be_said() -> None:
+def test_translatable_expressions() -> None:
     text = f"""{ZONE} limit_req zone=one burst=1;
     server {{
         location ~ \\.php$ {{ limit_req zone=one burst=2; }}
@@ -208,12 +208,12 @@ def test_expressions_that_can_be_said() -> None:
     ],
 )
 def test_variables(key: str, expected: object, notes: list[str]) -> None:
-    document, said = document_and_notes(f"limit_req_zone {key} zone=one:1m rate=1r/s; limit_req zone=one;")
+    document, note_lines = document_and_notes(f"limit_req_zone {key} zone=one:1m rate=1r/s; limit_req zone=one;")
     assert document["rules"][0].get("key") == expected
-    assert said == [EVERYWHERE, *notes]
+    assert note_lines == [EVERYWHERE, *notes]
 
 
-def test_who_is_exempt_by_a_map_is_excepted() -> None:
+def test_clients_exempt_by_a_map_are_excepted() -> None:
     text = """geo $limit { default 1; 10.0.0.0/8 0; }
     map $limit $limit_key { 0 ""; 1 $binary_remote_addr; }
     limit_req_zone $limit_key zone=one:10m rate=5r/s;
@@ -225,7 +225,7 @@ def test_who_is_exempt_by_a_map_is_excepted() -> None:
 
 
 @pytest.mark.parametrize("key", ["$limit_key$uri", "$limit_key $uri"])
-def test_a_map_beside_another_key_exempts_nobody(key: str) -> None:
+def test_a_map_joined_with_another_key_exempts_no_client(key: str) -> None:
     text = f"""map $request_method $limit_key {{ POST $binary_remote_addr; }}
     limit_req_zone {key} zone=one:10m rate=5r/s; limit_req zone=one;"""
     document, notes = document_and_notes(text)
@@ -256,8 +256,8 @@ def test_tengine_counts_by_several_keys() -> None:
 )
 def test_off_switches_limits_off_in_its_place(off: str, limited: dict[str, bool]) -> None:
     matcher = Matcher(book(f"{ZONE}server {{ limit_req zone=one; {off} }}"))
-    found = {path: bool(matched_rules(matcher, path=path, address="192.0.2.7")) for path in limited}
-    assert found == limited
+    limits_by_path = {path: bool(matched_rules(matcher, path=path, address="192.0.2.7")) for path in limited}
+    assert limits_by_path == limited
 
 
 def test_off_is_for_its_own_module() -> None:
@@ -266,7 +266,7 @@ def test_off_is_for_its_own_module() -> None:
     assert matched_rules(matcher, path="/off", address="192.0.2.7", host="a") == ["one"]
 
 
-def test_what_tengine_has_besides_is_noted() -> None:
+def test_directives_of_tengine_are_noted() -> None:
     text = f"{ZONE}limit_req_whitelist geo_var_name=white geo_var_value=1; limit_req zone=one forbid_action=@a;"
     notes = document_and_notes(text)[1]
     assert any("limit_req_whitelist is left out" in note for note in notes)
@@ -303,7 +303,7 @@ def test_a_map_that_cannot_be_followed() -> None:
         ("limit_conn_zone $host zone=c:1m; limit_conn c 0;", "limit_conn of 0 has no equivalent: it is left out."),
     ],
 )
-def test_what_is_left_out_is_said(text: str, note: str) -> None:
+def test_omitted_directives_are_noted(text: str, note: str) -> None:
     assert f"line 2: {note}" in document_and_notes(f"{ZONE}{text}", kind="nginx")[1]
 
 
@@ -326,7 +326,7 @@ def test_streams_are_not_calls() -> None:
         (f"{ZONE}server {{ location {{ }} }}", "line 2: a location has a path."),
     ],
 )
-def test_what_nginx_would_not_take_is_refused(text: str, sentence: str) -> None:
+def test_files_that_nginx_refuses_are_refused(text: str, sentence: str) -> None:
     with pytest.raises(InvalidRule) as raised:
         imports.translate(text, "nginx")
     assert str(raised.value) == sentence
@@ -402,7 +402,7 @@ WORDS = [
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join))
-def test_whatever_the_words_are_a_rulebook_or_a_sentence(text: str) -> None:
+def test_any_directives_are_translated_or_refused(text: str) -> None:
     try:
         translated = imports.translate(text, "nginx")
     except InvalidRule:

@@ -25,22 +25,22 @@ limits = st.none() | st.lists(st.sampled_from(ZONES), unique=True, min_size=1)
 
 @st.composite
 def locations(draw: st.DrawFn) -> list[Location]:
-    found: dict[str, Location] = {}
+    by_path: dict[str, Location] = {}
     for path in draw(st.lists(PATHS, max_size=5)):
         exact = draw(st.booleans())
         written = path if exact or path == "/" or draw(st.booleans()) else f"{path}/"
         sign = "= " if exact else draw(st.sampled_from(["", "^~ "]))
         key = f"={path}" if exact else written
-        found.setdefault(key, {"sign": sign, "path": written, "limits": draw(limits), "exact": exact})
-    return list(found.values())
+        by_path.setdefault(key, {"sign": sign, "path": written, "limits": draw(limits), "exact": exact})
+    return list(by_path.values())
 
 
 def chosen(places: list[Location], scripts: Location | None, path: str) -> Location | None:
     for place in places:
         if place["exact"] and place["path"] == path:
             return place
-    found = [one for one in places if not one["exact"] and f"{path.rstrip('/')}/".startswith(one["path"])]
-    best = max(found, key=lambda one: len(one["path"]), default=None)
+    prefixes = [one for one in places if not one["exact"] and f"{path.rstrip('/')}/".startswith(one["path"])]
+    best = max(prefixes, key=lambda one: len(one["path"]), default=None)
     firm = best is not None and best["sign"] == "^~ "
     return scripts if scripts and path.endswith(".js") and not firm else best
 
@@ -85,7 +85,7 @@ def test_a_limit_is_where_it_is_in_nginx(
     assert sorted(names) == sorted(expected)
 
 
-def test_the_few_expressions_that_can_be_said() -> None:
+def test_translatable_expressions() -> None:
     assert regex_patterns(r"\.php$") == ["/**/*.php"]
     assert regex_patterns(r"\.(?:css|js)$") == ["/**/*.css", "/**/*.js"]
     assert regex_patterns("^/api/") == ["/api/**"]

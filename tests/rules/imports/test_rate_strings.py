@@ -91,7 +91,7 @@ def test_months_and_years_have_their_days() -> None:
         ),
     ],
 )
-def test_what_is_no_rate_is_refused(text: str, options: dict[str, str], sentence: str) -> None:
+def test_an_invalid_rate_is_refused(text: str, options: dict[str, str], sentence: str) -> None:
     with pytest.raises(InvalidRule) as raised:
         imports.translate(text, "limits", **options)
     assert str(raised.value) == sentence

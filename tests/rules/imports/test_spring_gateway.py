@@ -110,11 +110,11 @@ def test_a_whole_gateway() -> None:
 
 def test_a_call_meets_the_first_route_that_fits_and_no_other() -> None:
     matcher = Matcher(book(SHOP))
-    known = {"address": "192.0.2.1", "user": "ann", "header.x-api-key": "k", "header.x-client": "web"}
-    assert matched_rules(matcher, path="/login", method="POST", **known) == ["login"]
-    assert matched_rules(matcher, path="/login", method="GET", **known) == ["everything"]
-    assert matched_rules(matcher, path="/items/7/reviews", method="GET", **known) == ["item-service"]
-    assert matched_rules(matcher, path="/items/7", method="GET", **{**known, "header.x-client": "app"}) == [
+    ann = {"address": "192.0.2.1", "user": "ann", "header.x-api-key": "k", "header.x-client": "web"}
+    assert matched_rules(matcher, path="/login", method="POST", **ann) == ["login"]
+    assert matched_rules(matcher, path="/login", method="GET", **ann) == ["everything"]
+    assert matched_rules(matcher, path="/items/7/reviews", method="GET", **ann) == ["item-service"]
+    assert matched_rules(matcher, path="/items/7", method="GET", **{**ann, "header.x-client": "app"}) == [
         "everything"
     ]
 
@@ -275,7 +275,7 @@ def test_the_resolver_of_principals_is_spring_s_own() -> None:
         ),
     ],
 )
-def test_what_differs_is_said(text: str, note: str) -> None:
+def test_differences_are_noted(text: str, note: str) -> None:
     assert note in document_and_notes(text)[1]
 
 
@@ -297,7 +297,7 @@ def test_settings_for_all_routes() -> None:
     assert (document["headers"], document["rules"][0]["missing"], notes) == ("off", "skip", [SECONDS])
 
 
-def test_routes_are_asked_in_their_order() -> None:
+def test_routes_match_in_their_order() -> None:
     text = """
 spring.cloud.gateway.routes:
   - {id: late, order: 5, predicates: [Path=/a/**], filters: ["RequestRateLimiter=1,1"]}
@@ -313,7 +313,7 @@ spring.cloud.gateway.routes:
     assert "line 6: twin is left out: earlier routes take all of its calls." in notes
 
 
-def test_what_an_expression_takes_is_counted_twice_rather_than_not_at_all() -> None:
+def test_a_path_expression_may_count_twice_but_never_not_at_all() -> None:
     text = """
 spring.cloud.gateway.routes:
   - {id: first, predicates: ["Path=/a/{n:[0-9]+}"]}
@@ -341,7 +341,7 @@ spring.cloud.gateway.routes:
         ),
     ],
 )
-def test_what_cannot_be_read_is_refused(text: str, sentence: str) -> None:
+def test_an_unreadable_file_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(InvalidRule) as raised:
         imports.translate(text, "spring")
     assert str(raised.value) == sentence
@@ -377,12 +377,12 @@ limiters = st.none() | st.tuples(
 
 
 @given(st.lists(st.tuples(st.lists(predicates, max_size=3), limiters), max_size=5))
-def test_whatever_the_routes_are_they_can_be_loaded(
+def test_any_translated_routes_can_be_loaded(
     routes: list[tuple[list[str], tuple[int, int, str] | None]],
 ) -> None:
     text = "spring.cloud.gateway.routes:\n" + ("" if routes else "  []")
     for named, limiter in routes:
-        said = f'"RequestRateLimiter={limiter[0]}, {limiter[1]}{limiter[2]}"' if limiter else ""
+        filter_text = f'"RequestRateLimiter={limiter[0]}, {limiter[1]}{limiter[2]}"' if limiter else ""
         quoted = ", ".join(f'"{one}"' for one in named)
-        text += f"  - {{predicates: [{quoted}], filters: [{said}]}}\n"
+        text += f"  - {{predicates: [{quoted}], filters: [{filter_text}]}}\n"
     load.from_mapping(imports.translate(text).document)

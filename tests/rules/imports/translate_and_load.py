@@ -15,8 +15,8 @@ def document_and_notes(text: str, **options: Any) -> tuple[dict[str, Any], list[
 
 
 def rules(text: str, **options: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = document_and_notes(text, **options)[0]["rules"]
-    return found
+    translated: list[dict[str, Any]] = document_and_notes(text, **options)[0]["rules"]
+    return translated
 
 
 def book(text: str, **options: Any) -> Rulebook:

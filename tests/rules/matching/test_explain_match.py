@@ -15,7 +15,7 @@ NUMBER = crc32(b"r|user=ada") % 10_000
 
 def why(attributes: dict[str, Any], *rules: dict[str, Any]) -> list[str]:
     book = load.from_mapping({"rules": [{"name": "r", "limit": "10/s", **rule} for rule in rules]})
-    return [told.why for told in Matcher(book).explain(attributes)]
+    return [explanation.why for explanation in Matcher(book).explain(attributes)]
 
 
 @pytest.mark.parametrize(

@@ -24,14 +24,14 @@ from tests.rules.random_rulebooks import CALLS, books, calls_at_random, large_bo
 def test_vectors(line: dict[str, Any]) -> None:
     matcher = Matcher(load.from_mapping(line["rules"]))
     attributes, cost = attributes_of(line), line.get("cost")
-    found = list(matcher.match(attributes, cost))
-    assert [told(match) for match in found] == [expected(one) for one in line["expect"]]
-    assert [one.match for one in matcher.explain(attributes, cost) if one.applies] == found
+    matches = list(matcher.match(attributes, cost))
+    assert [match_fields(match) for match in matches] == [expected(one) for one in line["expect"]]
+    assert [one.match for one in matcher.explain(attributes, cost) if one.applies] == matches
     if isinstance(attributes, Attributes):
-        assert list(matcher.match(dict(attributes), cost)) == found
+        assert list(matcher.match(dict(attributes), cost)) == matches
 
 
-def told(match: Match) -> dict[str, Any]:
+def match_fields(match: Match) -> dict[str, Any]:
     fields = match._asdict()
     is_denied = fields.pop("denial_reason") is not None
     return {**fields, "rule": match.rule.name, "denied": is_denied}
@@ -49,12 +49,12 @@ def limits(texts: list[str] | None) -> Any:
 @given(books(), CALLS, st.none() | st.integers(0, 3))
 def test_matching_and_explaining_agree(book: Rulebook, call: dict[str, str], cost: int | None) -> None:
     matcher = Matcher(book)
-    found = list(matcher.match(call, cost))
+    matches = list(matcher.match(call, cost))
     explained = matcher.explain(call, cost)
-    assert [one.match for one in explained if one.applies] == found
+    assert [one.match for one in explained if one.applies] == matches
     assert [one.rule for one in explained] == list(book.rules)
     assert all(one.why for one in explained)
-    assert list(matcher.match(Attributes(call), cost)) == found
+    assert list(matcher.match(Attributes(call), cost)) == matches
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -64,7 +64,7 @@ def test_they_agree_in_large_books(seed: int) -> None:
         assert [one.match for one in matcher.explain(call) if one.applies] == list(matcher.match(call))
 
 
-def test_a_crowd_under_one_path_is_told_apart_by_what_else_it_asks_for() -> None:
+def test_rules_of_one_path_are_indexed_by_their_other_conditions() -> None:
     rules = tuple(
         rule(
             f"r{number}",
@@ -82,8 +82,8 @@ def test_a_crowd_under_one_path_is_told_apart_by_what_else_it_asks_for() -> None
         for number in range(MAX_UNINDEXED + 1)
     )
     matcher = Matcher(Rulebook(rules=(*others, *rules, *crowd, *plans)))
-    found = matcher.match({"path": "/api/k/1", "user": "u5", "plan": "a"})
-    assert [match.rule.name for match in found] == ["r5"]
+    matches = matcher.match({"path": "/api/k/1", "user": "u5", "plan": "a"})
+    assert [match.rule.name for match in matches] == ["r5"]
     assert not matcher.match({"path": "/api", "user": "u5", "plan": "a"})
     assert not matcher.match({"path": "/api/k", "user": "u99", "plan": "a"})
     assert [match.rule.name for match in matcher.match({"path": "/7/x"})] == ["p7"]
@@ -160,9 +160,9 @@ def test_a_glob_that_is_open_at_both_ends_is_always_looked_at() -> None:
 def looked_at(book: Rulebook, call: dict[str, str]) -> set[int]:
     """The candidates, before they are tested."""
     index = RuleIndex([IndexEntry(number, [rule.when]) for number, rule in enumerate(book.rules)])  # type: ignore[list-item]
-    found: list[int] = []
-    index.find(call, segments(call["path"]) if "path" in call else None, found)
-    return set(found)
+    indexes: list[int] = []
+    index.find(call, segments(call["path"]) if "path" in call else None, indexes)
+    return set(indexes)
 
 
 def test_only_what_the_book_uses_is_read() -> None:
@@ -185,8 +185,8 @@ def test_rules_that_replace_each_other_in_a_circle() -> None:
     book = Rulebook(rules=(rule("a", replaces=("b",)), rule("b", replaces=("c",)), rule("c", replaces=("a",))))
     with pytest.raises(InvalidRule, match="Rules replace each other in a circle: ") as refused:
         Matcher(book)
-    told = str(refused.value).partition(": ")[2].rstrip(".").replace('"', "").split(" replaces ")
-    assert list(pairwise(told)) in (
+    circle = str(refused.value).partition(": ")[2].rstrip(".").replace('"', "").split(" replaces ")
+    assert list(pairwise(circle)) in (
         [("a", "b"), ("b", "c"), ("c", "a")],
         [("b", "c"), ("c", "a"), ("a", "b")],
         [("c", "a"), ("a", "b"), ("b", "c")],

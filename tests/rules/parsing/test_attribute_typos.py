@@ -43,15 +43,15 @@ def warnings(**rule: Any) -> list[str]:
 
 
 def test_a_rulebook_that_limits_nobody_is_warned_of_line_by_line() -> None:
-    found = load.parse(LIMITS_NOBODY, source="rules.yaml")
-    assert [warning.split(" If")[0] for warning in found.located_warnings] == [
+    book = load.parse(LIMITS_NOBODY, source="rules.yaml")
+    assert [warning.split(" If")[0] for warning in book.located_warnings] == [
         'rules.yaml:3: rule "login": no gateway sets the attribute "methods": did you mean method?',
         'rules.yaml:3: rule "login": no gateway sets the attribute "pth": did you mean path?',
         'rules.yaml:4: rule "login": no gateway sets the attribute "ip": did you mean address?',
     ]
     with pytest.raises(InvalidRulebook) as raised:
-        found.strict()
-    assert raised.value.messages == found.located_warnings
+        book.strict()
+    assert raised.value.messages == book.located_warnings
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_rulebook_that_limits_nobody_is_warned_of_line_by_line() -> None:
         ("referrer", "header.referer"),
     ],
 )  # fmt: skip
-def test_what_is_meant(name: str, meant: str) -> None:
+def test_a_typo_suggests_the_attribute(name: str, meant: str) -> None:
     (warning,) = warnings(key=name)
     assert f'"{name}": did you mean {meant}?' in warning
 
@@ -77,7 +77,7 @@ def test_what_is_meant(name: str, meant: str) -> None:
         "tokens", "region", "bath", "country", "team", "project", "model", "endpoint", "id", "key",
     ],
 )  # fmt: skip
-def test_what_an_application_may_well_pass_is_not_warned_of(name: str) -> None:
+def test_plausible_application_attributes_cause_no_warning(name: str) -> None:
     assert warnings(key=name) == []
 
 
@@ -98,7 +98,7 @@ def test_wherever_a_rule_names_an_attribute() -> None:
         assert "did you mean path?" in warning
 
 
-def test_what_the_path_captures_is_known_and_may_be_misspelled() -> None:
+def test_captured_path_segments_are_attributes_and_typo_suggestions() -> None:
     path = {"path": "/shops/{tenant}/items/{sku}"}
     assert warnings(when=path, key=["tenant", "sku"]) == []
     (warning,) = warnings(when=path, key="tennant")
@@ -109,14 +109,14 @@ def test_what_the_path_captures_is_known_and_may_be_misspelled() -> None:
 
 def test_a_condition_of_many_rules_is_warned_of_once() -> None:
     rules = [{"name": f"r{number}", "when": "login", "limit": "1/s"} for number in range(3)]
-    found = load.from_mapping({"conditions": {"login": {"pth": "/login"}}, "rules": rules})
-    assert len(found.warnings) == 1
+    book = load.from_mapping({"conditions": {"login": {"pth": "/login"}}, "rules": rules})
+    assert len(book.warnings) == 1
     defaults = {"missing": "skip", "except": {"ip": "10.0.0.1"}}
     two = [{"name": name, "limit": "1/s"} for name in ("a", "b")]
     assert len(load.from_mapping({"defaults": defaults, "rules": two}).warnings) == 1
 
 
-def test_what_the_book_lists_is_known() -> None:
+def test_attributes_that_the_rulebook_lists_cause_no_warning() -> None:
     listed = book(key="ip") | {"attributes": ["ip"]}
     assert load.from_mapping(listed).warnings == ()
     with pytest.raises(InvalidRulebook, match="not one of the attributes that the rulebook lists"):
@@ -137,8 +137,8 @@ def test_neither_are_those_of_the_documentation_and_the_sample() -> None:
     for page in PAGES:
         for text in re.findall(r"^```yaml\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
             if "\ncases:" not in text and "\nlimiters:" not in text:  # cases of rules and of simulations
-                found = load.parse(f"rules:\n{text}" if text.startswith("- ") else text)
-                assert found.warnings == (), page
+                book = load.parse(f"rules:\n{text}" if text.startswith("- ") else text)
+                assert book.warnings == (), page
                 count += 1
     assert count > 20
     assert load.from_mapping(sample_rules.SAMPLE_RULEBOOK).warnings == ()
@@ -170,5 +170,5 @@ def test_a_mapping_is_warned_of_by_its_path(caplog: pytest.LogCaptureFixture) ->
 def test_documents_of_gateways_carry_them() -> None:
     from headgate.gateway.bundle import compile_bundle
 
-    found = compile_bundle(load.parse(LIMITS_NOBODY, source="rules.yaml"), 1_700_000_000_000_000)
-    assert len(json.loads(json.dumps(found))["warnings"]) == 3
+    bundle = compile_bundle(load.parse(LIMITS_NOBODY, source="rules.yaml"), 1_700_000_000_000_000)
+    assert len(json.loads(json.dumps(bundle))["warnings"]) == 3

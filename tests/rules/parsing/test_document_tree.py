@@ -349,7 +349,7 @@ def test_the_lines_of_a_tricky_text() -> None:
 
 @settings(deadline=None)
 @given(st.text(alphabet="ab.=[]{}\"'#,\n 1\\", max_size=40))
-def test_whatever_is_toml_has_a_line_for_every_value(text: str) -> None:
+def test_every_toml_value_has_a_line(text: str) -> None:
     try:
         tree = tomllib.loads(text)
     except ValueError:

@@ -69,12 +69,12 @@ def test_the_sentence_has_a_second_line_that_says_what_to_write() -> None:
     )
 
 
-def test_all_that_stands_alone_is_told() -> None:
+def test_all_independent_problems_are_reported() -> None:
     text = (HERE / "malformed" / "several-problems.yaml").read_text()
     with pytest.raises(InvalidRulebook) as caught:
         load.parse(text, source="rules.yaml")
     assert [line for line, _ in caught.value.problems] == [3, 4, 6, 8]
-    assert [told.splitlines()[0] for told in caught.value.messages] == [
+    assert [message.splitlines()[0] for message in caught.value.messages] == [
         'rules.yaml:3: rule "login": "10/minit" is not a limit.',
         'rules.yaml:4: rule "login": mode cannot be "of".',
         'rules.yaml:6: rule "items": A rule has no field "keys".',
@@ -154,7 +154,7 @@ def test_a_rule_without_a_name_is_read_on() -> None:
         (["limit: 5/s", "key: [User, address/x, user]", "missing: skip"], ['"User"', '"address/x"']),
     ],
 )
-def test_every_mistake_of_a_field_is_told(lines: list[str], expected: list[str]) -> None:
+def test_every_mistake_of_a_field_is_reported(lines: list[str], expected: list[str]) -> None:
     text = "rules:\n  - name: a\n" + "".join(f"    {line}\n" for line in lines)
     problems = problems_of(text)
     assert len(problems) == len(expected), problems
@@ -162,7 +162,7 @@ def test_every_mistake_of_a_field_is_told(lines: list[str], expected: list[str])
         assert part in problem
 
 
-def test_what_rests_on_a_fault_is_not_told_again() -> None:
+def test_consequences_of_a_problem_are_not_reported() -> None:
     rules = "rules:\n- {name: x, limit: 1/s, when: b}\n- {name: y, limit: 1/s, when: a}\n"
     text = "conditions:\n  a: {method: []}\n  b: a\n" + rules
     with pytest.raises(InvalidRulebook) as caught:
@@ -181,12 +181,12 @@ def test_nothing_is_concluded_from_what_could_not_be_read(head: str) -> None:
 
 
 def test_the_name_of_a_case_is_a_text_in_every_format() -> None:
-    said: dict[str, Any] = {"by": "argument.dry", "cases": {"true": "1/s"}, "otherwise": "2/s"}
+    limit: dict[str, Any] = {"by": "argument.dry", "cases": {"true": "1/s"}, "otherwise": "2/s"}
     expected = Choice(parse_all("2/s"), ((Test("argument.dry", ("true",)), parse_all("1/s")),))
     assert rule("limit: {by: argument.dry, cases: {true: 1/s}, otherwise: 2/s}").limit == expected
-    assert load.from_mapping({"rules": [{"name": "a", "limit": said}]}).rules[0].limit == expected
-    said["cases"] = {True: "1/s"}
-    assert load.from_mapping({"rules": [{"name": "a", "limit": said}]}).rules[0].limit == expected
+    assert load.from_mapping({"rules": [{"name": "a", "limit": limit}]}).rules[0].limit == expected
+    limit["cases"] = {True: "1/s"}
+    assert load.from_mapping({"rules": [{"name": "a", "limit": limit}]}).rules[0].limit == expected
 
 
 def test_every_case_has_a_tuple_of_its_own() -> None:
@@ -197,7 +197,7 @@ def test_every_case_has_a_tuple_of_its_own() -> None:
     assert len(set(tuples)) == 1
 
 
-def test_problems_are_told_in_the_order_of_the_file() -> None:
+def test_problems_are_reported_in_the_order_of_the_file() -> None:
     with pytest.raises(InvalidRulebook) as caught:
         load.parse("rules:\n- {name: a, limit: x}\n- {name: b}\nheaders: x\n")
     assert [line for line, _ in caught.value.problems] == [2, 3, 4]
@@ -307,16 +307,16 @@ def test_the_shop() -> None:
 
 
 def test_words_mean_what_is_expected_where_they_stand() -> None:
-    found = load.read(HERE / "wellformed" / "plainly-written.yaml")
-    assert (found.name, found.headers, found.rules[0].name, found.rules[1].name) == ("2026", "off", "on", "2.5")
-    when = found.rules[0].when
+    book = load.read(HERE / "wellformed" / "plainly-written.yaml")
+    assert (book.name, book.headers, book.rules[0].name, book.rules[1].name) == ("2026", "off", "on", "2.5")
+    when = book.rules[0].when
     assert isinstance(when, All)
     assert [part.expected for part in when.parts if isinstance(part, Test)] == [
         ("yes",), ("1.10",), True, ("true",), False, ("0x10",),
     ]  # fmt: skip
-    assert found.rules[0].mode == Modes(0, 0)
+    assert book.rules[0].mode == Modes(0, 0)
     assert rule("limit: 1_000/s", "cost: 1_0").cost == Choice(10)
-    assert found.rules[1].overrides is True
+    assert book.rules[1].overrides is True
 
 
 def test_conditions() -> None:
@@ -354,7 +354,7 @@ def test_conditions_that_may_well_be(lines: list[str]) -> None:
     assert rule("limit: 1/s", *lines).name == "a"
 
 
-def test_what_is_captured_surely_need_not_be_said_to_be_missing() -> None:
+def test_always_captured_dimensions_need_no_missing_field() -> None:
     assert rule("limit: 1/s", "when: {path: ['/a/{x}', '/b/{x}/**']}", "key: x").missing == "deny"
     assert (
         rule("limit: 1/s", "when: [{path: '/a/{x}', method: GET}, {path: '/b/{x}'}]", "key: [x, host]").missing
@@ -405,20 +405,20 @@ def test_spans() -> None:
 
 @pytest.mark.parametrize("path", WELLFORMED, ids=lambda path: str(path.name))
 def test_a_book_that_is_written_and_read_again_is_the_same(path: Path) -> None:
-    found = load.read(path)
-    assert load.from_mapping(serialization.document(found)) == found
-    assert load.parse(json.dumps(serialization.document(found)), format="json") == found
-    assert load.parse(serialization.yaml_text(serialization.document(found))) == found
+    book = load.read(path)
+    assert load.from_mapping(serialization.document(book)) == book
+    assert load.parse(json.dumps(serialization.document(book)), format="json") == book
+    assert load.parse(serialization.yaml_text(serialization.document(book))) == book
 
 
 def outcome(read: Callable[[], Rulebook]) -> Rulebook | None:
     """The book, or None if it is refused with a place."""
     try:
-        found = read()
+        book = read()
     except InvalidRulebook:
         return None
-    assert load.from_mapping(serialization.document(found)) == found
-    return found
+    assert load.from_mapping(serialization.document(book)) == book
+    return book
 
 
 JUNK = st.one_of(
@@ -457,9 +457,9 @@ def spoiled(draw: st.DrawFn) -> Any:
 @given(spoiled())
 @settings(max_examples=400, deadline=None)
 def test_of_a_spoiled_book_comes_a_book_or_a_sentence(tree: Any) -> None:
-    found = outcome(lambda: load.from_mapping(tree))
-    assert outcome(lambda: load.parse(json.dumps(tree), format="json")) == found
-    assert outcome(lambda: load.parse(serialization.yaml_text(tree))) == found
+    result = outcome(lambda: load.from_mapping(tree))
+    assert outcome(lambda: load.parse(json.dumps(tree), format="json")) == result
+    assert outcome(lambda: load.parse(serialization.yaml_text(tree))) == result
 
 
 @given(st.sampled_from(WELLFORMED), st.data())
@@ -485,8 +485,8 @@ def test_a_thousand_rules_are_read_within_a_second() -> None:
     lines = (HERE / "wellformed" / "shop.yaml").read_text().partition("rules:\n")
     rules = "".join(lines[2].replace("name: ", f"name: r{i}-").replace("[cap]", f"[r{i}-cap]") for i in range(250))
     began = time.process_time()
-    found = load.parse(lines[0] + lines[1] + rules)
-    assert len(found) == 1000
+    book = load.parse(lines[0] + lines[1] + rules)
+    assert len(book) == 1000
     assert time.process_time() - began < 10  # of its own time; it takes a quarter of a second on a quiet machine
 
 

@@ -3,9 +3,11 @@
 missing     must be set where an attribute in the key or cost can be missing
 slots       are held, not charged: alone in a limit, and without cost, candidate, overrides, lockout, prefetch and
             quota_mode
+adaptive    limits are decided in each process by how calls went: only what matches calls, mode and refuse apply
 prefetch    fetches units ahead: not where nothing is shared, nor where the script must see every call, nor
-            beside a candidate, which asks the server at every call
+            together with a candidate, which asks the server at every call
 overrides   are stored on the server: not where the server is not asked
+pausable    likewise; and not beside overrides
 nodes       is the number of parts of a split
 attributes  must be listed in the book, if it has such a list
 replaces    names existing rules, without cycles
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from headgate.adaptive.adaptive_limit import AdaptiveLimit
 from headgate.algorithms.slots import Slots
 from headgate.rules.attributes import PREFIXES, ROUTE_PREFIX, WELL_KNOWN
 from headgate.rules.parsing import fields
@@ -28,6 +31,7 @@ ReplacedRules = dict[str, tuple[tuple[str, Position], ...]]
 
 _ALWAYS_PRESENT = ("address", "server", "method", "path", "host")
 _NOT_FOR_SLOTS = ("cost", "candidate", "overrides", "lockout", "prefetch", "quota_mode")
+_NOT_FOR_ADAPTIVE = (*_NOT_FOR_SLOTS, "nodes", "fallback", "deadline", "initial_share")
 
 
 def check_rule(rule_fields: Fields, supplied: Collection[str] | None) -> Iterator[Fault]:
@@ -47,14 +51,23 @@ def check_rule(rule_fields: Fields, supplied: Collection[str] | None) -> Iterato
             "Write where: split as well.",
         )
     yield from _prefetch(rule_fields, where)
-    if where != "cluster" and _is_set(rule_fields, "overrides"):
+    for name, verb in (("overrides", "have"), ("pausable", "has")):
+        if where != "cluster" and _is_set(rule_fields, name):
+            stored = "they are" if name == "overrides" else "pauses are"
+            yield Fault(
+                rule_fields[name].position,
+                f"{name} {verb} no effect with where: {where}: {stored} stored on the server, which such a "
+                "rule does not ask.",
+                f"Write {name}: false.",
+            )
+    if _is_set(rule_fields, "pausable") and _is_set(rule_fields, "overrides"):
         yield Fault(
-            rule_fields["overrides"].position,
-            f"overrides have no effect with where: {where}: they are stored on the server, which such a "
-            "rule does not ask.",
-            "Write overrides: false.",
+            rule_fields["pausable"].position,
+            "pausable cannot be combined with overrides: a key has a limit of its own, or a pause.",
+            "Write overrides: false, or pausable: false.",
         )
     yield from _slots(rule_fields)
+    yield from _adaptive(rule_fields)
 
 
 def _unknown_attributes(
@@ -102,7 +115,7 @@ def _prefetch(rule_fields: Fields, where: str) -> Iterator[Fault]:
             f"prefetch has no effect with where: {where}: such a rule asks no server.",
             "Write prefetch: exact.",
         )
-    for name in ("overrides", "lockout"):
+    for name in ("overrides", "lockout", "pausable"):
         if _is_set(rule_fields, name):
             yield Fault(
                 position,
@@ -131,6 +144,42 @@ def _slots(rule_fields: Fields) -> Iterator[Fault]:
     if "candidate" in rule_fields and _holds_slots(rule_fields["candidate"]):
         position = rule_fields["candidate"].position
         yield Fault(position, "Slots cannot be a candidate: nothing would be held.", "Make it a rule in shadow.")
+
+
+def _adaptive(rule_fields: Fields) -> Iterator[Fault]:
+    if "candidate" in rule_fields and holds_adaptive(rule_fields["candidate"]):
+        position = rule_fields["candidate"].position
+        hint = "Make it a rule in shadow."
+        yield Fault(
+            position, "An adaptive limit cannot be a candidate: no call would be in flight under it.", hint
+        )
+    if not holds_adaptive(rule_fields["limit"]):
+        return
+    for name in _NOT_FOR_ADAPTIVE:
+        # Fields that come from the defaults alone, and are not needed, are left out.
+        if _is_set(rule_fields, name) and (name in _NOT_FOR_SLOTS or rule_fields[name].explicit):
+            sentence = (
+                f"An adaptive limit is decided in this process by how calls went: {name} has no meaning for it."
+            )
+            yield Fault(rule_fields[name].position, sentence, _REMOVAL_HINTS.get(name, "Leave it out."))
+    where = rule_fields.get("where")
+    if where is not None and where.explicit and where.value == "split":
+        yield Fault(
+            where.position,
+            "An adaptive limit is not split: each process finds its own, or all agree on one.",
+            "Write where: node or where: cluster.",
+        )
+    if where is not None and where.explicit and where.value == "cluster" and "key" in rule_fields:
+        yield Fault(
+            where.position,
+            "Processes agree on an adaptive limit for all calls together, and this one has a key.",
+            "Write where: node, or leave the key out.",
+        )
+
+
+def holds_adaptive(field: RuleField) -> bool:
+    """Returns whether a field has an adaptive limit."""
+    return any(isinstance(limit, AdaptiveLimit) for limits in _values(field) for limit in limits)
 
 
 _REMOVAL_HINTS = {

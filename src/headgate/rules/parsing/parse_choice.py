@@ -2,6 +2,7 @@
 
     10/minute        "10/s; 500/hour"        [10/s, 500/hour]        unlimited
     {by: plan, cases: {free: 10/s, "pro-*": 100/s}, otherwise: 5/s}
+    {adaptive: concurrency, target: p99 200ms, between: [5, 500]}     in parse_adaptive.py
 
 The name of a case is a text, in every format: a case called true is the text "true".
 """
@@ -14,7 +15,7 @@ from typing import TypeVar
 from headgate.limit_syntax import parse_all
 from headgate.rules.attributes import parse_attribute_name
 from headgate.rules.condition import Test
-from headgate.rules.parsing import fields
+from headgate.rules.parsing import fields, parse_adaptive
 from headgate.rules.parsing.document_tree import (
     Fault,
     ListNode,
@@ -37,7 +38,9 @@ _CHOICE = ("by", "cases", "otherwise")
 
 
 def limits(node: Node, uses: Uses) -> Choice[Limits]:
-    """Parses a limit, a list of limits, or a choice of them."""
+    """Parses a limit, a list of limits, a choice of them, or an adaptive limit."""
+    if isinstance(node, MappingNode) and parse_adaptive.is_adaptive(node):
+        return parse_adaptive.adaptive_limit(node, uses)
     return _choice(node, "A limit", _limits, uses)
 
 
@@ -103,6 +106,15 @@ def _limits(node: Node) -> Limits:
         raise Fault(node.position, "An empty list is not a limit.", f"Write {UNLIMITED} if none is meant.")
     if isinstance(node, ScalarNode) and node.text == UNLIMITED:
         return ()
+    inner = node.nodes if isinstance(node, ListNode) else [node]
+    if any(map(parse_adaptive.is_adaptive, inner)):
+        raise Fault(
+            node.position,
+            "An adaptive limit stands alone: it is no case of a choice, and not one of several limits.",
+            "Make it a rule of its own, with when.",
+        )
+    if isinstance(node, ScalarNode) and node.text.split()[:1] == [parse_adaptive.ADAPTIVE]:
+        raise Fault(node.position, f"{quote(node.text)} is not a limit.", f"Write {parse_adaptive.EXAMPLE}.")
     parsed = read_all(
         lambda item: at_node(item, parse_all, " ".join(item.text.split())), fields.texts(node, "A limit")
     )

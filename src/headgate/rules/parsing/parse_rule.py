@@ -8,6 +8,7 @@ from typing import Any
 
 from headgate.algorithms.limit import SECOND
 from headgate.algorithms.lockout import Lockout
+from headgate.algorithms.pause import MAX_PAUSE_US
 from headgate.rules.keys import Dimension
 from headgate.rules.parsing import fields, parse_choice
 from headgate.rules.parsing.document_tree import Fault, MappingNode, Node, Position, ScalarNode, quote
@@ -17,8 +18,8 @@ from headgate.rules.rule import FALLBACKS, MISSING, MODES, WHERE, Modes, Prefetc
 
 FIELDS = (
     "name", "label", "when", "except", "key", "missing", "limit", "candidate", "cost", "mode", "quota_mode",
-    "lockout", "overrides", "replaces", "where", "nodes", "prefetch", "fallback", "deadline", "initial_share",
-    "refuse",
+    "lockout", "overrides", "pausable", "replaces", "where", "nodes", "prefetch", "fallback", "deadline",
+    "initial_share", "refuse",
 )  # fmt: skip
 WITHOUT_DEFAULT = ("name", "label", "when", "key", "limit", "candidate", "replaces")
 DEFAULT_FIELDS = tuple(name for name in FIELDS if name not in WITHOUT_DEFAULT)
@@ -179,6 +180,14 @@ def _redirect(node: Node, name: str) -> str:
     return value
 
 
+def _pausable(node: Node) -> int | None:
+    """Returns the longest pause; None if keys cannot be paused."""
+    flag = fields.plain_flag(node)
+    if flag is None:
+        return fields.span(node, "pausable")
+    return MAX_PAUSE_US if flag else None
+
+
 def _replaces(node: Node) -> tuple[tuple[str, Position], ...]:
     names = fields.texts(node, "replaces")
     return tuple(read_all(lambda item: (fields.name(item, "the name of a rule"), item.position), names))
@@ -198,6 +207,7 @@ _READERS: dict[str, Callable[[Node, parse_choice.Uses, Conditions], Any]] = {
     "quota_mode": lambda node, uses, conditions: fields.flag(node, "quota_mode"),
     "lockout": lambda node, uses, conditions: _lockout(node),
     "overrides": lambda node, uses, conditions: fields.flag(node, "overrides"),
+    "pausable": lambda node, uses, conditions: _pausable(node),
     "replaces": lambda node, uses, conditions: _replaces(node),
     "where": lambda node, uses, conditions: fields.word(node, "where", WHERE),
     "nodes": lambda node, uses, conditions: fields.whole_number(node, "nodes", most=1_000_000),
