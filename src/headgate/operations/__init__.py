@@ -5,6 +5,7 @@ compare_rulebooks  compares two rulebooks by their meaning
 find_counters      finds the counters of a rule and a key
 manual_calls       takes, peeks, refunds and resets those counters
 scan_counters      lists the counters by rule, and the keys that use most of their limit
+audit_trail        keeps who changed what, when and why
 rule_report        a rule against its shadow and its candidate
 finding            the result of a check of `headgate doctor`
 server_findings    judges what a server reported of itself

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from headgate.adaptive.adaptive_limit import AdaptiveLimit
 from headgate.algorithms.limit import Limit
 from headgate.enforcement import call_plan
 from headgate.enforcement.rule_decision import CANDIDATE
@@ -18,7 +19,7 @@ from headgate.engines.charge_options import ChargeOptions
 from headgate.errors import InvalidRule
 from headgate.rules.attributes import Attributes
 from headgate.rules.find_rule import parse_key
-from headgate.rules.rule import Choice, Limits, Rule
+from headgate.rules.rule import Choice, Limits, Rule, adaptive_limit_of
 
 
 class CounterRef(NamedTuple):
@@ -31,6 +32,10 @@ class CounterRef(NamedTuple):
 
 def check_counted_on_server(rule: Rule) -> Rule:
     """Raises InvalidRule if the rule's counters are not on the server."""
+    if adaptive_limit_of(rule) is not None:
+        raise InvalidRule(
+            f'Rule "{rule.name}" is adaptive: its calls are in flight in each process, and the engine counts none.'
+        )
     if rule.where != "cluster":
         raise InvalidRule(
             f'Rule "{rule.name}" is counted in each process (where: {rule.where}): the engine does not know.'
@@ -66,8 +71,24 @@ def all_counters_of_key(rule: Rule, key: str) -> list[CounterRef]:
     return list({(counter.name, counter.limit.algorithm): counter for counter in counters}.values())
 
 
+def pausable_counters_of_key(rule: Rule, key: str) -> tuple[list[CounterRef], int]:
+    """Returns the counters of a key that a pause holds up, and the longest pause; raises InvalidRule if there is
+    none."""
+    parse_key(rule, key)
+    if rule.max_pause_us is None:
+        raise InvalidRule(f'Rule "{rule.name}" cannot be paused: say `pausable: true` in it first.')
+    counters = [
+        counter for _, limits in call_plan.limit_cases(rule) for counter in counters_of_limits(rule, limits)
+    ]
+    if not counters:
+        raise InvalidRule(f'Rule "{rule.name}" is unlimited: a pause would hold nothing up.')
+    return counters, rule.max_pause_us
+
+
 def counters_of_limits(rule: Rule, limits: Limits, candidate: bool = False) -> list[CounterRef]:
     """Returns the counters of one of the limits that a rule, or its candidate, may choose."""
+    if any(isinstance(limit, AdaptiveLimit) for limit in limits):
+        return []
     names, charge_options = (
         call_plan.counter_names(rule, limits, candidate),
         call_plan.charge_options_of(rule, CANDIDATE if candidate else None),

@@ -27,7 +27,7 @@ from headgate.errors import EngineUnavailable, InvalidRule, InvalidRulebook
 from headgate.flow import Flow, arun, run
 from headgate.gateway import bundle
 from headgate.operations.compare_rulebooks import Comparison, compare
-from headgate.rules import load
+from headgate.rules import load, serialization
 from headgate.rules.distribution.published_versions import AsyncRulebookVersions, RulebookVersions
 from headgate.rules.distribution.rulebook_version import RulebookVersion
 from headgate.rules.rule import Rulebook
@@ -106,7 +106,9 @@ def push(
     if expected is None:
         expected = current_number
     warnings = (*book.located_warnings, *warnings)
-    same = current is not None and current.text == text and (yield partial(work, _is_same_version, current, book))
+    same = current is not None and current.text == text
+    if same and engine is not None:
+        same = yield partial(work, _is_same_version, current, book)
     if same and expected == current_number:
         return PublishResult(current, False, current_number, comparison, warnings)
     push = partial(versions.push, text, document, format=format, author=author, note=note, expected=expected)
@@ -149,7 +151,10 @@ def _compare_versions(old: RulebookVersion | None, new: RulebookVersion) -> Comp
 
 
 def _document(engine: Any, book: Rulebook, work: Work) -> Flow[tuple[str, tuple[str, ...]]]:
-    """Compiles the bundle of a version and stores its scripts; returns the bundle as JSON, and warnings."""
+    """Compiles the bundle of a version and stores its scripts; returns the bundle as JSON, and warnings. Without
+    an engine there are no gateways, so the rulebook alone is returned."""
+    if engine is None:
+        return (yield partial(work, _plain_json, book)), ()
     from headgate.engines.redis import published_scripts
 
     compiled = yield partial(work, bundle.compile_bundle, book, SystemClock().now_us())
@@ -161,6 +166,10 @@ def _document(engine: Any, book: Rulebook, work: Work) -> Flow[tuple[str, tuple[
     except EngineUnavailable as error:
         warnings = (f"The scripts could not be loaded everywhere; gateways will do so themselves. {error}",)
     return (yield partial(work, _json, compiled)), warnings
+
+
+def _plain_json(book: Rulebook) -> str:
+    return _json(serialization.document(book))
 
 
 def _json(compiled: Any) -> str:

@@ -17,6 +17,7 @@
     rotating_file    appends lines to a file that several processes write, and rotates it
     key_hashing      replaces keys and the attributes in them by hashes
     recent_records   a bounded sample of recent records of all processes, in Redis
+    memory_records   the same in this process, for a service that counts in memory
     prometheus       PrometheusMetrics, an observer for prometheus_client
     opentelemetry    OpenTelemetry, an observer for its API: metrics, and attributes of spans
     metric_names     what both kinds of metrics have in common

@@ -15,6 +15,7 @@ from headgate.algorithms.decision import (
     PrefetchedOutcome,
     ShedOutcome,
 )
+from headgate.algorithms.limit import Limit
 from headgate.telemetry.decision_counts import FIELDS, DecisionCounts
 from headgate.telemetry.key_estimates import KeyEstimates, UnsharedKeys
 from headgate.telemetry.time_rings import CountRing
@@ -105,15 +106,32 @@ class CountedRule:
 
 
 class CountedMeter:
-    """The lists of the rule that a meter belongs to."""
+    """The lists of the rule that a meter belongs to; and what is left, if the rule counts all calls together."""
 
-    __slots__ = ("_shadow_kind", "allowed", "near", "near_limit", "refused", "rule")
+    __slots__ = (
+        "_shadow_kind",
+        "allowed",
+        "is_global",
+        "limit",
+        "live_rule",
+        "near",
+        "near_limit",
+        "refused",
+        "remaining",
+        "rule",
+    )
 
-    def __init__(self, rule: CountedRule, shadow_kind: str | None, quota: int) -> None:
+    def __init__(
+        self, rule: CountedRule, name: str | None, shadow_kind: str | None, limit: Limit, is_global: bool
+    ) -> None:
         self.rule: CountedRule = rule
+        self.live_rule: str | None = name if shadow_kind is None else None
+        self.limit: Limit = limit
+        self.is_global: bool = is_global and self.live_rule is not None
+        self.remaining: int | None = None
         self._shadow_kind = shadow_kind
         verdict = "" if shadow_kind is None else f"{shadow_kind}_"
-        self.near_limit: int = -(-quota // NEAR_LIMIT_SHARE)
+        self.near_limit: int = -(-limit.quota // NEAR_LIMIT_SHARE)
         self.allowed: list[str] = rule.keys_counted_as((f"{verdict}allowed",))
         self.refused: list[str] = rule.keys_counted_as((f"{verdict}refused",))
         near_fields = ("allowed", "near_limit") if shadow_kind is None else (f"{verdict}allowed",)

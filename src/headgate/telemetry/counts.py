@@ -16,6 +16,8 @@ distinct keys.
 
 The first `max_rules` names get their own counts. All later names share one, OTHER_RULES.
 
+The reason for the length of this file: filling, emptying and reading use the same lists, and the same one lock.
+
 Laws (tests/telemetry/test_counts.py):
   - each decision is counted once for each rule that decided it, whatever the number of threads;
   - a second's counts are readable for 120 s, a minute's for 25 hours, whatever the clock does meanwhile;
@@ -25,7 +27,7 @@ Laws (tests/telemetry/test_counts.py):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,13 +37,16 @@ from headgate.algorithms.decision import (
     DELAY_US,
     REMAINING,
     Decision,
+    DegradedOutcome,
     JointDecision,
     Outcome,
 )
+from headgate.algorithms.limit import Limit
 from headgate.clock import Clock, check_clock, nanoseconds
 from headgate.engines.fork_reset import on_fork
 from headgate.errors import InvalidRule
 from headgate.observer import Observer
+from headgate.rules.keys import ALL
 from headgate.telemetry.counted_rule import (
     MINUTES_KEPT,
     SECONDS_KEPT,
@@ -101,11 +106,15 @@ class Counts(Observer):
         self.clock: Clock = check_clock(clock)
         self._now_ns = nanoseconds(self.clock)
         self._max_rules = max_rules
+        # Called when calls are counted in another second than before, or of another meter; and with each delay.
+        self.activity_reports: list[Callable[[], object]] = []
+        self.delay_reports: list[Callable[[float], object]] = []
         self._writer: CountsWriter | None = None
         if shared_at is not None:
             from headgate.telemetry.counts_writer import CountsWriter
 
             self._writer = CountsWriter(self, shared_at, prefix)
+            self.activity_reports.append(self._writer.start)
         self._start_empty()
         on_fork(self._start_empty)
 
@@ -123,8 +132,9 @@ class Counts(Observer):
 
     uses_latency = False
 
-    def decided(self, decision: Decision, latency_us: int, response_follows: bool) -> None:
+    def decided(self, decision: Decision, latency_us: int | None, response_follows: bool) -> None:
         """Counts a decision."""
+        outcome: Outcome | None
         if decision.__class__ is Decision:
             meter, label, key, outcome = decision.source, _NO_LABEL, decision.key, decision.outcome
         elif decision.__class__ is JointDecision:
@@ -142,11 +152,14 @@ class Counts(Observer):
             outcome.__class__ is not tuple
             or outcome[DELAY_US]
             or not self._engine_start_us <= outcome[AT_US] < self._engine_end_us
-            or meter not in self._meters
+            or (counted := self._meters.get(meter)) is None
         ):
+            if outcome is not None and outcome[DELAY_US]:
+                self._report_delay(decision)
             self._count(meter, label, key, outcome)
             return
-        counted = self._meters[meter]
+        if counted.is_global:
+            counted.remaining = outcome[REMAINING]
         if outcome[ALLOWED]:
             keys = counted.allowed if outcome[REMAINING] >= counted.near_limit else counted.near
         else:
@@ -155,16 +168,14 @@ class Counts(Observer):
         if len(keys) >= BATCH_SIZE:
             self._empty(counted.rule)
 
-    def failed(self, error: Exception, latency_us: int) -> None:
+    def failed(self, error: Exception, latency_us: int | None) -> None:
         """Counts a call that could not be decided."""
         self._counted_rule(NO_RULE).keys_counted_as(("errors",)).append("")
 
     def _count(self, meter: Any, label: tuple[str | None, str | None], key: str, outcome: Outcome | None) -> None:
         """Counts the verdict of a rule that made one charge."""
         now_s = self._now_second()
-        counted = self._meters.get(meter)
-        if counted is None:
-            counted = self._add_meter(meter, label)
+        counted = self._counted_meter(meter, label, key, outcome)
         if outcome is None:  # not decided, because another rule had refused already
             return
         if outcome.__class__ is tuple:
@@ -175,6 +186,12 @@ class Counts(Observer):
         if len(keys) >= BATCH_SIZE:
             self._empty(counted.rule)
 
+    def _report_delay(self, decision: Decision) -> None:
+        """Reports the delay of a call that passes later: the longest of its rules."""
+        if delay := decision.delay:
+            for report in self.delay_reports:
+                report(delay)
+
     def _count_several(self, decision: Any) -> None:
         """Counts a decision of several charges: one verdict for each rule, by the charge that decides it."""
         for _, match in decision.denied_matches:
@@ -184,15 +201,19 @@ class Counts(Observer):
         for label, (meter, key, _), outcome in zip(
             decision.labels, decision.charges, decision.outcomes, strict=True
         ):
+            self._counted_meter(meter, label, key, outcome)
             if outcome is not None and (label not in decisive or outweighs(outcome, decisive[label][2])):
                 decisive[label] = meter, key, outcome
         for label, (meter, key, outcome) in decisive.items():
             self._count(meter, label, key, outcome)
+        if any(outcome is not None and outcome[DELAY_US] for outcome in decision.outcomes):
+            self._report_delay(decision)
         if not decision.labels and not decision.denied_matches:
             self._counted_rule(NO_RULE).keys_counted_as(("allowed",)).append("")
 
     def _count_joint(self, decision: Decision) -> None:
         """Counts a decision of several limits without rules: one verdict for each name."""
+        self._report_delay(decision)
         decisive: dict[str, Decision] = {}
         for part in decision.counter_decisions:
             name = limiter_name(part.source)
@@ -203,17 +224,25 @@ class Counts(Observer):
 
     # Filling and emptying the lists.
 
-    def _add_meter(self, meter: Any, label: tuple[str | None, str | None]) -> CountedMeter:
+    def _counted_meter(
+        self, meter: Any, label: tuple[str | None, str | None], key: str, outcome: Outcome | None
+    ) -> CountedMeter:
+        """Returns the lists of a meter; notes what is left if its rule counts all calls together."""
+        counted = self._meters.get(meter) or self._add_meter(meter, label, key)
+        if counted.is_global and outcome is not None and not isinstance(outcome, DegradedOutcome):
+            counted.remaining = outcome[REMAINING]
+        return counted
+
+    def _add_meter(self, meter: Any, label: tuple[str | None, str | None], key: str) -> CountedMeter:
         """Remembers which rule a meter belongs to."""
         rule, shadow_kind = label
         counted_rule = self._counted_rule(limiter_name(meter) if rule is None else rule)
-        counted = CountedMeter(counted_rule, shadow_kind, meter.limit.quota)
+        counted = CountedMeter(counted_rule, rule, shadow_kind, meter.limit, key == ALL)
         with self._lock:
             if len(self._meters) >= MAX_METERS:
                 self._meters.clear()
             self._meters[meter] = counted
-        if self._writer is not None:
-            self._writer.start()
+        self._report_activity()
         return counted
 
     def _counted_rule(self, name: str) -> CountedRule:
@@ -237,8 +266,11 @@ class Counts(Observer):
             self._end_ns = self._start_ns + _NS
             for rule in self._rules.values():
                 rule.estimates.end_second(self._start_ns // _NS)
-        if self._writer is not None:
-            self._writer.start()
+        self._report_activity()
+
+    def _report_activity(self) -> None:
+        for report in self.activity_reports:
+            report()
 
     def _file_counts(self) -> None:
         second = self._start_ns // _NS
@@ -312,6 +344,17 @@ class Counts(Observer):
         with self._lock:
             self._file_counts()
             return {name: DecisionCounts(*rule.total) for name, rule in self._rules.items()}
+
+    def limits(self) -> list[tuple[str, Limit, int | None]]:
+        """Returns the limits by which rules decided calls; and of a rule that counts all calls together, the units
+        that were left at the last one.
+
+        >>> Counts().limits()
+        []
+        """
+        with self._lock:
+            meters = [*self._meters.values()]
+        return [(each.live_rule, each.limit, each.remaining) for each in meters if each.live_rule is not None]
 
     def hot_keys(self, rule: str, kind: str = CALLS, number: int = 10, mask: bool = False) -> list[HotKey]:
         """Returns the keys with the most calls of a rule in the last minute; or, by kind "refused",

@@ -23,7 +23,6 @@ import logging
 import os
 from collections.abc import Callable
 from itertools import count
-from random import random
 from threading import Lock
 from time import monotonic
 from typing import Any
@@ -33,8 +32,8 @@ from headgate.algorithms.decision import Decision
 from headgate.clock import Clock, check_clock
 from headgate.engines.fork_reset import on_fork
 from headgate.errors import InvalidSetting
-from headgate.observer import Observer
-from headgate.telemetry.decision_record import DecidedCall, Record, RecordMaker, process_name, refuses
+from headgate.observer import LimitChange, Observer
+from headgate.telemetry.decision_record import DecidedCall, Record, RecordMaker, process_name
 from headgate.telemetry.record_queue import RecordQueue
 from headgate.telemetry.rotating_file import KEEP_FILES, MAX_AGE_S, MAX_BYTES, RotatingFile
 
@@ -80,7 +79,7 @@ class DecisionLog(Observer):
         clock: Clock | None = None,
     ) -> None:
         self.path: str = os.fspath(path)
-        self._sample = _check_sample(sample)
+        self.sample: float = _check_sample(sample)
         if salt is not None and len(salt) < MIN_SALT:
             raise InvalidSetting(f"The salt of a decision log has at least {MIN_SALT} characters.")
         for name, number, least in (("max_bytes", max_bytes, 1), ("keep_files", keep_files, 0)):
@@ -97,7 +96,7 @@ class DecisionLog(Observer):
             raise InvalidSetting(
                 f"The decision log {self.path} cannot be written: {error.strerror or error}."
             ) from None
-        self._writer = LineWriter(file, RecordMaker(self._sample, salt), self.path)
+        self._writer = LineWriter(file, RecordMaker(self.sample, salt), self.path)
         self._queue: RecordQueue[Entry] = RecordQueue(self._writer.write, MAX_QUEUED, "headgate-decision-log")
         self._writer.dropped_by_queue = self._queue.dropped_count
         self._begin()
@@ -124,9 +123,7 @@ class DecisionLog(Observer):
         """Why the file cannot be written, as a sentence; None if it can."""
         return self._writer.problem
 
-    def decided(self, decision: Decision, latency_us: int, response_follows: bool) -> None:
-        if self._sample < 1 and random() >= self._sample and not refuses(decision):
-            return
+    def decided(self, decision: Decision, latency_us: int | None, response_follows: bool) -> None:
         attributes = decision.attributes
         call = DecidedCall(
             decision,
@@ -160,7 +157,14 @@ class DecisionLog(Observer):
         if call is not None:
             self._queue.put(call._replace(status=status, duration_us=duration_us))
 
-    def failed(self, error: Exception, latency_us: int) -> None:
+    def failed(self, error: Exception, latency_us: int | None) -> None:
+        self._put_record(latency_us=latency_us, error=str(error))
+
+    def limit_changed(self, change: LimitChange) -> None:
+        self._put_record(limit_change={**change._asdict(), "key": self._writer.key_of_rule(change.key)})
+
+    def _put_record(self, **more: object) -> None:
+        """Queues a record that is of no decided call."""
         self._queue.put(
             {
                 "at_us": self._now_us(),
@@ -168,9 +172,8 @@ class DecisionLog(Observer):
                 "process": self._writer.process,
                 "attributes": {},
                 "allowed": None,
-                "sample": self._sample,
-                "latency_us": latency_us,
-                "error": str(error),
+                "sample": self.sample,
+                **more,
             }
         )
 
@@ -208,6 +211,9 @@ class LineWriter:
     @property
     def process(self) -> str:
         return self._records.process
+
+    def key_of_rule(self, key: str) -> str:
+        return self._records.key_of_rule(key)
 
     def reset_after_fork(self) -> None:
         """Begins anew in a forked child, with a file of its own."""

@@ -34,7 +34,7 @@ from headgate.rules.keys import Dimension
 from headgate.rules.matching.used_attributes import used_attributes
 from headgate.rules.rule import Rulebook
 from headgate.telemetry.key_hashing import KeyHasher, counted_dimensions
-from headgate.telemetry.single_verdict_line import single_verdict_line
+from headgate.telemetry.single_verdict_line import SingleVerdictLines
 
 MAX_VALUE_LENGTH = 2048  # characters of an attribute; a longer one is cut, and the record says so
 
@@ -50,7 +50,7 @@ class DecidedCall(NamedTuple):
     decision: Decision
     attributes: Mapping[str, Any] | None  # a copy
     at_us: int  # by the log's clock, for a call that no engine decided
-    latency_us: int
+    latency_us: int | None  # if it was timed
     number: int
     status: int | None = None
     duration_us: int | None = None
@@ -85,6 +85,7 @@ class RecordMaker:
 
     def __init__(self, sample: float, salt: str | None) -> None:
         self._sample: float | int = 1 if sample == 1 else sample
+        self._short_lines = SingleVerdictLines(self._sample, MAX_VALUE_LENGTH)
         self._hasher = None if salt is None else KeyHasher(salt)
         self._fields = _NO_BOOK
         self.process: str = process_name()
@@ -93,8 +94,7 @@ class RecordMaker:
         """Returns the line of a call if one verdict is all there is to say of it; else None."""
         if self._hasher is not None:
             return None
-        book = self._fields_of(call.decision)
-        return single_verdict_line(call, book, self.process, self._sample, MAX_VALUE_LENGTH)
+        return self._short_lines.line(call, self._fields_of(call.decision), self.process)
 
     def record(self, call: DecidedCall) -> Record:
         """Returns the record of a call."""
@@ -178,19 +178,13 @@ class RecordMaker:
             fields["override"] = limit.text if isinstance(outcome, OverriddenOutcome) else None
         return fields
 
+    def key_of_rule(self, key: str) -> str:
+        """Returns the key of a rule, hashed if there is a salt."""
+        return key if self._hasher is None else self._hasher.rule_key(key)
+
     def _hashed_key(self, part: Decision, book: BookFields) -> str:
         assert self._hasher is not None
         return self._hasher.rule_key(part.key) if part.rule in book.rules else self._hasher.hash(part.key)
-
-
-def refuses(decision: Decision) -> bool:
-    """Whether the call was refused, or would have been by a shadow or a candidate."""
-    if not isinstance(decision, RuleDecision):
-        return not decision.outcome[ALLOWED]
-    for outcome in decision.outcomes:
-        if outcome is not None and not outcome[ALLOWED]:
-            return True
-    return bool(decision.denied_matches)
 
 
 def process_name() -> str:

@@ -1,4 +1,4 @@
-"""What Prometheus and OpenTelemetry metrics have in common: outcomes, layers, sampling."""
+"""Names that Prometheus and OpenTelemetry metrics share: outcomes, layers, sampling."""
 
 from __future__ import annotations
 

@@ -60,11 +60,11 @@ class OpenTelemetry(Observer):
         self._duration = meter.create_histogram("rate_limiting.decision.duration", "s", "Time of a decision.")
         self._queued = meter.create_histogram("rate_limiting.request.time_in_queue", "s", "Delays of calls.")
 
-    def decided(self, decision: Decision, latency_us: int, response_follows: bool) -> None:
+    def decided(self, decision: Decision, latency_us: int | None, response_follows: bool) -> None:
         """Counts a decision, and describes it in the current span."""
         self.counts.decided(decision, latency_us, response_follows)
         self._skipped += 1
-        if self._skipped >= SAMPLE_EVERY:
+        if self._skipped >= SAMPLE_EVERY and latency_us is not None:
             self._skipped = 0
             self._duration.record(latency_us / 1e6)
         if delay := delay_seconds(decision):
@@ -73,7 +73,7 @@ class OpenTelemetry(Observer):
         if span.is_recording():
             span.set_attributes(dict(self._span_attributes(decision)))
 
-    def failed(self, error: Exception, latency_us: int) -> None:
+    def failed(self, error: Exception, latency_us: int | None) -> None:
         """Counts a call that could not be decided, and says so in the current span."""
         self.counts.failed(error, latency_us)
         span = trace.get_current_span()

@@ -7,8 +7,8 @@
 
 It counts by Counts, and moves the counts to Prometheus counters when a second has ended and when it is scraped. So
 a decision pays for Counts only. prometheus_client's multiprocess mode works: there a thread of each process moves
-the counts every second, because another process may be the one that is scraped. Response times are sampled: one
-decision in SAMPLE_EVERY is timed. Delays are not: every delayed call is in the histogram.
+the counts every second, because another process may be the one that is scraped. Response times are sampled: about
+one decision in SAMPLE_EVERY is timed. Delays are not: every delayed call is in the histogram.
 
 No key ever becomes a label. A label `rule` has the name of a rule, or that of a limiter without rules; "" has
 calls that no rule applied to. docs/reference/metrics.md lists every metric.
@@ -16,22 +16,23 @@ calls that no rule applied to. docs/reference/metrics.md lists every metric.
 
 from __future__ import annotations
 
+import atexit
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from threading import Lock, Thread
 from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
-from headgate.algorithms.decision import DELAY_US, Decision
-from headgate.algorithms.limit import SECOND, Limit
+from headgate.algorithms.decision import Decision
+from headgate.algorithms.limit import SECOND
 from headgate.clock import Clock, check_clock, nanoseconds
 from headgate.engines.fork_reset import on_fork
 from headgate.extras import require
-from headgate.observer import Observer
+from headgate.observer import LimitChange, Observer
 from headgate.rules.keys import ALL
 from headgate.telemetry.counts import Counts
 from headgate.telemetry.decision_counts import DecisionCounts
-from headgate.telemetry.metric_names import LAYERS, OUTCOMES, SAMPLE_EVERY, delay_seconds
+from headgate.telemetry.metric_names import LAYERS, OUTCOMES, SAMPLE_EVERY
 
 require("headgate.telemetry.prometheus", "prometheus", "prometheus_client")
 
@@ -63,7 +64,7 @@ class PrometheusMetrics(Observer):
     """Reports the decisions of one or more limiters to Prometheus.
 
     registry   where the metrics are registered; prometheus_client.REGISTRY unless given
-    counts     the Counts to read; its own unless given. Give the limiter either these Counts or this object
+    counts     the Counts to read; its own unless given. A limiter that reports here counts there, too
     clock      reads the time; the machine's unless given
 
     >>> from prometheus_client import CollectorRegistry
@@ -86,21 +87,20 @@ class PrometheusMetrics(Observer):
     ) -> None:
         registry = REGISTRY if registry is None else registry
         self.counts: Counts = Counts(clock=clock) if counts is None else counts
-        self._count = self.counts.decided
         self._now_ns = nanoseconds(check_clock(clock))
-        self._due_ns = 0  # when the counts are moved again
-        self._skipped = 0  # decisions since one was timed
         self._lock = Lock()
         self._moved: dict[str, DecisionCounts] = {}
         self._moved_rejections = 0
-        self._limits: dict[tuple[str, str], tuple[Limit, int | None]] = {}
         # Each limiter that reports here, and the totals of its engine that were moved.
         self._limiters: WeakKeyDictionary[Any, dict[str, float]] = WeakKeyDictionary()
         self._open_since_ns: int | None = None  # when it was last seen that a breaker is open
         self._mover: Thread | None = None  # in multiprocess mode
+        self._moves_at_exit = False
         on_fork(self._after_fork)
         registry.register(_MoveBeforeScrape(self))
         self._declare(registry)
+        self.counts.activity_reports.append(self._note_activity)
+        self.counts.delay_reports.append(self._delay.observe)
 
     def _declare(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -130,6 +130,18 @@ class PrometheusMetrics(Observer):
         self._remaining = gauge(
             "remaining_units", "Units left of a rule that counts all calls together.", "rule", "limit"
         )
+        self._adaptive_limit = gauge(
+            "adaptive_limit",
+            "What an adaptive rule allows now, of all processes together.",
+            "rule",
+            mode="livesum",
+        )
+        self._in_flight = gauge(
+            "adaptive_in_flight", "Calls in flight under an adaptive rule.", "rule", mode="livesum"
+        )
+        self._adaptive_changes = counter(
+            "adaptive_changes_total", "Changes of adaptive limits, by reason.", "rule", "reason"
+        )
         self._version = gauge("rulebook_version", "Number of the published rulebook in effect.", mode="max")
         self._rejected = counter("rulebook_rejected_total", "Changes of the rulebook that were refused.")
         self._breakers_open = gauge("breakers_open", "Servers that do not answer.", mode="livesum")
@@ -140,32 +152,30 @@ class PrometheusMetrics(Observer):
             for name, (text, buckets) in ENGINE_SAMPLES.items()
         }
 
-    # The observer: called for every decision.
+    # The observer: Counts receives every call, this object those that are timed.
 
-    def decided(self, decision: Decision, latency_us: int, response_follows: bool) -> None:
-        """Counts a decision, and times one in SAMPLE_EVERY."""
-        self._count(decision, latency_us, response_follows)
-        self._skipped += 1
-        if self._skipped >= SAMPLE_EVERY or self._due_ns == 0:
-            self._measure(decision, latency_us)
-        if decision.__class__ is Decision and not decision.outcome[DELAY_US]:  # most calls
-            return
-        if delay := delay_seconds(decision):
-            self._delay.observe(delay)
+    sample: float = 1 / SAMPLE_EVERY
+    all_refusals: bool = False
 
-    def _measure(self, decision: Decision, latency_us: int) -> None:
-        """Notes a call's latency and limits; moves the counts if a second has ended."""
-        self._skipped = 0
-        self._latency.observe(latency_us / SECOND)
-        self._note_limits(decision)
-        if self._now_ns() >= self._due_ns:
+    def receivers(self) -> Sequence[Observer]:
+        """Returns the counts, and itself."""
+        return self.counts, self
+
+    def decided(self, decision: Decision, latency_us: int | None, response_follows: bool) -> None:
+        """Receives a call that was timed."""
+        if latency_us is not None:
+            self._latency.observe(latency_us / SECOND)
+
+    def _note_activity(self) -> None:
+        """Moves the counts when a second has ended; in multiprocess mode a thread does."""
+        if not is_multiprocess():
             self.move_counts()
-            if self._mover is None and is_multiprocess():
-                self._start_mover()
+        elif self._mover is None:
+            self._start_mover()
 
-    def failed(self, error: Exception, latency_us: int) -> None:
-        """Counts a call that could not be decided."""
-        self.counts.failed(error, latency_us)
+    def limit_changed(self, change: LimitChange) -> None:
+        """Counts a change of an adaptive limit."""
+        self._adaptive_changes.labels(change.name, change.reason).inc()
 
     def watch(self, limiter: Any) -> None:
         """Reports the rulebook and the engine of a limiter, too."""
@@ -173,26 +183,19 @@ class PrometheusMetrics(Observer):
             self._limiters[limiter] = {}
 
     def close(self) -> None:
-        """Moves the last counts: in multiprocess mode no other process can. Closes the counts, too."""
+        """Moves the last counts: in multiprocess mode no other process can."""
         self.move_counts()
-        self.counts.close()
-
-    def _note_limits(self, decision: Decision) -> None:
-        """Notes which limits are in effect, and what is left where all calls are counted together."""
-        for verdict in decision.verdicts:
-            if verdict.rule is not None and verdict.shadow_kind is None:
-                labels = verdict.rule, verdict.limit.text
-                if labels in self._limits or len(self._limits) < MAX_LIMITS:
-                    self._limits[labels] = verdict.limit, verdict.remaining if verdict.key == ALL else None
 
     def _after_fork(self) -> None:
         """Begins anew in a forked child: the parent's counts are the parent's."""
         self._lock, self._moved, self._mover = Lock(), {}, None
-        self._due_ns = 0  # so that the first call moves the counts, and starts the thread if there must be one
 
     def _start_mover(self) -> None:
         """Starts the thread that moves the counts every second, as long as somebody uses this object."""
         self._mover = Thread(target=_move_every_second, args=(ref(self),), name="headgate-metrics", daemon=True)
+        if not self._moves_at_exit:
+            self._moves_at_exit = True
+            atexit.register(_move_last, ref(self))
         try:
             self._mover.start()
         except RuntimeError:  # no more threads: calls move the counts, and the next one tries again
@@ -203,17 +206,19 @@ class PrometheusMetrics(Observer):
     def move_counts(self) -> None:
         """Moves what was counted since the last time to the metrics."""
         with self._lock:
-            self._due_ns = self._now_ns() + _NS
             for rule, totals in self.counts.totals().items():
                 self._add(rule, totals, self._moved.get(rule, DecisionCounts()))
                 self._moved[rule] = totals
-            for labels, (limit, remaining) in [*self._limits.items()]:
-                self._limit.labels(*labels).set(limit.quota)
+            for rule, limit, remaining in self.counts.limits()[:MAX_LIMITS]:
+                if not limit.is_advertised:
+                    continue
+                self._limit.labels(rule, limit.text).set(limit.quota)
                 if limit.window_seconds is not None:
-                    self._window.labels(*labels).set(limit.window_seconds)
+                    self._window.labels(rule, limit.text).set(limit.window_seconds)
                 if remaining is not None:
-                    self._remaining.labels(*labels).set(remaining)
+                    self._remaining.labels(rule, limit.text).set(remaining)
             self._report_rulebooks()
+            self._report_adaptive_rules()
             self._report_engines()
 
     def _add(self, rule: str, totals: DecisionCounts, moved: DecisionCounts) -> None:
@@ -241,6 +246,16 @@ class PrometheusMetrics(Observer):
         versions = [text.version for text in texts if text is not None and text.version is not None]
         if versions:
             self._version.set(max(versions))
+
+    def _report_adaptive_rules(self) -> None:
+        """Reports the calls in flight of each adaptive rule, and its limit unless it has one for each key."""
+        for limiter in [*self._limiters]:
+            adaptive = getattr(limiter, "adaptive", None)
+            for name, rule in [] if adaptive is None else [*adaptive.rules.items()]:
+                limits = rule.limits()
+                self._in_flight.labels(name).set(sum(in_flight for _, in_flight, _ in limits.values()))
+                if ALL in limits:
+                    self._adaptive_limit.labels(name).set(limits[ALL][0])
 
     def _report_engines(self) -> None:
         """Reports what the engines measure, those of several limiters together."""
@@ -276,6 +291,12 @@ def _move_every_second(metrics: ref[PrometheusMetrics]) -> None:
         alive.move_counts()
         del alive
         time.sleep(1)
+
+
+def _move_last(metrics: ref[PrometheusMetrics]) -> None:
+    """Moves the counts of the last second: when a process exits, nobody can scrape it any more."""
+    if (alive := metrics()) is not None:
+        alive.move_counts()
 
 
 class _MoveBeforeScrape(Collector):

@@ -26,7 +26,8 @@ from headgate.engines.fork_reset import on_fork
 from headgate.engines.url import open_recent_records_store
 from headgate.errors import CorruptState, EngineUnavailable
 from headgate.observer import Observer
-from headgate.telemetry.decision_record import DecidedCall, Record, RecordMaker, process_name, refuses
+from headgate.telemetry.decision_record import DecidedCall, Record, RecordMaker, process_name
+from headgate.telemetry.memory_records import MemoryRecordsStore
 from headgate.telemetry.record_queue import RecordQueue
 
 MAX_RECORDS_PER_S = 200
@@ -85,9 +86,14 @@ class RecentRecords(Observer):
     """
 
     def __init__(
-        self, url: str, *, prefix: str = "hg", salt: str | None = None, clock: Clock | None = None
+        self,
+        url: str | MemoryRecordsStore,
+        *,
+        prefix: str = "hg",
+        salt: str | None = None,
+        clock: Clock | None = None,
     ) -> None:
-        self._store = open_recent_records_store(url, prefix)
+        self._store: Any = open_recent_records_store(url, prefix) if isinstance(url, str) else url
         self._now_us = check_clock(clock).now_us
         self._sender = RecordSender(self._store, RecordMaker(1, salt))
         self._queue: RecordQueue[DecidedCall] = RecordQueue(
@@ -107,8 +113,8 @@ class RecentRecords(Observer):
         """How many records were dropped because Redis did not answer."""
         return self._sender.dropped
 
-    def decided(self, decision: Decision, latency_us: int, response_follows: bool) -> None:
-        sender, refused = self._sender, refuses(decision)
+    def decided(self, decision: Decision, latency_us: int | None, response_follows: bool) -> None:
+        sender, refused = self._sender, decision.has_refusal
         if refused:
             if sender.waiting_refusals >= MAX_RECORDS_PER_S:
                 return
@@ -154,7 +160,7 @@ class RecordSender:
         passes: list[bytes] = []
         for call in batch:
             packed = pack_record(self._records.record(call))
-            (refusals if refuses(call.decision) else passes).append(packed)
+            (refusals if call.decision.has_refusal else passes).append(packed)
         second = max(call.at_us for call in batch) // 1_000_000
         request = self._store.packed_write(
             second, refusals[:MAX_RECORDS_PER_S], passes, MAX_RECORDS_PER_S, MAX_BYTES_PER_S, KEPT_S
@@ -192,8 +198,8 @@ class RecentRecordsReader:
     True
     """
 
-    def __init__(self, url: str, *, prefix: str = "hg", clock: Clock | None = None) -> None:
-        self._store = open_recent_records_store(url, prefix)
+    def __init__(self, url: str | MemoryRecordsStore, *, prefix: str = "hg", clock: Clock | None = None) -> None:
+        self._store: Any = open_recent_records_store(url, prefix) if isinstance(url, str) else url
         self._now_us = check_clock(clock).now_us
 
     def records(

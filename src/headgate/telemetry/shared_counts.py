@@ -63,6 +63,20 @@ class SharedCounts:
         rows = self._rows([rule], seconds, minutes)[rule]
         return [rows.get(number, DecisionCounts()) for number in range(first, last + 1)]
 
+    def all_series(
+        self, *, seconds: int | None = None, minutes: int | None = None, rules: Iterable[str] | None = None
+    ) -> dict[str, list[DecisionCounts]]:
+        """Returns the counts of each rule (or of these) in each of the last seconds or minutes, the oldest first;
+        rules without any are left out."""
+        first, last, _ = self._units(seconds, minutes)
+        rows = self._rows(self.rules() if rules is None else [*rules], seconds, minutes)
+        nothing = DecisionCounts()
+        return {
+            rule: [by_unit.get(unit, nothing) for unit in range(first, last + 1)]
+            for rule, by_unit in rows.items()
+            if by_unit
+        }
+
     def _rows(
         self, rules: list[str], seconds: int | None, minutes: int | None
     ) -> dict[str, dict[int, DecisionCounts]]:

@@ -1,0 +1,21 @@
+"""The dashboard: the pages that an operator keeps open, at /dashboard of the admin address.
+
+Every change goes through a handler of the admin API, so that both are checked, logged and audited alike.
+
+    app               finds the page of a request; sessions, roles, forged requests, errors
+    sessions          logins by token, signed cookies, lockout of guessing
+    request, page_request   forms, cookies, responses; an authorized request
+    view, html        the layout of a page, and HTML with everything escaped
+    language          English and Chinese
+    numbers, rule_text   numbers, spans and rules as pages show them
+    sources           where pages read counts, records, versions, nodes and changes
+    live_counts       the counts of the last minute, and the stream of what changes in them
+    login_page, overview_page, rule_page, key_page, rulebook_page, audit_page   the pages
+    stages_card       staged enforcement of a rule: its form, and how far it is
+    key_stories       since when a key is refused, and what it calls
+    operator_actions  override, block, exempt, reset, and their undoing
+    rulebook_diff     what a rulebook changes
+    preview, replay_process   replays calls under two rulebooks, in a process of its own
+    site              the dashboard and the admin API as one application
+    static            style, scripts, and uPlot with its licence
+"""

@@ -1,0 +1,285 @@
+"""The dashboard application: finds the page of a request, and lets only those in who may see or change it.
+
+Laws (tests/dashboard/test_access.py):
+  - without a session every path but the login and static files leads to the login, and reads and does nothing;
+  - a request that changes something needs an operator, the form token of its session and our own origin;
+  - no page has code or style of its own, and each says so in its content security policy;
+  - from one address (one network of IPv6) a worker answers 100 requests at once and 40 a second.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from functools import partial
+from importlib.resources import files
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+from headgate.algorithms.decision import ALLOWED
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter
+from headgate.engines.memory.engine import MemoryEngine
+from headgate.errors import EngineUnavailable, HeadgateError
+from headgate.http.client_ip import UNIX
+from headgate.limit_syntax import parse
+from headgate.service.admin.app import Admin, rate_limit_key
+from headgate.service.admin.audit_log import log_failure, log_wrong_token
+from headgate.service.admin.request import UnpublishableRulebook
+from headgate.service.asgi import (
+    AnyResponse,
+    Handler,
+    HttpError,
+    Request,
+    Response,
+    StreamedResponse,
+    encode_headers,
+)
+from headgate.service.dashboard.audit_page import AuditPage
+from headgate.service.dashboard.html import html
+from headgate.service.dashboard.key_page import KeyPage
+from headgate.service.dashboard.language import choose_language
+from headgate.service.dashboard.login_page import login_page
+from headgate.service.dashboard.operator_actions import OperatorActions
+from headgate.service.dashboard.overview_page import OverviewPage
+from headgate.service.dashboard.page_request import PageRequest
+from headgate.service.dashboard.request import (
+    SAFE_FIELDS,
+    cookies_of,
+    form_of,
+    json_response,
+    page_response,
+    query_of,
+    redirect,
+    set_cookie,
+)
+from headgate.service.dashboard.rule_page import RulePage
+from headgate.service.dashboard.rulebook_page import RulebookPage
+from headgate.service.dashboard.sessions import (
+    COOKIE,
+    OPERATOR,
+    SESSION_S,
+    VIEWER,
+    Session,
+    Sessions,
+    TooManyGuesses,
+    user_name,
+)
+from headgate.service.dashboard.sources import DashboardSources
+from headgate.service.dashboard.view import ROOT, THEMES, View
+from headgate.service.settings import Settings
+from headgate.service.staged_enforcement import StagedEnforcement
+
+REQUEST_LIMIT: Final = "40/s burst 100"
+MAX_FORM_BYTES: Final = 16 * 1024 * 1024  # a rulebook of 4 MB, percent-encoded
+_LANGUAGE, _THEME = "headgate_language", "headgate_theme"
+_YEAR_S: Final = 365 * 86_400
+_TYPES: Final = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+_static_path = re.compile(r"((?:vendor/)?[A-Za-z][\w.-]*\.(js|css|svg))")
+
+PageHandler = Callable[[PageRequest], Awaitable[AnyResponse]]
+
+
+class Dashboard:
+    """The pages, at /dashboard."""
+
+    def __init__(
+        self,
+        limiter: AsyncRuleLimiter,
+        settings: Settings,
+        admin: Admin,
+        sources: DashboardSources,
+        staged: StagedEnforcement,
+    ) -> None:
+        self._settings, self._sources = settings, sources
+        self._sessions = Sessions(settings.admin_token, settings.viewer_token)
+        self._rate_limit = MemoryEngine().meter(parse(REQUEST_LIMIT), "dashboard")
+        actions = OperatorActions(admin.handlers, limiter)
+        overview = OverviewPage(limiter, sources)
+        rule, key = RulePage(limiter, sources, actions, staged), KeyPage(limiter, sources, actions)
+        book, audit = RulebookPage(limiter, sources, actions), AuditPage(sources, actions)
+        self._routes: tuple[tuple[str, re.Pattern[str], PageHandler], ...] = tuple(
+            (method, re.compile(ROOT + path), handler)
+            for method, path, handler in (
+                ("GET", r"/?", overview.show),
+                ("GET", r"/live", overview.stream),
+                ("GET", r"/rule", rule.show),
+                ("GET", r"/rule/series", rule.series),
+                ("GET", r"/rule/keys", rule.keys),
+                ("POST", r"/rule/stages/(?P<action>start|stop)", rule.change_stages),
+                ("GET", r"/key", key.show),
+                ("POST", r"/key/(?P<action>override|unset|block|exempt|reset)", key.act),
+                ("POST", r"/undo", key.undo),
+                ("GET", r"/rules", book.show),
+                ("POST", r"/rules/check", book.check),
+                ("POST", r"/rules/preview", book.preview),
+                ("POST", r"/rules/publish", book.publish),
+                ("POST", r"/rules/rollback", book.roll_back),
+                ("GET", r"/rules/version", book.version),
+                ("GET", r"/audit", audit.show),
+                ("POST", r"/logout", self._log_out),
+            )
+        )
+
+    def serves(self, path: str) -> bool:
+        """Whether a path belongs to the dashboard."""
+        return path in ("/", ROOT) or path.startswith(f"{ROOT}/")
+
+    def route(self, request: Request) -> tuple[int | None, Handler]:
+        """Finds the handler of a request, for a user who may use it."""
+        if request.path == "/":
+            return None, lambda _: redirect(f"{ROOT}/")
+        if request.path.startswith(f"{ROOT}/static/"):
+            return None, partial(_static, request.path.removeprefix(f"{ROOT}/static/"))
+        if not self._rate_limit.decide(rate_limit_key(request.client), 1)[ALLOWED]:
+            raise HttpError(429, f"At most {REQUEST_LIMIT} from one address.", [("retry-after", "1")])
+        session = self._session(request)
+        if request.path == f"{ROOT}/login" and request.method in ("GET", "POST"):
+            is_post = request.method == "POST"
+            return (65_536 if is_post else None), self._log_in if is_post else self._show_login
+        if session is None:
+            if request.method != "GET" or request.field(b"x-requested-with"):
+                raise HttpError(401, "You are not logged in any more. Log in again, in another tab if you like.")
+            here = quote(request.path + (f"?{request.query}" if request.query else ""), safe="/")
+            return None, lambda _: redirect(f"{ROOT}/login" + ("" if here == f"{ROOT}/" else f"?next={here}"))
+        for method, pattern, handler in self._routes:
+            if method == request.method and (match := pattern.fullmatch(request.path)):
+                if method == "POST":
+                    self._check_change(request, session, request.path)
+                max_bytes = MAX_FORM_BYTES if method == "POST" else None
+                return max_bytes, partial(self._respond, handler, session, match.groupdict())
+        raise HttpError(404, "There is no such page.")
+
+    def _session(self, request: Request) -> Session | None:
+        """Returns the session of a request: of its cookie, or of the user whom a trusted proxy names."""
+        header = self._settings.dashboard_user_header
+        if header:
+            named = [value for name, value in request.headers if name == header.encode()]
+            peer = request.peer or UNIX
+            if len(named) == 1 and self._settings.trusted.behind(peer, None) is not None:
+                user = user_name(named[0].decode("utf-8", "replace"))
+                return Session(user, OPERATOR if user in self._settings.dashboard_operators else VIEWER, "proxy")
+        return self._sessions.read(cookies_of(request).get(COOKIE))
+
+    def _check_change(self, request: Request, session: Session, path: str) -> None:
+        """Raises HttpError unless a request comes from our own page, by somebody who may change something."""
+        origin = request.field(b"origin")
+        if origin is not None and urlsplit(origin).netloc != (request.field(b"host") or ""):
+            raise HttpError(403, "This form comes from another site. Nothing was changed.")
+        if not session.is_operator and path not in (
+            f"{ROOT}/logout",
+            f"{ROOT}/rules/check",
+            f"{ROOT}/rules/preview",
+        ):
+            raise HttpError(
+                403, "You may look, and not change anything. Log in as an operator. Nothing was changed."
+            )
+
+    async def _respond(
+        self, handler: PageHandler, session: Session, path: dict[str, str], request: Request
+    ) -> AnyResponse:
+        form: dict[str, str] = {}
+        if request.method == "POST":
+            form = form_of(request)
+            if not self._sessions.is_form_token(session, form.get("form", "")):
+                raise HttpError(403, "This form is not of this session. Load the page again. Nothing was changed.")
+        query = query_of(request)
+        view = self._view(request, session, query)
+        response = await handler(PageRequest(view, session, path, query, form, request.client or UNIX, request))
+        if "lang" in query and not isinstance(response, StreamedResponse):
+            cookie = set_cookie(_LANGUAGE, view.language, _YEAR_S, secure=self._secure, http_only=False)
+            response[1].extend(encode_headers([cookie]))
+        return response
+
+    def _view(self, request: Request, session: Session | None, query: dict[str, str]) -> View:
+        cookies = cookies_of(request)
+        wanted = query.get("lang") or cookies.get(_LANGUAGE)
+        theme = cookies.get(_THEME, "auto")
+        return View(
+            session,
+            self._sessions.form_token(session) if session else "",
+            choose_language(wanted, request.field(b"accept-language")),
+            theme if theme in THEMES else "auto",
+            request.path,
+            query,
+        )
+
+    @property
+    def _secure(self) -> bool:
+        return self._settings.tls_cert is not None
+
+    async def _show_login(self, request: Request) -> Response:
+        query = query_of(request)
+        return page_response(login_page(self._view(request, None, query), query.get("next", "")))
+
+    async def _log_in(self, request: Request) -> Response:
+        form = form_of(request)
+        view = self._view(request, None, {})
+        target, user, problem = form.get("next", ""), form.get("user", ""), "This token is not valid."
+        origin = request.field(b"origin")
+        try:
+            if origin is not None and urlsplit(origin).netloc != (request.field(b"host") or ""):
+                raise HttpError(403, "This form comes from another site.")
+            user_name(user)
+            session = self._sessions.log_in(form.get("token", ""), user, rate_limit_key(request.client))
+        except TooManyGuesses as error:
+            page = login_page(view, target, user, str(error))
+            return page_response(page, 429, [("retry-after", str(int(error.retry_after) + 1))])
+        except HeadgateError as error:
+            return page_response(login_page(view, target, user, str(error)), 400)
+        if session is None:
+            log_wrong_token(request.client or UNIX)
+            return page_response(login_page(view, target, user, view.t(problem)), 401)
+        cookie = set_cookie(COOKIE, self._sessions.cookie(session), SESSION_S, secure=self._secure)
+        ours = target.startswith(f"{ROOT}/") and "\\" not in target and "\n" not in target and "\r" not in target
+        return redirect(quote(target, safe="/?=&%:") if ours else f"{ROOT}/", [cookie])
+
+    async def _log_out(self, page: PageRequest) -> Response:
+        return redirect(f"{ROOT}/login", [set_cookie(COOKIE, "", 0, secure=self._secure)])
+
+    def error_response(self, request: Request, error: Exception) -> Response:
+        """Returns the response to a request whose handler raised an error: a page, or JSON for a script."""
+        status, fields, problems = 500, [], []
+        text = "This is a defect of the service. Its log says more: please report that."
+        match error:
+            case HttpError():
+                status, text, fields = error.status, error.detail, error.fields
+            case UnpublishableRulebook():
+                status, text = 400, str(error)
+                problems = [{"line": each.line, "problem": each.problem} for each in error.problems]
+            case EngineUnavailable():
+                status, text = 503, str(error)
+            case HeadgateError():
+                status, text = 400, str(error)
+            case _:
+                log_failure(f"{request.method} {request.path[:200]!r}", error)
+        if request.field(b"x-requested-with"):
+            return json_response({"error": text, "problems": problems}, status)
+        session = None
+        try:
+            session = self._session(request)
+        except HeadgateError:
+            status, text = 400, "The proxy's name of the user is not a name."
+        view = self._view(request, session, {})
+        body = html(
+            '<section class="card error"><h1>{title}</h1><p>{text}</p>'
+            '<p><a href="{root}/">{back}</a></p></section>',
+            title=view.t("This did not work"),
+            text=text,
+            root=ROOT,
+            back=view.t("Overview"),
+        )
+        return page_response(view.page(view.t("This did not work"), body), status, fields)
+
+    async def close(self) -> None:
+        """Ends all live streams, and closes connections."""
+        await self._sources.close()
+
+
+def _static(name: str, request: Request) -> Response:
+    """Returns a static file; its name has the version behind it, so browsers may keep it."""
+    match = _static_path.fullmatch(name)
+    file = files("headgate.service.dashboard") / "static" / name
+    if match is None or request.method != "GET" or not file.is_file():
+        raise HttpError(404, "There is no such file.")
+    headers = [("content-type", f"{_TYPES[match[2]]}; charset=utf-8"), ("cache-control", "public, max-age=3600")]
+    return 200, encode_headers([*headers, *SAFE_FIELDS]), file.read_bytes()

@@ -1,0 +1,243 @@
+"""A key of a rule: what is left, its story, and what an operator can do: override, block, exempt, reset, undo."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter
+from headgate.errors import EngineUnavailable, HeadgateError
+from headgate.limit_syntax import parse_span
+from headgate.operations.audit_trail import AuditEntry
+from headgate.service.admin import schema
+from headgate.service.admin.request import NotFound
+from headgate.service.asgi import HttpError, Response
+from headgate.service.dashboard.audit_page import describe_change
+from headgate.service.dashboard.html import Html, html, join
+from headgate.service.dashboard.key_stories import KeyStory, stories
+from headgate.service.dashboard.numbers import span_text
+from headgate.service.dashboard.operator_actions import HOUR_S, OperatorActions, can_undo
+from headgate.service.dashboard.page_request import PageRequest
+from headgate.service.dashboard.request import page_response, redirect
+from headgate.service.dashboard.rule_page import key_link, time_tag
+from headgate.service.dashboard.rule_text import limit_texts
+from headgate.service.dashboard.sources import DashboardSources
+from headgate.service.dashboard.view import ROOT, View
+
+SHOWN_CHANGES: Final = 10
+NEVER: Final = "0"
+SPANS: Final = ((str(HOUR_S), "for an hour"), ("86400", "for a day"), (NEVER, "until it is undone"))
+
+_PAGE = """<div class="title"><p class="crumb"><a href="{rule_link}">{rule}</a></p><h1>{key}</h1>
+<p class="sub">{limits}</p></div>
+{problem}
+<div class="columns"><section class="card"><h2>{now}</h2><dl class="facts">{facts}</dl></section>
+<section class="card"><h2>{actions_title}</h2>{actions}</section></div>
+<section class="card"><h2>{changes_title}</h2>{changes}</section>"""
+
+_ACTIONS = """<form class="actions" method="post" action="{root}/key/override">{form}
+<input type="hidden" name="rule" value="{rule}"><input type="hidden" name="key" value="{key}">
+<label for="reason">{reason_label}</label>
+<input id="reason" name="reason" required maxlength="300" autocomplete="off">
+<label for="limits">{limits_label}</label><input id="limits" name="limits" value="{limits}" maxlength="300">
+<label for="ttl">{ttl_label}</label><select id="ttl" name="ttl">{spans}</select>
+<div class="buttons"><button class="button primary" type="submit">{override}</button>
+<button class="button" type="submit" formaction="{root}/key/exempt">{exempt}</button>
+<button class="button danger" type="submit" formaction="{root}/key/block">{block}</button>
+<button class="button" type="submit" formaction="{root}/key/reset">{reset}</button>
+{unset}</div></form>"""
+
+_UNSET = '<button class="button" type="submit" formaction="{root}/key/unset">{text}</button>'
+
+_UNDO = """<form method="post" action="{root}/undo" class="undo">{form}<input type="hidden" name="id" value="{id}">
+<input type="hidden" name="rule" value="{rule}"><input type="hidden" name="key" value="{key}">
+<button class="button small" type="submit">{undo}</button></form>"""
+
+
+class KeyPage:
+    """Shows a key, and changes it."""
+
+    def __init__(self, limiter: AsyncRuleLimiter, sources: DashboardSources, actions: OperatorActions) -> None:
+        self._limiter, self._sources, self._actions = limiter, sources, actions
+
+    async def show(self, page: PageRequest, problem: str = "", status: int = 200) -> Response:
+        view, rule_name, key = page.view, page.needed("rule"), page.needed("key")
+        rule = self._limiter.rulebook.rule(rule_name)
+        if rule is None:
+            raise HttpError(404, f'There is no rule "{rule_name}".')
+        story = await asyncio.to_thread(self._story, rule_name, key)
+        override = None
+        try:
+            override = (await self._actions.ask("override", {"rule": rule_name, "key": key})).limits
+        except NotFound:
+            pass
+        except HeadgateError as error:
+            problem = problem or str(error)
+        changes, unread = await self._changes(rule_name, key)
+        body = html(
+            _PAGE,
+            rule=rule_name,
+            rule_link=f"{ROOT}/rule?name={rule_name}",
+            key=key,
+            limits=limit_texts(rule),
+            problem=html('<p class="problem" role="alert">{text}</p>', text=problem or unread)
+            if problem or unread
+            else None,
+            now=view.t("Now"),
+            facts=await self._facts(view, rule_name, key, override, story),
+            actions_title=view.t("What you can do"),
+            actions=self._action_form(page, rule_name, key, override, takes_overrides=rule.overrides),
+            changes_title=view.t("Changes of this key"),
+            changes=_changes(view, changes),
+        )
+        return page_response(view.page(key, body, active="", scripts=("charts.js",)), status)
+
+    async def act(self, page: PageRequest) -> Response:
+        """Changes the key; shows what is wrong beside the form."""
+        rule, key, actor = page.needed("rule"), page.needed("key"), page.actor
+        try:
+            if not actor.reason:
+                raise HttpError(400, page.view.t("Say why, for those who read the audit trail."))
+            ttl_s = _ttl_s(page.form.get("ttl", str(HOUR_S)))
+            match page.path["action"]:
+                case "override":
+                    await self._actions.override(rule, key, page.form.get("limits", ""), ttl_s, actor)
+                case "block":
+                    await self._actions.block(rule, key, ttl_s, actor)
+                case "exempt":
+                    await self._actions.exempt(rule, key, ttl_s, actor)
+                case "unset":
+                    await self._actions.unset_override(rule, key, actor)
+                case _:
+                    await self._actions.reset(rule, key, actor)
+        except (HttpError, HeadgateError) as error:
+            return await self.show(page, str(error), 503 if isinstance(error, EngineUnavailable) else 400)
+        return redirect(key_link(rule, key))
+
+    async def undo(self, page: PageRequest) -> Response:
+        """Undoes one of the changes of a key."""
+        rule, key, identity = page.needed("rule"), page.needed("key"), page.needed("id")
+        entry = next((each for each in await self._sources.changes() if each.id == identity), None)
+        try:
+            if entry is None or (entry.details.get("rule"), entry.details.get("key")) != (rule, key):
+                raise HttpError(404, page.view.t("This change is not kept any more."))
+            actor = page.actor._replace(reason=f"undo of: {describe_change(entry)}"[:300])
+            await self._actions.undo(entry, actor)
+        except (HttpError, HeadgateError) as error:
+            return await self.show(page, str(error), 400)
+        return redirect(key_link(rule, key))
+
+    def _story(self, rule: str, key: str) -> KeyStory:
+        try:
+            return stories(self._sources.records(rule=rule), rule).get(key, KeyStory(None, (), 0))
+        except HeadgateError:
+            return KeyStory(None, (), 0)
+
+    async def _facts(self, view: View, rule: str, key: str, override: str | None, story: KeyStory) -> Html:
+        facts: list[tuple[str, str | Html]] = []
+        try:
+            peeked = await self._actions.ask("peek", None, schema.AdminPeekRequest(rule=rule, key=key, cost=1))
+            answer = view.t("passes") if peeked.allowed else view.t("is refused")
+            facts.append(
+                (
+                    view.t("Its next call"),
+                    html(
+                        '<span class="state {level}">{answer}</span>',
+                        level="good" if peeked.allowed else "bad",
+                        answer=answer,
+                    ),
+                )
+            )
+            for each in peeked.limits:
+                facts.append((view.t("Remaining"), f"{each.remaining:,} ({each.limit})"))
+                if each.retry_after:
+                    facts.append((view.t("Passes again in"), span_text(each.retry_after)))
+        except HeadgateError as error:
+            facts.append((view.t("Remaining"), str(error)))
+        if override is not None:
+            facts.append((view.t("Its own limit"), html("<code>{limits}</code>", limits=override)))
+        if story.refused_since_us is not None:
+            facts.append((view.t("Refused since"), time_tag(story.refused_since_us / 1e6)))
+        if story.calls:
+            facts.append((view.t("Calls what"), ", ".join(story.calls)))
+        return join(html("<dt>{name}</dt><dd>{value}</dd>", name=name, value=value) for name, value in facts)
+
+    def _action_form(
+        self, page: PageRequest, rule: str, key: str, override: str | None, *, takes_overrides: bool
+    ) -> Html:
+        view = page.view
+        if not view.is_operator:
+            return html('<p class="empty">{text}</p>', text=view.t("You may look, and not change anything."))
+        hint = Html("")
+        if not takes_overrides:
+            text = view.t("This rule takes no overrides: write “overrides: true” in it to exempt or block keys.")
+            hint = html('<p class="hint">{text}</p>', text=text)
+        form = html(
+            _ACTIONS,
+            root=ROOT,
+            form=view.form_field(),
+            rule=rule,
+            key=key,
+            reason_label=view.t("Why? This is for those who read the audit trail"),
+            limits_label=view.t("A limit of its own"),
+            limits=page.form.get("limits") or override or self._usual_limit(rule),
+            ttl_label=view.t("How long"),
+            spans=join(
+                html('<option value="{value}">{text}</option>', value=value, text=view.t(text))
+                for value, text in SPANS
+            ),
+            override=view.t("Override"),
+            exempt=view.t("Exempt"),
+            block=view.t("Block"),
+            reset=view.t("Reset counters"),
+            unset=html(_UNSET, root=ROOT, text=view.t("Remove its own limit")) if override is not None else None,
+        )
+        return join([hint, form])
+
+    def _usual_limit(self, name: str) -> str:
+        rule = self._limiter.rulebook.rule(name)
+        return "" if rule is None else "; ".join(limit.text for limit in rule.limit.otherwise)
+
+    async def _changes(self, rule: str, key: str) -> tuple[list[AuditEntry], str]:
+        """Returns the latest changes of the key, and why they cannot be read."""
+        try:
+            changes = await self._sources.changes()
+        except HeadgateError as error:
+            return [], str(error)
+        ours = [each for each in changes if (each.details.get("rule"), each.details.get("key")) == (rule, key)]
+        return ours[:SHOWN_CHANGES], ""
+
+
+def _ttl_s(text: str) -> float | None:
+    """Returns how long an override is to hold; None: until it is removed."""
+    if text == NEVER:
+        return None
+    return float(text) if text.isdigit() and len(text) < 10 else parse_span(text) / 1_000_000
+
+
+def _changes(view: View, changes: list[AuditEntry]) -> Html:
+    if not changes:
+        return html('<p class="empty">{text}</p>', text=view.t("Nobody has changed it lately."))
+    rows = []
+    for entry in changes:
+        undo = Html("")
+        if view.is_operator and can_undo(entry):
+            undo = html(
+                _UNDO,
+                root=ROOT,
+                form=view.form_field(),
+                id=entry.id,
+                undo=view.t("Undo"),
+                rule=str(entry.details.get("rule")),
+                key=str(entry.details.get("key")),
+            )
+        rows.append(
+            html(
+                '<li>{time} <b>{author}</b> <span class="what">{what}</span>{undo}</li>',
+                time=time_tag(entry.at_us / 1e6),
+                author=entry.author,
+                what=describe_change(entry),
+                undo=undo,
+            )
+        )
+    return html('<ul class="plain changes">{rows}</ul>', rows=rows)

@@ -1,0 +1,153 @@
+"""Carries out the actions of operators for pages: each is one call of an admin handler.
+
+So checks, log and audit trail are the same as over the API.
+
+A block is the smallest limit that the rule can have, an exemption a very large one; both are overrides, because
+those hold from the next call on, everywhere. Undoing a block also deletes the key's counters.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, NamedTuple
+
+from headgate.enforcement.override_checks import check_override
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter
+from headgate.engines.overrides import validate_override
+from headgate.errors import HeadgateError, InvalidCharge, InvalidRule
+from headgate.operations.audit_trail import AuditEntry
+from headgate.rules.find_rule import find_rule
+from headgate.service.admin import schema
+from headgate.service.admin.find_handlers import AdminHandlers
+from headgate.service.admin.request import AdminRequest
+
+BLOCK: Final = "block"
+EXEMPT: Final = "exempt"
+HOUR_S: Final = 3600
+_limit_parts = re.compile(r"\s*\d+/(\S+)(.*)", re.S)
+_SCALES: Final = {
+    BLOCK: ("1/3650d{options}", "1/1000s{options}", "1/{period}{options}"),
+    EXEMPT: ("1000000000/{period}{options}", "1000000/{period}{options}", "100000/{period}{options}"),
+}
+
+
+class Actor(NamedTuple):
+    """The user who acts, the address, and the reason."""
+
+    user: str
+    remote: str
+    reason: str
+
+
+class OperatorActions:
+    """Changes of single keys, with their undoing."""
+
+    def __init__(self, handlers: AdminHandlers, limiter: AsyncRuleLimiter) -> None:
+        self._handlers, self._limiter = handlers, limiter
+
+    async def ask(
+        self,
+        name: str,
+        path: dict[str, str] | None = None,
+        body: Any = None,
+        actor: Actor | None = None,
+        **parts: Any,
+    ) -> Any:
+        """Calls a handler of the admin API."""
+        user, remote, reason = actor or Actor("", "", "")
+        query = parts.pop("query", {})
+        request = AdminRequest(
+            path or {},
+            query,
+            body,
+            parts.get("format", ""),
+            parts.get("expected"),
+            user,
+            remote,
+            reason,
+        )
+        return await self._handlers.handler(name)(request)
+
+    async def override(self, rule: str, key: str, limits: str, ttl_s: float | None, actor: Actor) -> None:
+        """Sets the override of a key."""
+        body = schema.OverrideRequest(limits, ttl_s)
+        await self.ask("set_override", {"rule": rule, "key": key}, body, actor)
+
+    async def unset_override(self, rule: str, key: str, actor: Actor) -> None:
+        await self.ask("unset_override", {"rule": rule, "key": key}, None, actor)
+
+    async def reset(self, rule: str, key: str, actor: Actor) -> None:
+        """Deletes the counters of a key."""
+        await self.ask("reset", None, schema.ResetRequest(rule=rule, key=key), actor)
+
+    async def block(self, rule: str, key: str, ttl_s: float | None, actor: Actor) -> None:
+        """Lets a key pass no more: sets the smallest limit, and takes its only unit."""
+        await self.override(rule, key, self.scaled_limits(rule, key, BLOCK), ttl_s, actor)
+        await self._handlers.counter_handlers.spend_unit(rule, key)
+
+    async def exempt(self, rule: str, key: str, ttl_s: float | None, actor: Actor) -> None:
+        """Lets a key pass always, in practice: sets a very large limit."""
+        await self.override(rule, key, self.scaled_limits(rule, key, EXEMPT), ttl_s, actor)
+
+    def scaled_limits(self, rule_name: str, key: str, kind: str) -> str:
+        """Returns limits that block or exempt a key, of the algorithms that the rule has."""
+        book = self._limiter.rulebook
+        rule = find_rule(book, rule_name)
+        limits = rule.limit.otherwise or next((case for _, case in rule.limit.cases if case), ())
+        problem: HeadgateError | None = None
+        texts: list[str] = []
+        for limit in limits:
+            match = _limit_parts.fullmatch(limit.text)
+            if match is None:
+                raise InvalidCharge(f'"{limit.text}" is held, not taken: no key of it can be blocked or exempted.')
+            period, options = match[1], re.sub(r" (burst|queue|warmup) \S+", "", match[2])
+            for scale in _SCALES[kind]:
+                text = scale.format(period=period, options=_options(options, match[2], kind))
+                try:
+                    check_override(book, rule.name, key, validate_override(key, "; ".join([*texts, text]))[1])
+                except HeadgateError as error:
+                    problem = problem or error
+                    continue
+                texts.append(text)
+                break
+            else:
+                raise problem or InvalidRule(f'Rule "{rule.name}" takes no override.')
+        return "; ".join(texts)
+
+    async def undo(self, entry: AuditEntry, actor: Actor) -> None:
+        """Undoes a change of a key: restores the override, or charges what a reset deleted."""
+        rule, key = str(entry.details.get("rule", "")), str(entry.details.get("key", ""))
+        before = entry.details.get("before")
+        match entry.event:
+            case "override set" | "override unset" if isinstance(before, str):
+                await self.override(rule, key, before, None, actor)
+            case "override set":
+                await self.unset_override(rule, key, actor)
+                if str(entry.details.get("after", "")).startswith("1/"):  # a block: its count would go on
+                    await self.reset(rule, key, actor)
+            case "key reset":
+                await self.ask(
+                    "charge_again",
+                    {"used": str(entry.details.get("used") or "")},
+                    schema.ResetRequest(rule=rule, key=key),
+                    actor,
+                )
+            case _:
+                raise InvalidCharge("This change cannot be undone here.")
+
+
+def can_undo(entry: AuditEntry) -> bool:
+    """Whether a change of a key can be undone."""
+    if entry.event == "key reset":
+        return bool(entry.details.get("used"))
+    return entry.event == "override set" or (
+        entry.event == "override unset" and isinstance(entry.details.get("before"), str)
+    )
+
+
+def _options(kept: str, original: str, kind: str) -> str:
+    """Returns the words behind a limit: without a burst, with the queue or warm-up that its algorithm needs."""
+    words = re.search(r" (queue|warmup) \S+", original)
+    if words is None:
+        return kept
+    return kept + (" queue 0" if words[1] == "queue" and kind == BLOCK else words[0])

@@ -1,0 +1,76 @@
+// A rule: its charts over a minute, an hour or a day, and its keys, kept current.
+"use strict";
+
+const { rule } = headgate.data;
+let span = headgate.data.span;
+const REFRESH_MS = { minute: 1000, hour: 10000, day: 60000 };
+const KEYS_MS = 3000;
+
+const verdicts = timeChart(
+  document.getElementById("verdicts"),
+  [
+    { label: headgate.text("Passed"), name: "passed", fill: true },
+    { label: headgate.text("Delayed"), name: "delayed" },
+    { label: headgate.text("Refused"), name: "refused", fill: true },
+  ],
+  220,
+);
+const trial = timeChart(
+  document.getElementById("trial"),
+  [
+    { label: headgate.text("Refused"), name: "refused" },
+    { label: headgate.text("Shadow"), name: "shadow", dash: [5, 4] },
+    { label: headgate.text("Candidate"), name: "candidate", dash: [2, 3] },
+  ],
+  130,
+);
+
+function show(series) {
+  if (series.problem || !series.t) return;
+  verdicts.set([series.t, series.passed, series.delayed, series.refused], series.marks);
+  trial.set([series.t, series.refused, series.shadow, series.candidate], series.marks);
+}
+
+async function get(path) {
+  const response = await fetch(`/dashboard${path}`, { headers: { "x-requested-with": "page" } });
+  if (!response.ok) throw new Error(String(response.status));
+  return response;
+}
+
+let readAt = 0;
+async function refresh() {
+  if (document.hidden || Date.now() - readAt < REFRESH_MS[span]) return;
+  readAt = Date.now();
+  try {
+    const query = new URLSearchParams({ name: rule, span });
+    show(await (await get(`/rule/series?${query}`)).json());
+  } catch {
+    // The sign of the live stream says that there is no connection; the next try comes soon.
+  }
+}
+
+async function refreshKeys() {
+  const keys = document.getElementById("keys");
+  if (document.hidden || keys.contains(document.activeElement)) return;
+  try {
+    keys.innerHTML = await (await get(`/rule/keys?${new URLSearchParams({ name: rule })}`)).text();
+  } catch {
+    // as above
+  }
+}
+
+for (const button of document.querySelectorAll("[data-span]")) {
+  button.addEventListener("click", () => {
+    span = button.dataset.span;
+    for (const each of document.querySelectorAll("[data-span]")) {
+      each.setAttribute("aria-pressed", String(each === button));
+    }
+    history.replaceState(null, "", `?${new URLSearchParams({ name: rule, span })}`);
+    readAt = 0;
+    refresh();
+  });
+}
+
+show(headgate.data.series);
+setInterval(refresh, 500);
+setInterval(refreshKeys, KEYS_MS);

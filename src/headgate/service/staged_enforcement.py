@@ -1,0 +1,243 @@
+"""Staged enforcement: enforces a shadow rule for 1, 10, 50 and 100 % of its keys, and rolls back by itself.
+
+Each stage is a published version, whose only change is the mode of the rule. A stage is held for a time that the
+operator sets. If more than the bound of its enforced calls are refused meanwhile, the rulebook from before the
+first stage is published again. If somebody else publishes meanwhile, the stages end, and nothing is changed.
+
+One worker of all services does it at a time, under a lock in Redis, with or without a page open. That two might do
+it after all changes nothing: every publication names the version that it follows.
+
+Laws (tests/service/test_staged_enforcement.py): stages come in order, each after its time; a stage that refuses
+too much is rolled back to the text from before; a version of somebody else is never overwritten; one at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, Protocol
+
+from headgate.errors import HeadgateError, InvalidRule
+from headgate.operations.edit_rule_mode import with_rule_mode
+from headgate.service.admin import schema
+from headgate.service.admin.find_handlers import AdminHandlers
+from headgate.service.admin.request import AdminRequest
+from headgate.telemetry.counts import Counts
+from headgate.telemetry.decision_counts import DecisionCounts
+from headgate.telemetry.shared_counts import SharedCounts
+
+STAGES: Final = (1, 10, 50, 100)  # percent of the keys
+TICK_S: Final = 1.0
+MIN_HOLD_S: Final = 10  # counts of all processes arrive within two seconds: a shorter stage would hardly be judged
+MIN_CALLS: Final = 20  # enforced calls, before a share of them says anything
+_SECONDS_READ: Final = 110
+
+RUNNING, DONE, ROLLED_BACK, STOPPED = "running", "done", "rolled back", "stopped"
+_log = logging.getLogger("headgate.service")
+
+
+class StagedPlan(NamedTuple):
+    """A staged enforcement: what the operator asked for, and how far it is."""
+
+    rule: str
+    hold_s: float  # each stage
+    max_refused: float  # the share of enforced calls
+    author: str
+    remote: str
+    reason: str
+    base: int  # the version from before
+    version: int  # that of the current stage
+    stage: int  # its index
+    since_s: float  # when the stage began
+    state: str = RUNNING
+    why: str = ""  # it ended so
+
+    @property
+    def percent(self) -> int:
+        return STAGES[self.stage]
+
+
+class PlanStore(Protocol):
+    """Keeps the plan and the lock; on the engine's server, or in this process."""
+
+    async def load(self) -> str | None: ...
+    async def save(self, plan: str) -> None: ...
+    async def lock(self, owner: str) -> bool: ...
+    async def is_locked(self) -> bool: ...
+
+
+class MemoryPlanStore:
+    """Keeps the plan in this process, which is the only one."""
+
+    def __init__(self) -> None:
+        self._plan: str | None = None
+        self._locked = False
+
+    async def load(self) -> str | None:
+        return self._plan
+
+    async def save(self, plan: str) -> None:
+        self._plan = plan
+
+    async def lock(self, owner: str) -> bool:
+        self._locked = True
+        return True
+
+    async def is_locked(self) -> bool:
+        return self._locked
+
+
+class StagedEnforcement:
+    """Starts, shows and stops staged enforcement; `run` advances it."""
+
+    def __init__(
+        self,
+        handlers: AdminHandlers,
+        store: PlanStore,
+        counts: Callable[[], Counts | SharedCounts],
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._handlers, self._store, self._counts, self._now_s = handlers, store, counts, now_s
+        self._owner = secrets.token_hex(8)
+        self._task: asyncio.Task[None] | None = None
+
+    async def plan(self) -> StagedPlan | None:
+        """Returns the plan that runs or has ended last; None if there is none."""
+        packed = await self._store.load()
+        return None if packed is None else StagedPlan(*json.loads(packed))
+
+    async def has_runner(self) -> bool:
+        """Whether a service runs that advances stages."""
+        return await self._store.is_locked()
+
+    async def start(
+        self, rule: str, hold_s: float, max_refused: float, author: str, remote: str, reason: str
+    ) -> None:
+        """Begins: enforces the rule for the first share of its keys."""
+        running = await self.plan()
+        if running is not None and running.state == RUNNING:
+            raise InvalidRule(f'Rule "{running.rule}" is being enforced in stages: one at a time.')
+        if not await self.has_runner():
+            raise InvalidRule("No service runs that could watch over the stages: start headgate serve.")
+        if not 0 < max_refused < 1 or not MIN_HOLD_S <= hold_s <= 30 * 86_400:
+            raise InvalidRule(
+                f"A stage is held for {MIN_HOLD_S} s to 30 days, and its bound lies between 0 and 100 %."
+            )
+        current = await self._ask("rules", author, remote)
+        base = current.version.version
+        plan = StagedPlan(rule, hold_s, max_refused, author, remote, reason, base, base, 0, self._now_s())
+        await self._save(await self._publish_stage(plan, 0))
+
+    async def stop(self, author: str, remote: str) -> None:
+        """Ends the stages, and publishes the rulebook from before them."""
+        plan = await self.plan()
+        if plan is None or plan.state != RUNNING:
+            raise InvalidRule("No rule is being enforced in stages.")
+        if await self._is_overtaken(plan):
+            raise InvalidRule(
+                "Somebody published meanwhile: the stages have ended, and the rulebook stays as it is."
+            )
+        await self._roll_back(plan, author, remote, f"stopped by {author}", STOPPED)
+
+    def run(self) -> None:
+        """Begins to advance stages, as soon as no other worker does."""
+        self._task = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                if await self._store.lock(self._owner):
+                    await self.tick()
+            except HeadgateError as error:
+                _log.debug("staged enforcement waits: %s", error)
+            await asyncio.sleep(TICK_S)
+
+    async def tick(self) -> None:
+        """Advances the plan by what is due now."""
+        plan = await self.plan()
+        if plan is None or plan.state != RUNNING:
+            return
+        if await self._is_overtaken(plan):
+            return
+        elapsed_s = self._now_s() - plan.since_s
+        counts = await asyncio.to_thread(self._stage_counts, plan.rule, elapsed_s)
+        if counts.calls >= MIN_CALLS and counts.refused_share > plan.max_refused:
+            why = f"at {plan.percent} % it refused {counts.refused_share:.1%} of {counts.calls:,} calls"
+            await self._roll_back(plan, "headgate", plan.remote, why, ROLLED_BACK)
+        elif elapsed_s >= plan.hold_s and plan.stage + 1 == len(STAGES):
+            await self._save(plan._replace(state=DONE, why="all stages were held"))
+        elif elapsed_s >= plan.hold_s:
+            await self._save(await self._publish_stage(plan, plan.stage + 1))
+
+    async def _is_overtaken(self, plan: StagedPlan) -> bool:
+        """Ends the stages if the version in force is not theirs."""
+        info = (await self._ask("rules", plan.author, plan.remote)).version
+        if info is not None and info.version == plan.version:
+            return False
+        whose = "no version" if info is None else f"version {info.version} of {info.author}"
+        await self._save(plan._replace(state=STOPPED, why=f"{whose} came in between"))
+        return True
+
+    def _stage_counts(self, rule: str, elapsed_s: float) -> DecisionCounts:
+        """Returns the counts since the stage began, without its first second: processes follow it meanwhile."""
+        reader, total = self._counts(), DecisionCounts()
+        if elapsed_s < 2:
+            return total
+        if elapsed_s <= _SECONDS_READ:
+            rows = reader.series(rule, seconds=int(elapsed_s) - 1)
+        else:
+            rows = reader.series(rule, minutes=min(1500, int(elapsed_s // 60)))
+        for row in rows:
+            total = total.plus(row)
+        return total
+
+    async def _publish_stage(self, plan: StagedPlan, stage: int) -> StagedPlan:
+        """Publishes a stage, and returns the plan that is at it."""
+        current = await self._ask("rules", plan.author, plan.remote)
+        text = with_rule_mode(current.text, current.format, plan.rule, STAGES[stage] * 100)
+        note = f'stage {stage + 1} of {len(STAGES)}: "{plan.rule}" is enforced for {STAGES[stage]} % of its keys'
+        published = await self._ask(
+            "publish",
+            plan.author,
+            plan.remote,
+            plan.reason,
+            body=text.encode(),
+            format=current.format,
+            expected=plan.version,
+            query={"note": note},
+        )
+        return plan._replace(stage=stage, version=published.version.version, since_s=self._now_s())
+
+    async def _roll_back(self, plan: StagedPlan, author: str, remote: str, why: str, state: str) -> None:
+        note = f'the stages of "{plan.rule}" end: {why}'[:500]
+        await self._ask("rollback", author, remote, why, body=schema.RollbackRequest(plan.base, note))
+        await self._save(plan._replace(state=state, why=why))
+        _log.warning("staged enforcement of %s: %s", plan.rule, why)
+
+    async def _save(self, plan: StagedPlan) -> None:
+        await self._store.save(json.dumps(plan))
+
+    async def _ask(self, name: str, author: str, remote: str, reason: str = "", **parts: Any) -> Any:
+        request = AdminRequest(
+            {},
+            parts.get("query", {}),
+            parts.get("body"),
+            parts.get("format", ""),
+            parts.get("expected"),
+            author,
+            remote,
+            reason,
+        )
+        return await self._handlers.handler(name)(request)
+
+    async def close(self) -> None:
+        """Ends; another worker goes on."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task

@@ -1,0 +1,82 @@
+"""Fixtures: a browser, and a service with a shop's rulebook on a real Redis."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+from playwright.sync_api import Browser
+
+from headgate.cli import main
+from tests.dashboard.browser.browser_harness import BrowserUser, chromium
+from tests.servers import RedisServer
+from tests.servers.redis_server import free_port
+from tests.service.service_harness import Service
+
+TOKEN = "the operators' token 0123456789"
+VIEWER_TOKEN = "the viewers' token 0123456789"
+BOOK = """\
+rules:
+  - name: buy
+    when: {path: /buy}
+    key: user
+    missing: skip
+    limit: 5/hour
+    candidate: 3/hour
+    overrides: true
+
+  - name: browse
+    when: {path: /browse}
+    key: user
+    missing: skip
+    limit: 50/s
+    mode: shadow
+
+  - name: everybody
+    key: address
+    missing: skip
+    limit: 2000/s
+"""
+
+
+class Shop(NamedTuple):
+    """A service, its Redis, and the address of its dashboard."""
+
+    service: Service
+    redis: RedisServer
+    admin: str
+
+    def buy(self, user: str, times: int = 1) -> list[bool]:
+        check = self.service.check
+        return [check(path="/buy", method="POST", user=user, address="192.0.2.7")["allowed"] for _ in range(times)]
+
+
+def start_service(redis: RedisServer, admin: str) -> Service:
+    service = Service(engine=redis.url, grpc="off", admin=admin, admin_token=TOKEN, viewer_token=VIEWER_TOKEN)
+    service.settings["rules"] = "pushed"
+    return service
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    rules = tmp_path_factory.mktemp("shop") / "rules.yaml"
+    rules.write_text(BOOK)
+    with RedisServer() as redis:
+        assert main(["rules", "push", str(rules), "--engine", redis.url, "--author", "test"]) == 0
+        admin = f"127.0.0.1:{free_port()}"
+        with start_service(redis, admin) as service:
+            yield Shop(service, redis, admin)
+
+
+@pytest.fixture
+def operator(browser: Browser, shop: Shop) -> Iterator[BrowserUser]:
+    operator = BrowserUser(browser, shop.admin)
+    operator.log_in(TOKEN)
+    yield operator
+    operator.close()
+    assert operator.errors == []

@@ -1,0 +1,75 @@
+"""Pages in two languages, and the live stream."""
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.service.dashboard import language
+from tests.dashboard.dashboard_harness import Site, Visitor, key_path
+
+FOLDER = Path(language.__file__).parent
+
+
+def translated_texts() -> set[str]:
+    """The texts that pages translate, as far as they are written where that is done."""
+    texts = set()
+    for path in FOLDER.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "t":
+                first = node.args[0]
+                if isinstance(first, ast.Constant):
+                    texts.add(str(first.value))
+    return texts
+
+
+def test_every_text_is_there_in_chinese() -> None:
+    assert translated_texts() - set(language.IN_CHINESE) == set()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/dashboard/",
+        "/dashboard/rule?name=buy",
+        key_path("buy", "user=bob"),
+        "/dashboard/rules",
+        "/dashboard/audit",
+    ],
+)
+async def test_a_chinese_browser_gets_chinese(operator: Visitor, path: str) -> None:
+    page = await operator.get(path, **{"accept-language": "zh-CN,zh;q=0.9"})
+    assert '<html lang="zh"' in page.text
+    assert "概览 规则 审计" in page.words
+
+
+async def test_the_switch_stays(operator: Visitor) -> None:
+    await operator.get("/dashboard/?lang=zh")
+    assert "概览" in (await operator.get("/dashboard/audit")).words
+
+
+async def test_the_stream_has_what_happens_after_it_was_opened(site: Site, operator: Visitor) -> None:
+    page = await operator.get("/dashboard/")
+    assert page.status == 200
+    stream = site.site.dashboard._sources.live.stream()
+    first = await anext(stream)
+    assert b'"version":1' in first
+    await site.buy("bob", 3)
+    seen: dict[str, Any] = {}
+    while "buy" not in seen.get("rows", {}):
+        seen = json.loads((await anext(stream)).removeprefix(b"data: "))
+    [second, offered, _, refused, *_] = seen["rows"]["buy"][-1]
+    assert (offered, refused) == (3, 1)
+    assert abs(second - seen["now"]) <= 2
+    await site.site.end_streams()
+    assert [message async for message in stream if message.startswith(b"nothing")] == []  # it ends
+
+
+async def test_static_files_are_there_and_nothing_else(stranger: Visitor) -> None:
+    for name in ("page.js", "dashboard.css", "icon.svg", "vendor/uPlot.iife.min.js", "vendor/uPlot.min.css"):
+        page = await stranger.get(f"/dashboard/static/{name}")
+        assert page.status == 200
+    for name in ("../app.py", "vendor/../../app.py", "%2e%2e/app.py", "vendor/uPlot.LICENSE", "", "vendor"):
+        assert (await stranger.get(f"/dashboard/static/{name}")).status == 404
