@@ -18,7 +18,7 @@ here; ARCHITECTURE.md says what each folder may depend on.
     http                   decisions as header fields and bodies
     telemetry              counts of decisions, hot keys and distinct keys; decision logs and metrics
     gateway, operations    files for nginx; an operator's actions
-    integrations           web frameworks: FastAPI and other ASGI applications, Flask and other WSGI applications
+    integrations           web frameworks, HTTP clients and task queues, one file each
     traffic                suggests limits from logs, replays them, simulates traffic
     service, client, cli   the check service, its client, the command line
     testing                the test kit
@@ -56,7 +56,8 @@ from headgate.reservation import AsyncReservation, Reservation
 
 if _typing.TYPE_CHECKING:
     from headgate.adaptive.adaptive_concurrency import AdaptiveConcurrency
-    from headgate.adaptive.limiter import AdaptiveCall, AdaptiveLimiter
+    from headgate.adaptive.call_in_flight import AdaptiveCall
+    from headgate.adaptive.limiter import AdaptiveLimiter
     from headgate.enforcement.rule_decision import RuleDecision
     from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
     from headgate.paced_executor import PacedExecutor

@@ -10,6 +10,7 @@
     refund     give back what an answer charged       settle    count what the call really cost
     cancel     give a place back                      hold      check around a block; its slots are held as long
     renew      hold slots for another ttl             release   give them back
+    finish     say how a call ended, for adaptive rules
 
 Client and AsyncClient are the same but for the await. If no answer comes within `timeout`, or the service cannot
 decide, EngineUnavailable is raised; or with `fallback` "allow" or "deny" that is the answer, marked as degraded.
@@ -30,7 +31,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from time import monotonic
 from types import TracebackType
@@ -46,6 +47,7 @@ import httpx  # noqa: E402
 
 Attributes = Mapping[str, Any]
 Fallback = Literal["allow", "deny"]
+Outcome = Literal["success", "dropped", "ignored"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ class Answer:
     verdicts: Sequence[Mapping[str, Any]] = ()
     receipt: str | None = None
     expires_after: float | None = None  # seconds for which its slots are held, if it holds any
+    finish_within: float | None = None  # seconds within which an adaptive rule waits to be told how the call ended
     slot_hold: SlotHold | None = field(default=None, repr=False, compare=False)  # set by `hold`
 
     @property
@@ -142,7 +145,7 @@ class _Call(NamedTuple):
 _REQUIRED_FIELDS: dict[str, frozenset[str]] = {
     **dict.fromkeys(("check", "peek", "reserve"), frozenset(("allowed",))),
     "checks": frozenset(("answers",)),
-    **dict.fromkeys(("renew", "release"), frozenset(("held",))),
+    **dict.fromkeys(("renew", "release", "finish"), frozenset(("held",))),
     **dict.fromkeys(("refund", "settle", "cancel"), frozenset()),
 }
 
@@ -221,13 +224,19 @@ def _together_call(calls: object, receipt: bool) -> _Call:
     return _Call("checks", {"checks": checks, "together": True})
 
 
-def _receipt_call(verb: str, answer: Answer | str, cost: int | None = None, rule: str | None = None) -> _Call:
+def _receipt_call(
+    verb: str,
+    answer: Answer | str,
+    cost: int | None = None,
+    rule: str | None = None,
+    outcome: Outcome | None = None,
+) -> _Call:
     if not isinstance(answer, Answer | str):
         raise InvalidCharge(f"An answer of the service, or its receipt, is expected; not {repr(answer)[:60]}.")
     receipt = answer if isinstance(answer, str) else answer.receipt
     if receipt is None:
         raise InvalidCharge(f"This answer has no receipt, so there is nothing to {verb}: ask with receipt=True.")
-    given = {"receipt": receipt, "cost": cost, "rule": rule}
+    given = {"receipt": receipt, "cost": cost, "rule": rule, "outcome": outcome}
     return _Call(verb, {name: value for name, value in given.items() if value is not None})
 
 
@@ -238,6 +247,11 @@ def _parse_answer(document: Mapping[str, Any]) -> Answer:
 def _hold_of(answer: Answer) -> SlotHold | None:
     """Tracks the slots that an answer holds; returns None if it holds none."""
     return None if answer.expires_after is None else SlotHold(f"A slot of {answer.rule}", answer.expires_after)
+
+
+def _outcome_of(error: BaseException | None) -> Outcome:
+    """Returns what the end of a block says about the service that was called in it."""
+    return "success" if error is None else "dropped" if isinstance(error, TimeoutError) else "ignored"
 
 
 def _released(answer: Answer | str, document: Mapping[str, Any]) -> bool:
@@ -403,9 +417,26 @@ class Client(_BaseClient):
         """
         return _released(answer, self._send(_receipt_call("release", answer)))
 
+    def finish(self, answer: Answer | str, outcome: Outcome = "success") -> bool:
+        """Says how a call ended: a success, dropped (it timed out, or was turned away), or ignored (it says
+        nothing about the service). Adaptive rules learn from that; slots are released. Returns False if one was
+        lost before.
+
+        >>> gate = Client("http://127.0.0.1:8080")
+        >>> gate.finish(gate.check({"path": "/jobs"}, receipt=True))
+        True
+        """
+        return _released(answer, self._send(_receipt_call("finish", answer, outcome=outcome)))
+
+    def _finish_block(self, answer: Answer, error: BaseException | None = None) -> None:
+        if answer.finish_within is not None:
+            with suppress(HeadgateError):  # the block's own result matters more; the service drops it in time
+                self.finish(answer, _outcome_of(error))
+
     @contextmanager
     def hold(self, attributes: Attributes, cost: int | None = None) -> Iterator[Answer]:
-        """Checks before a block, and renews its slots while it runs; raises Refused if it may not pass.
+        """Checks before a block, and renews its slots while it runs; raises Refused if it may not pass. Adaptive
+        rules learn how the block ended: a TimeoutError is a drop, any other exception says nothing.
 
         >>> gate = Client("http://127.0.0.1:8080")
         >>> with gate.hold({"user": "jim"}) as answer:
@@ -416,11 +447,18 @@ class Client(_BaseClient):
         if not answer:
             raise Refused(answer)
         hold = _hold_of(answer)
-        if hold is None:
-            yield answer
-            return
-        with Holding(hold, lambda: self._renew(answer, hold), lambda: hold.is_released or self.release(answer)):
-            yield replace(answer, slot_hold=hold)
+        try:
+            if hold is None:
+                yield answer
+            else:
+                with Holding(
+                    hold, lambda: self._renew(answer, hold), lambda: hold.is_released or self.release(answer)
+                ):
+                    yield replace(answer, slot_hold=hold)
+        except BaseException as error:
+            self._finish_block(answer, error)
+            raise
+        self._finish_block(answer)
 
     def _renew(self, answer: Answer, hold: SlotHold) -> None:
         sent_at = monotonic()
@@ -520,23 +558,42 @@ class AsyncClient(_BaseClient):
         """Releases the slots of an answer; returns False if one was lost before."""
         return _released(answer, await self._send(_receipt_call("release", answer)))
 
+    async def finish(self, answer: Answer | str, outcome: Outcome = "success") -> bool:
+        """Says how a call ended: a success, dropped (it timed out, or was turned away), or ignored (it says
+        nothing about the service). Adaptive rules learn from that; slots are released. Returns False if one was
+        lost before.
+        """
+        return _released(answer, await self._send(_receipt_call("finish", answer, outcome=outcome)))
+
+    async def _finish_block(self, answer: Answer, error: BaseException | None = None) -> None:
+        if answer.finish_within is not None:
+            with suppress(HeadgateError):  # the block's own result matters more; the service drops it in time
+                await self.finish(answer, _outcome_of(error))
+
     async def _release_unless_over(self, answer: Answer, hold: SlotHold) -> bool:
         return hold.is_released or await self.release(answer)
 
     @asynccontextmanager
     async def hold(self, attributes: Attributes, cost: int | None = None) -> AsyncIterator[Answer]:
-        """Checks before a block, and renews its slots while it runs; raises Refused if it may not pass."""
+        """Checks before a block, and renews its slots while it runs; raises Refused if it may not pass. Adaptive
+        rules learn how the block ended: a TimeoutError is a drop, any other exception says nothing.
+        """
         answer = await self.check(attributes, cost, receipt=True)
         if not answer:
             raise Refused(answer)
         hold = _hold_of(answer)
-        if hold is None:
-            yield answer
-            return
-        async with AsyncHolding(
-            hold, lambda: self._renew(answer, hold), lambda: self._release_unless_over(answer, hold)
-        ):
-            yield replace(answer, slot_hold=hold)
+        try:
+            if hold is None:
+                yield answer
+            else:
+                async with AsyncHolding(
+                    hold, lambda: self._renew(answer, hold), lambda: self._release_unless_over(answer, hold)
+                ):
+                    yield replace(answer, slot_hold=hold)
+        except BaseException as error:
+            await self._finish_block(answer, error)
+            raise
+        await self._finish_block(answer)
 
     async def _renew(self, answer: Answer, hold: SlotHold) -> None:
         sent_at = monotonic()

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from headgate.errors import MissingExtra
 
-ENVOY_MODULES = ("grpc", "google.protobuf")  # without them the service answers HTTP only
+ENVOY_MODULES = ("hpack", "google.protobuf")  # without them the service answers HTTP only
 INSTALL_ENVOY = "pip install 'headgate[envoy]'"
 
 _PACKAGES = {  # those that are not called like their modules

@@ -17,22 +17,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
+from random import random
 from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headgate import limiter_flows, pacing, slot_queue
-from headgate.algorithms.decision import Charge, Decision
+from headgate.algorithms.decision import ALLOWED, Charge, Decision
 from headgate.algorithms.limit import SECOND
+from headgate.algorithms.pause import MAX_PAUSE_US
 from headgate.clock import Clock, check_clock
 from headgate.engines.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
 from headgate.engines.url import open_async_engine, open_engine
 from headgate.errors import CorruptState, EngineUnavailable, RateLimited
-from headgate.explain import explain_limits
 from headgate.flow import arun, run
 from headgate.guard import AsyncGuard, Guard
 from headgate.lease import AsyncLease, Lease
-from headgate.observer import ObservedDecision, Observer, Observers
+from headgate.observer import ObservedDecision, Observer, Observers, elapsed_us
 from headgate.reservation import AsyncReservation, Reservation
 from headgate.validation import (
     BoundLimits,
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_PAUSE_S = 3600.0  # the longest pause, unless the limiter sets another
+MAX_PAUSE_S = MAX_PAUSE_US / SECOND
 
 
 class Limiter:
@@ -64,7 +65,7 @@ class Limiter:
     engine   where counts are kept: memory:// (this process), redis://host:port/db, or an engine
     name     what the counts are stored under; the limit's text unless given. With a name, the limit can change
              later and the counts stay.
-    observers  who is told of every decision: counts, logs, metrics
+    observers  receive every decision: counts, logs, metrics
     pausable   whether keys can be paused: the engine then looks for a pause with every decision
     max_pause  the longest pause, in seconds: a longer one is cut to this
 
@@ -142,22 +143,25 @@ class Limiter:
     def _observed_take(self, key: str, cost: int = 1) -> Decision:
         """Takes, and reports the decision to the observers: what `take` does, without another call in between."""
         observers: Any = self.observers
-        started_ns = perf_counter_ns() if observers.uses_latency else 0
+        draw = random() if observers.draws else 1.0
+        started_ns = perf_counter_ns() if draw < observers.timed_share else 0
         try:
             if key.__class__ is str and key and cost.__class__ is int and cost >= 0 and self._single:
                 decision = Decision(self._decide(key, cost), self._meter, key, cost)
             else:
                 decision = self._take_all(self._limits.charge_each(key, cost), None)
         except (EngineUnavailable, CorruptState) as error:
-            observers.failed(error, (perf_counter_ns() - started_ns) // 1000 if started_ns else 0)
+            observers.failed(error, elapsed_us(started_ns))
             raise
         if cost:
-            latency_us = (perf_counter_ns() - started_ns) // 1000 if started_ns else 0
+            latency_us = elapsed_us(started_ns) if started_ns else None
             for report in observers.decided_reports:
                 try:
                     report(decision, latency_us, False)
                 except Exception as error:
                     observers.report_error(report, error)
+            if draw < observers.sampled_share or (observers.has_sample and not decision.outcome[ALLOWED]):
+                observers.decided_sample(decision, latency_us, False, draw)
         return decision
 
     def peek(self, key: str) -> Decision:
@@ -330,6 +334,8 @@ class Limiter:
         >>> Limiter("6/minute").explain().splitlines()[2].strip()
         'passes      6 at once from a full bucket, then one every 10 s'
         """
+        from headgate.explain import explain_limits
+
         limits = [meter.limit for meter in (*self._limits.meters, self._limits.slots) if meter is not None]
         return explain_limits(limits, self.engine, nodes)
 
@@ -450,22 +456,25 @@ class AsyncLimiter:
     async def _observed_take(self, key: str, cost: int = 1) -> Decision:
         """Takes, and reports the decision to the observers: what `take` does, without another call in between."""
         observers: Any = self.observers
-        started_ns = perf_counter_ns() if observers.uses_latency else 0
+        draw = random() if observers.draws else 1.0
+        started_ns = perf_counter_ns() if draw < observers.timed_share else 0
         try:
             if key.__class__ is str and key and cost.__class__ is int and cost >= 0 and self._single:
                 decision = Decision(await self._decide(key, cost), self._meter, key, cost)
             else:
                 decision = await self._take_all(self._limits.charge_each(key, cost), None)
         except (EngineUnavailable, CorruptState) as error:
-            observers.failed(error, (perf_counter_ns() - started_ns) // 1000 if started_ns else 0)
+            observers.failed(error, elapsed_us(started_ns))
             raise
         if cost:
-            latency_us = (perf_counter_ns() - started_ns) // 1000 if started_ns else 0
+            latency_us = elapsed_us(started_ns) if started_ns else None
             for report in observers.decided_reports:
                 try:
                     report(decision, latency_us, False)
                 except Exception as error:
                     observers.report_error(report, error)
+            if draw < observers.sampled_share or (observers.has_sample and not decision.outcome[ALLOWED]):
+                observers.decided_sample(decision, latency_us, False, draw)
         return decision
 
     async def peek(self, key: str) -> Decision:
@@ -577,6 +586,8 @@ class AsyncLimiter:
 
     def explain(self, nodes: int = 1) -> str:
         """Describes what this limiter guarantees, in words and numbers, with so many processes using it."""
+        from headgate.explain import explain_limits
+
         limits = [meter.limit for meter in (*self._limits.meters, self._limits.slots) if meter is not None]
         return explain_limits(limits, self.engine, nodes)
 

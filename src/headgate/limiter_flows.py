@@ -6,7 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from headgate.algorithms.decision import AT_US, Decision, DegradedOutcome, Outcome, PausedOutcome, Receipt
+from headgate.algorithms.decision import (
+    AT_US,
+    AdaptiveOutcome,
+    Decision,
+    DegradedOutcome,
+    Outcome,
+    PausedOutcome,
+    Receipt,
+)
 from headgate.algorithms.limit import HORIZON_US, SECOND, UNLIMITED
 from headgate.algorithms.slots import Slots
 from headgate.errors import EngineUnavailable, InvalidCharge
@@ -159,7 +167,7 @@ def check_settlement(decision: Decision, cost: object) -> int:
 def _settle_part(part: Decision, units: int) -> Flow[bool]:
     """Gives back or charges what one part holds more or less than its real cost; False if the engine did not
     reply."""
-    if part.settled or isinstance(part.limit, Slots) or part.limit is UNLIMITED:
+    if part.settled or part.limit.is_held or part.limit is UNLIMITED:
         return True
     part.settled = True
     held = part.cost - part.refunded_units
@@ -182,6 +190,10 @@ def _several_costs(decision: Decision) -> str:
 
 def _give_back(part: Decision, units: int, *, cancel: bool) -> Flow[bool]:
     """Refunds or cancels up to so many units of one part; False if the engine did not reply."""
+    if isinstance(part.outcome, AdaptiveOutcome):
+        if part.outcome.call is not None:
+            part.outcome.call.cancel()
+        return True
     units = min(units, part.cost - part.refunded_units)
     if units > 0 and not isinstance(part.limit, Slots):
         receipt = Receipt.from_outcome(part.outcome, part.cost, part.refunded_units)

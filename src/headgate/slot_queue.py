@@ -1,6 +1,6 @@
 """Waits in the queue for a slot: draws a ticket and polls with it. The flow runs in sync and async limiters.
 
-Nobody knows in advance when a holder will release its slot. So this wait polls, unlike other waits: often if the
+A holder may release its slot at any time. So this wait polls, unlike other waits: often if the
 queue moves and the waiter is near its head, ever less often while the queue does not move. The ticket keeps the
 waiter's place. Each poll renews it, and a waiter that stops polling loses its place. An interrupted waiter gives
 up its ticket. If a reply is under way at that moment, an async engine gives back the slot that the reply brings;

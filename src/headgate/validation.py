@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from inspect import iscoroutinefunction
 from typing import Any, Generic, Protocol, TypeVar
 
-from headgate.algorithms.decision import Charge, Decision, DetachedLimit, JointDecision, Outcome
+from headgate.algorithms.decision import AdaptiveOutcome, Charge, Decision, DetachedLimit, JointDecision, Outcome
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import HORIZON_US, SECOND, UNLIMITED, Limit
 from headgate.algorithms.slots import Slots
@@ -21,6 +21,9 @@ from headgate.limit_syntax import parse_all
 _ENGINE_VERBS = "meter", "slots", "decide_all", "overrides", "shard", "close"
 
 LimitLike = Limit | str | Sequence[Limit]
+_SEQUENCES = list, tuple
+_CACHED_LIMITS = Limit, str  # a union would be made anew by every call
+_CHARGE_DEFAULTS = ("", *Charge("")[1:])
 
 
 class NamedLimit(Protocol):
@@ -85,7 +88,7 @@ def check_decision(decision: object, *, awaited: bool | None = None) -> Decision
                 "This decision was copied or pickled, and nothing can be given back by a copy: keep the decision "
                 "itself, or use the receipts of a limiter with rules."
             )
-        if awaited is None or part.source.limit is UNLIMITED:
+        if awaited is None or part.source.limit is UNLIMITED or isinstance(part.outcome, AdaptiveOutcome):
             continue
         meter: Any = part.source
         if iscoroutinefunction(meter.reset) != awaited:
@@ -141,30 +144,33 @@ class ChargeBatch(Generic[M]):
     def __init__(self, charges: Sequence[tuple[M, str, int]], has_one_cost: bool = True) -> None:
         self._charges = charges
         self._has_one_cost = has_one_cost
+        self.distinct: Sequence[tuple[M, str, int]] = charges
+        self._indexes: Sequence[int] = range(len(charges))
+        if len({(meter.name, key) for meter, key, _ in charges}) < len(charges):
+            self._merge()
+
+    def _merge(self) -> None:
+        """Merges charges on the same counter."""
         counts: dict[tuple[str, str, str], int] = {}
-        self.distinct: list[tuple[M, str, int]] = []
-        self._indexes: list[int] = []
-        for meter, key, cost in charges:
-            index = counts.setdefault((meter.limit.algorithm, meter.name, key), len(self.distinct))
-            if index == len(self.distinct):
-                self.distinct.append((meter, key, cost))
+        distinct: list[tuple[M, str, int]] = []
+        indexes: list[int] = []
+        for meter, key, cost in self._charges:
+            index = counts.setdefault((meter.limit.algorithm, meter.name, key), len(distinct))
+            if index == len(distinct):
+                distinct.append((meter, key, cost))
             else:
-                first, _, first_cost = self.distinct[index]
+                first, _, first_cost = distinct[index]
                 if first.limit != meter.limit:
                     raise InvalidCharge(f'"{meter.name}" cannot be {first.limit} and {meter.limit} at once.')
-                self.distinct[index] = first, key, first_cost + cost
-            self._indexes.append(index)
+                distinct[index] = first, key, first_cost + cost
+            indexes.append(index)
+        self.distinct, self._indexes = distinct, indexes
 
     def decision(self, outcomes: Sequence[Outcome]) -> Decision:
         """Returns the decision that the engine's outcomes make, one outcome for each distinct charge."""
-        parts = [
-            Decision(outcome, meter, key, cost)
-            for outcome, (meter, key, cost) in zip(outcomes, self.distinct, strict=True)
-        ]
         if len(self._charges) == 1:
-            return parts[0]
-        charges = zip(self._indexes, self._charges, strict=True)
-        decision = JointDecision(parts, [(outcomes[index], *charge) for index, charge in charges])
+            return Decision(outcomes[0], *self.distinct[0])
+        decision = JointDecision(outcomes, self.distinct, self._charges, self._indexes)
         decision.has_one_cost = self._has_one_cost
         return decision
 
@@ -187,8 +193,8 @@ class BoundLimits(Generic[M, S]):
         )
         self.meters: list[M] = []
         self.slots: S | None = None
-        self._explicit_meters: dict[tuple[Limit, str], M] = {}
-        options = () if pause_name is None else (_pause_options(limits, names, pause_name),)
+        self._explicit_meters: dict[tuple[Any, str | None], list[M]] = {}  # by limits as callers state them
+        options = () if pause_name is None else (pause_options(limits, names, pause_name),)
         if len(limits) == 1 and isinstance(limits[0], Slots):
             self.slots = bind_slots(limits[0], names[0], *options)
         else:
@@ -211,12 +217,14 @@ class BoundLimits(Generic[M, S]):
     def batch(self, charges: Sequence[Charge | tuple[str, LimitLike]]) -> ChargeBatch[M]:
         """Returns the charges of a take_all call: each a Charge, or a (key, limit)."""
         bound_charges: list[tuple[M, str, int]] = []
-        charges = charges if isinstance(charges, list | tuple) else (charges,)
+        charges = charges if isinstance(charges, _SEQUENCES) else (charges,)
         for charge in charges:
             if not isinstance(charge, tuple) or not 0 < len(charge) <= len(Charge._fields):
                 raise InvalidCharge(f"A charge is a Charge or a (key, limit), not {charge!r}.")
-            key, limit, cost, name = Charge(*charge)
-            key, cost = check_key(key), check_cost(cost)
+            key, limit, cost, name = charge + _CHARGE_DEFAULTS[len(charge) :]
+            if key.__class__ is not str or not key or cost.__class__ is not int or cost < 0:
+                check_key(key)
+                check_cost(cost)
             bound_charges += [(meter, key, cost) for meter in self._meters(limit, name)]
         if not bound_charges:
             raise InvalidCharge("There is nothing to decide: give at least one charge.")
@@ -243,19 +251,26 @@ class BoundLimits(Generic[M, S]):
             if self.slots is not None:
                 _rate(self.slots.limit)
             return self.meters
-        limits = limits_of(limit)
-        return [
-            self._explicit_meter(each, named) for each, named in zip(limits, names_of(limits, name), strict=True)
-        ]
+        is_cached = isinstance(limit, _CACHED_LIMITS)
+        meters = self._explicit_meters.get((limit, name)) if is_cached else None
+        if meters is None:
+            limits = limits_of(limit)
+            meters = [
+                self._explicit_meter(each, named)
+                for each, named in zip(limits, names_of(limits, name), strict=True)
+            ]
+            if is_cached:
+                self._explicit_meters[limit, name] = meters
+        return meters
 
     def _explicit_meter(self, limit: Limit, name: str) -> M:
-        meter = self._explicit_meters.get((limit, name))
-        if meter is None:
-            meter = self._explicit_meters[limit, name] = self._bind(_rate(limit), name)
-        return meter
+        meters = self._explicit_meters.get((limit, name))
+        if meters is None:
+            meters = self._explicit_meters[limit, name] = [self._bind(_rate(limit), name)]
+        return meters[0]
 
 
-def _pause_options(limits: Sequence[Limit], names: Sequence[str], pause_name: str) -> ChargeOptions:
+def pause_options(limits: Sequence[Limit], names: Sequence[str], pause_name: str) -> ChargeOptions:
     """Returns the options of a limiter that can be paused: which counts a pause holds up."""
     counts = [(limit.algorithm, name) for limit, name in zip(limits, names, strict=True)]
     # Leases are held in real time, and go on.

@@ -22,6 +22,7 @@
 --   prefix       of keys in Redis ("hg")
 --   attributes   which nginx variable is which attribute: { user = "$cookie_uid" }
 --   denial_cache, shed   false turns off repeating refusals from memory, and load shedding
+--   recent_records       false: no sample of recent decisions goes to Redis
 --
 -- Laws: a request is charged once, whatever internal redirects and sub-requests it makes; a failure of headgate is
 -- never an error page.
@@ -32,6 +33,7 @@ local decision_record = require "resty.headgate.request.decision_record"
 local gateway = require "resty.headgate.gateway"
 local measurements = require "resty.headgate.engines.measurements"
 local prometheus_text = require "resty.headgate.telemetry.prometheus_text"
+local recent_records = require "resty.headgate.telemetry.recent_records"
 local request_attributes = require "resty.headgate.request.request_attributes"
 local redirected_request = require "resty.headgate.request.redirected_request"
 local respond = require "resty.headgate.respond"
@@ -41,6 +43,7 @@ local M = {}
 
 local pcall, exit, sleep = pcall, ngx.exit, ngx.sleep
 local begin, observe_since = measurements.begin, measurements.observe_since
+local wants_record = recent_records.wants
 local gate
 
 -- LuaJIT cannot compile a return into pcall, and discards the trace that leads to one. It ends the trace in time at a
@@ -76,6 +79,7 @@ local function run_decision()
       if timed_from_us then observe_since("decision_seconds", timed_from_us) end
       decision_counts.count_single(single, outcome)
       if attributes then decision_record.write_single(bundle, single, outcome, attributes, started_us) end
+      if wants_record(outcome[1] ~= 1) then recent_records.add_single(bundle, single, outcome) end
       return single_charge.respond(bundle, single, outcome)
     end
     matches = { single }

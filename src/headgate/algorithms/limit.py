@@ -1,6 +1,6 @@
 """Limit, the base of all limits: an algorithm with its numbers. It knows no key, no rule and no clock.
 
-Whatever headers, shares, explanations and protocols need to know of a limit is a method here, which the file of
+All that headers, shares, explanations and protocols need to know of a limit are methods here, which the file of
 its algorithm overrides: no other file asks which algorithm a limit has. Slots are the exception, because they are
 held and not charged.
 """
@@ -68,6 +68,8 @@ class Limit:
     pace: int = 0  # separates states of one name that have different meanings; 0: a state is complete by itself
     prefetchable: ClassVar[bool] = False  # whether units may be fetched ahead: not if the limit paces its calls
     refunds_newest_first: ClassVar[bool] = False  # whether a count can only name its newest unit
+    is_held: ClassVar[bool] = False  # whether a call holds it until it ends, and is not charged
+    is_advertised: ClassVar[bool] = True  # whether header fields tell clients what is left of it
     has_edges: ClassVar[bool] = False  # whether its counts start again at edges that are the same for all keys
     # How units come back: one by one ("bucket"; "exact bucket" if that is all), at the end of a window ("window"),
     # or as earlier ones expire ("sliding").
@@ -123,7 +125,7 @@ class Limit:
         raise NotImplementedError
 
     def gateway_fields(self) -> Iterator[tuple[str, object]]:
-        """Yields what a gateway must know of a limit of this algorithm beside what all limits have, by name."""
+        """Yields the fields that a gateway needs for this algorithm only, in addition to those of all limits."""
         yield from ()
 
     def divide(self, count: int, units: int, sharers: int) -> Limit | None:
@@ -154,8 +156,8 @@ class Limit:
         return None
 
     def receipt_of_newest(self, outcome: Outcome, units: int) -> Receipt | None:
-        """Returns a receipt for the last units of a count that was peeked at, as if they had been one charge; None
-        if there are none."""
+        """Returns a receipt for the newest units of a peeked count, as if one charge had taken them; None if there
+        are none."""
         return Receipt.from_outcome(outcome, units)
 
     def __eq__(self, other: object) -> bool:

@@ -28,7 +28,9 @@ Laws (tests/algorithms/test_pause.py, tests/contract/test_pause.py):
 
 from __future__ import annotations
 
-from headgate.algorithms.limit import MAX_CLOCK_SWING_US
+from headgate.algorithms.limit import MAX_CLOCK_SWING_US, SECOND
+
+MAX_PAUSE_US = 3600 * SECOND  # the longest pause, unless the limiter or the rule sets another
 
 # until_us, lag_us, stamp_us
 State = tuple[int, int, int]

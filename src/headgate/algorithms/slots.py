@@ -87,6 +87,7 @@ class Slots(Limit):
 
     __slots__ = ("amount", "ttl_us")
     algorithm = "slots"
+    is_held = True
     no_bucket = "slots are held, and only the engine knows who holds one"
 
     def __init__(self, amount: int, ttl: float = 30.0) -> None:

@@ -2,11 +2,14 @@
 
     headgate limit "100/s"        what a limit means, in words
     headgate take|peek KEY        ask an engine, as a program would; refund, reset: correct what it counts
+    headgate pause KEY SPAN       refuses a key for a while
     headgate keys                 the counters, busiest first
     headgate overrides            limits of single keys
     headgate stats                what each rule allowed and refused
     headgate top                  the same, live
+    headgate dashboard            the page that operators keep open, where no service runs
     headgate rules                the rulebook: validate, explain, test, diff, push, pull, and so on
+    headgate init                 looks at a project, and proposes a rulebook and the lines to add
     headgate doctor               checks server, rulebook and application, and names the line to change
     headgate suggest LOG          finds a limit in a log
     headgate replay LOG           decides recorded traffic by a rulebook
@@ -27,17 +30,20 @@ Exit codes, which scripts may rely on:
     2      invalid input: a bad limit, an invalid rulebook, an unknown command
     3      the answer is no: take or peek was refused, a case of `rules test` failed, a `rules diff --exit-code`
            found a difference, an override exists already or does not exist, `rules report` finds a limit unsafe,
-           `doctor` found an error
+           `doctor` found an error, `init` wrote nothing for lack of a yes
     130    interrupted
 
 Modules:
     limit              headgate limit
     take               headgate take, peek, refund and reset
+    pause              headgate pause
     keys               headgate keys
     overrides          headgate overrides
     stats              headgate stats
     top, top_screen    headgate top, and what it shows
+    dashboard          headgate dashboard
     rules              headgate rules
+    init, project      headgate init
     doctor, doctor_checks   headgate doctor
     suggest, replay    headgate suggest and replay
     serve              headgate serve
@@ -73,13 +79,16 @@ from collections.abc import Sequence
 import headgate
 from headgate.cli import (
     completion,
+    dashboard,
     demo,
     doctor,
+    init,
     keys,
     limit,
     lua,
     nginx,
     overrides,
+    pause,
     replay,
     rules,
     serve,
@@ -139,11 +148,14 @@ def tree() -> Parser:
     for module in (
         limit,
         take,
+        pause,
         keys,
         overrides,
         stats,
         top,
+        dashboard,
         rules,
+        init,
         doctor,
         suggest,
         replay,

@@ -26,7 +26,7 @@ from headgate.operations.find_counters import (
 from headgate.rules.attributes import normalize_name
 from headgate.rules.find_rule import find_rule
 from headgate.rules.rule import Rule
-from headgate.validation import names_of
+from headgate.validation import names_of, pause_name_of, pause_options
 
 if TYPE_CHECKING:
     from headgate.engines.redis.sync_engine import RedisEngine
@@ -54,7 +54,7 @@ def add_counter_options(parser: argparse.ArgumentParser, *, attributes: bool = T
 
 def counters_of(args: argparse.Namespace, engine: RedisEngine) -> list[CounterRef]:
     """Returns the counters that the options select; raises InvalidRule if they do not."""
-    rule = _rule(args, engine)
+    rule = rule_of(args, engine)
     if rule is None:
         return _plain_limit_counters(args)
     return counters_of_key(rule, args.key, _attributes(rule, args.attribute), _describe_option)
@@ -78,9 +78,9 @@ def _describe_option(name: str) -> str:
 
 def all_counters_of(args: argparse.Namespace, engine: RedisEngine) -> list[CounterRef]:
     """Returns the selected counters, of a rule those of every limit that it may choose."""
-    rule = _rule(args, engine)
+    rule = rule_of(args, engine)
     if rule is None:
-        return _plain_limit_counters(args)
+        return pausable_counters(args)
     return all_counters_of_key(rule, args.key)
 
 
@@ -89,7 +89,15 @@ def _plain_limit_counters(args: argparse.Namespace) -> list[CounterRef]:
     return [CounterRef(name, limit, None) for name, limit in zip(names_of(limits, args.name), limits, strict=True)]
 
 
-def _rule(args: argparse.Namespace, engine: RedisEngine) -> Rule | None:
+def pausable_counters(args: argparse.Namespace) -> list[CounterRef]:
+    """Returns the counters of --limit as those of a limiter that can be paused."""
+    limits = parse_all(args.limit)
+    names = names_of(limits, args.name)
+    options = pause_options(limits, names, pause_name_of(names, args.name))
+    return [CounterRef(name, limit, options) for name, limit in zip(names, limits, strict=True)]
+
+
+def rule_of(args: argparse.Namespace, engine: RedisEngine) -> Rule | None:
     """Returns the rule of --rule; None if --limit is given."""
     if args.limit is None and args.rule is None:
         raise InvalidRule(

@@ -108,7 +108,7 @@ def _conf(args: argparse.Namespace) -> Output:
 
 
 def _bundle_path(args: argparse.Namespace, rulebook: Path) -> Path | None:
-    """Returns the path of the bundle that nginx reads, if any: beside the rulebook unless given."""
+    """Returns the path of the bundle that nginx reads, if any. The default is in the folder of the rulebook."""
     if args.bundle is not None:
         return Path(args.bundle).absolute()
     return rulebook.with_suffix(".bundle.json").absolute() if args.shared else None

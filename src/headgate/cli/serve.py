@@ -99,7 +99,7 @@ def _print_addresses(settings: Settings, token: str | None, *, as_json: bool) ->
             print(f"  gRPC   off      Envoy's rate limit and quota services need: {INSTALL_ENVOY}")
         if admin is not None:
             token_hint = f"with the token {token}" if token else "with the token that was set"
-            print(f"  admin  {admin}      {token_hint}")
+            print(f"  admin  {admin}      {token_hint}; a browser shows the dashboard there")
         if url is not None and not settings.rules:
             print(f"Try it:\n  {sample_rules.example_command(url)}")
     sys.stdout.flush()

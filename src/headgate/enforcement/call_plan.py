@@ -1,12 +1,13 @@
 """Compiles a rulebook, plans the charges of a call, and decides them in order.
 
-All rules that apply are decided together, in four stages. Rules that count in this process (`where: node` and
-`split`) are charged first, then slots, then prefetched rules, then everything else in one request. If a rule
-refuses, the charges of earlier stages are given back. After a refusal, only shadows and
-candidates are still sent. They share a request with the other rules where they can. Each is charged by its own
-verdict, and none refuses a call.
+All rules that apply are decided together, in five stages. Rules that count in this process (`where: node` and
+`split`) are charged first, then adaptive limits, so that an overloaded service asks no server, then slots, then
+prefetched rules, then everything else in one request. If a rule refuses, the charges of earlier stages are given
+back. After a refusal, only shadows and candidates are still sent. They share a request with the other rules where
+they can. Each is charged by its own verdict, and none refuses a call.
 
     LOCAL       node, split      decided in this process
+    ADAPTIVE    adaptive         decided in this process; ended by whoever knows how the call went
     SLOTS       "20 slots"       acquired, each by its own request; the caller releases them
     PREFETCHED  prefetch         nearly always decided in this process; refunded if another rule refuses
     REMOTE      everything else  one request to the engine
@@ -17,6 +18,8 @@ the flow of `decide`.
 A CompiledRulebook belongs to one rulebook. A new rulebook gets a new one. Its counters have the same names, so
 counts carry over. Rules in code (code_rules) are bound like those of the book, but only the caller knows when
 they apply: it matches them itself, and plans them together with those of the book.
+
+The reason for the length of this file: what a plan prepares and what the stages do with it is read together.
 """
 
 from __future__ import annotations
@@ -26,9 +29,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from headgate.algorithms.decision import ALLOWED, MARK, Outcome, Receipt
+from headgate.adaptive.adaptive_limit import AdaptiveLimit
+from headgate.algorithms.decision import ALLOWED, MARK, AdaptiveOutcome, Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
+from headgate.clock import SystemClock
+from headgate.enforcement.adaptive_rules import AdaptiveRule, AdaptiveRules
 from headgate.enforcement.rule_decision import CANDIDATE, SHADOW, Charged, ChargeLabel, Denied, RuleDecision
 from headgate.enforcement.split_limits import check_split_limits, even_share
 from headgate.engines.charge_options import ChargeOptions
@@ -40,7 +46,7 @@ from headgate.rules.match import Match, Matcher
 from headgate.rules.rule import Limits, Refusal, Rule, Rulebook
 from headgate.validation import check_zone
 
-LOCAL, SLOTS, PREFETCHED, REMOTE = range(4)
+LOCAL, ADAPTIVE, SLOTS, PREFETCHED, REMOTE = range(5)
 MAX_CALLER_LIMITS = 1000  # cached meters of limits that callers pass themselves
 
 # The stage that decides a rule's charges, their label, and the meters.
@@ -58,9 +64,11 @@ class CompiledRulebook:
         options: EngineOptions,
         code_rules: Sequence[Rule] = (),
         match: Callable[..., Sequence[Match]] | None = None,
+        adaptive: AdaptiveRules | None = None,
     ) -> None:
         self.book: Rulebook = check_split_limits(book)
         rules = (*book.rules, *code_rules)
+        self.code_rules: Sequence[Rule] = code_rules
         self.engine = engine
         self.local = local  # the same as engine if that counts in this process
         self._options = options
@@ -71,10 +79,18 @@ class CompiledRulebook:
             engine.count_members()  # before the first call: an outage may begin during that call
         self.refusals: dict[str, Refusal] = {rule.name: rule.refuse for rule in rules}
         self.never_allowed: frozenset[str] = frozenset(rule.name for rule in rules if _never_allowed(rule))
+        self.pause_options: dict[str, ChargeOptions] = {
+            rule.name: ChargeOptions(rule.name, pauses=tuple(counts_of(rule)))
+            for rule in rules
+            if rule.max_pause_us is not None
+        }
         self.rules_with_cost: frozenset[str] = frozenset(rule.name for rule in rules if rule.cost is not None)
         self.bound_rules: dict[tuple[str, int, str | None], BoundRule] = {}
         self._bound_shares: dict[tuple[str, int, str | None, MemberPosition], BoundRule] = {}
         self._caller_meters: dict[tuple[Limit, str], Any] = {}
+        # Last, when nothing can fail any more: what was learned goes on under these rules.
+        self._adaptive = AdaptiveRules(SystemClock(), None) if adaptive is None else adaptive
+        self.adaptive_rules: dict[str, AdaptiveRule] = self._adaptive.follow(rules)
 
     def bind_rule(self, rule: Rule, limits: Limits, shadow_kind: str | None) -> BoundRule:
         """Binds limits of a rule to the engine that decides them."""
@@ -97,6 +113,9 @@ class CompiledRulebook:
     def _bind(
         self, rule: Rule, limits: Limits, shadow_kind: str | None, nodes: MemberPosition | None
     ) -> BoundRule:
+        if limits and isinstance(limits[0], AdaptiveLimit):
+            meter = self._adaptive.meter(self.adaptive_rules[rule.name], limits[0], shadow_kind is not None)
+            return ADAPTIVE, (rule.name, shadow_kind), [meter]
         remote = self.local is not self.engine
         local = rule.where != "cluster" and remote
         engine = self.local if local else self.engine
@@ -181,6 +200,12 @@ class CallPlan:
                 bound = bound_rules.get((rule.name, id(candidate), CANDIDATE))
                 self.add(bound or compiled_rulebook.bind_rule(rule, candidate, CANDIDATE), key, units)
 
+    @property
+    def can_be_paused(self) -> bool:
+        """Whether a live rule of the call can be paused: then whoever waits looks again."""
+        pausable = self.compiled_rulebook.pause_options
+        return bool(pausable) and any(rule in pausable and kind is None for rule, kind in self.labels)
+
     def add(self, bound: BoundRule, key: str, cost: int) -> None:
         stage, label, meters = bound
         for meter in meters:
@@ -234,6 +259,13 @@ class CallPlan:
                 refused = True
             else:
                 charged += local
+            for index in self._indices_at(ADAPTIVE, False):
+                if not refused:
+                    meter, key, _ = self.charges[index]
+                    outcomes[index] = meter.enter(key) if commit else meter.free(key)
+                    charged.append(index)
+                    refused = self._any_refused([index], outcomes)
+            entered = len(charged)
             for index in (*self._indices_at(SLOTS, False), *self._indices_at(PREFETCHED, False)):
                 if self._is_shadow(index) or not refused:
                     yield from self._decide_early(index, outcomes, patience_us, commit)
@@ -242,6 +274,8 @@ class CallPlan:
             remote = self._indices_at(REMOTE, refused)
             yield from self._decide_together(self.compiled_rulebook.engine, remote, outcomes, patience_us, commit)
             refused = refused or self._any_refused(remote, outcomes)
+            if remote or len(charged) > entered:
+                self._restart(charged, outcomes)
         except BaseException:
             yield from self._undo(charged, outcomes, patience_us, commit)
             raise
@@ -297,12 +331,23 @@ class CallPlan:
         else:
             outcomes[index] = yield partial(meter.free, key)
 
+    def _restart(self, indices: Sequence[int], outcomes: Sequence[Outcome | None]) -> None:
+        """Measures response times from now on: to decide the rest took a while."""
+        for index in indices:
+            outcome = outcomes[index]
+            if isinstance(outcome, AdaptiveOutcome) and outcome.call is not None:
+                outcome.call.restart()
+
     def _undo(
         self, indices: Sequence[int], outcomes: list[Outcome | None], patience_us: int | None, commit: bool
     ) -> Flow[None]:
         """Gives back what was charged before another rule refused. A shadow keeps its charge, but not its slot."""
         for index in indices if commit else ():
             outcome, (meter, key, cost) = outcomes[index], self.charges[index]
+            if isinstance(outcome, AdaptiveOutcome):
+                if outcome.call is not None:
+                    outcome.call.cancel()
+                continue
             if outcome is None or not outcome[ALLOWED] or not cost:
                 continue
             if self._stages[index] == SLOTS:
@@ -336,7 +381,27 @@ def charge_options_of(rule: Rule, shadow_kind: str | None = None, deadline: floa
         return ChargeOptions(rule.name, is_shadow=True, fallback=rule.fallback, deadline=deadline)
     prefetch = None if rule.prefetch is None or shadow_kind else (rule.prefetch.hold_us, rule.prefetch.units)
     return ChargeOptions(
-        rule.name, shadow_kind is not None, rule.lockout, rule.overrides, rule.fallback, deadline, prefetch
+        rule.name,
+        shadow_kind is not None,
+        rule.lockout,
+        rule.overrides,
+        rule.fallback,
+        deadline,
+        prefetch,
+        None if rule.max_pause_us is None else tuple(counts_of(rule)),
+    )
+
+
+def counts_of(rule: Rule) -> list[tuple[str, str]]:
+    """Returns the algorithm and the name of each count that a pause of the rule holds up: those of all its cases.
+    Leases of slots are held in real time, and go on."""
+    return list(
+        dict.fromkeys(
+            (limit.algorithm, name)
+            for _, limits in limit_cases(rule)
+            for limit, name in zip(limits, counter_names(rule, limits), strict=True)
+            if not isinstance(limit, Slots)
+        )
     )
 
 

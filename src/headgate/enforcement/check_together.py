@@ -19,9 +19,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from headgate.algorithms.decision import ALLOWED, AT_US, REMAINING, Outcome, with_remaining
+from headgate.algorithms.decision import ALLOWED, AT_US, REMAINING, AdaptiveOutcome, Outcome, with_remaining
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
+from headgate.enforcement.adaptive_rules import AdaptiveMeter
 from headgate.enforcement.call_plan import REMOTE, CallPlan, CompiledRulebook
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.errors import InvalidCharge
@@ -101,6 +102,11 @@ def refund_untracked(compiled: CompiledRulebook, ask: Ask, units: int) -> Flow[R
     """Refunds units of a call whose decision is gone, and returns the state of its counters after that."""
     plan, outcomes = plan_of(compiled, check_ask(ask)._replace(cost=units)), []
     for meter, key, cost in plan.charges:
+        if isinstance(meter, AdaptiveMeter):  # its calls end by themselves
+            free = meter.free(key)
+            passed: Outcome = (True, *free[ALLOWED + 1 :])  # type: ignore[assignment]
+            outcomes.append(AdaptiveOutcome.wrap(passed, free.current, free.reason))
+            continue
         if isinstance(meter.limit, Slots):
             outcome = yield partial(meter.free, key)
         else:

@@ -23,6 +23,7 @@ from headgate.algorithms.decision import (
     REMAINING,
     RESET_AFTER_US,
     RETRY_AFTER_US,
+    AdaptiveOutcome,
     Decision,
     DetachedLimit,
     LockedOutcome,
@@ -286,6 +287,14 @@ class RuleDecision(Decision):
         return None if self.allowed or self.rule is None else self._book.refusals.get(self.rule, Refusal())
 
     @property
+    def has_refusal(self) -> bool:
+        """Whether the call was refused, or would have been by a shadow or a candidate."""
+        for outcome in self.outcomes:
+            if outcome is not None and not outcome[ALLOWED]:
+                return True
+        return bool(self.denied_matches)
+
+    @property
     def atomic(self) -> bool:
         """Whether all charges were decided in one place, at one instant: not if some count in this process and
         some elsewhere, nor on several nodes of a cluster. Either way no charge is kept if one is refused."""
@@ -301,6 +310,8 @@ class RuleDecision(Decision):
         """The reason why a rule refused without its limit, as part of a sentence."""
         if self.locked:
             return "it was refused too often and is locked out"
+        if self._deciding_part.paused_for and not self._deciding_part.allowed:
+            return "its key is paused"
         return next(
             (match.denial_reason for _, match in self.denied_matches if match.rule.name == self.rule), None
         )
@@ -313,7 +324,7 @@ class RuleDecision(Decision):
         part = self.described_decision
         if part.rule is None:
             return "allowed: no limit applies"
-        source = f'rule "{part.rule}"' + ("" if part.limit is UNLIMITED else f" ({part.limit})")
+        source = f'rule "{part.rule}"' + ("" if part.limit is UNLIMITED else f" ({_described_limit(part)})")
         if self.allowed:
             wait = f" after {part.delay:g} s" if part.delay else ""
             return f"allowed{wait} by {source}, {part.remaining} remaining"
@@ -321,6 +332,11 @@ class RuleDecision(Decision):
         if part.retry_after is None:
             return f"refused by {source}{why or f': {part._never}'}"
         return f"refused by {source}{why}: retry after {part.retry_after:g} s"
+
+
+def _described_limit(part: Decision) -> str:
+    outcome = part.outcome
+    return f"{part.limit}, now {outcome.current}" if isinstance(outcome, AdaptiveOutcome) else str(part.limit)
 
 
 def _labelled(part: Decision, rule: str, shadow_kind: str | None) -> Decision:

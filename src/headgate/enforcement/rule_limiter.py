@@ -6,6 +6,7 @@
     hold      check around a block, and hold slots meanwhile     release   give the slots of a decision back
     renew     hold them for longer                               settle    count what a call really cost
     reset     delete the counters of a call                      replace   switch to another rulebook
+    pause     refuse a key of a rule for a while
     check_together   may several calls pass, all or none?        give_back  units of a call whose decision is gone
 
     limiter = Limiter.from_rules("rules.yaml", engine="redis://localhost:6379/0")
@@ -21,27 +22,32 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from random import random
+from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, cast
 
 from headgate import limiter_flows
 from headgate.algorithms.decision import Decision, Outcome
+from headgate.algorithms.limit import SECOND
 from headgate.clock import Clock, check_clock
-from headgate.enforcement import held_slots
+from headgate.enforcement import adaptive_rules, held_slots
+from headgate.enforcement.adaptive_rules import SUCCESS, AdaptiveMeter, AdaptiveRules, CallEnd, check_outcome
 from headgate.enforcement.call_plan import CallPlan, CompiledRulebook
 from headgate.enforcement.check_together import Ask, CallBatch, refund_untracked
 from headgate.enforcement.open_rulebook import Rules, open_rulebook
 from headgate.enforcement.override_checks import AsyncRuleOverrides, RuleOverrides
 from headgate.enforcement.rule_decision import RuleDecision
+from headgate.enforcement.rule_pauses import pausable_key, wait_through_pauses
 from headgate.enforcement.stored_decision import ChargeReceipt, charge_receipts, decision_from_receipts
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import AsyncEngine, Engine
 from headgate.engines.url import build_async_engine, build_engine, parse_engine_url
 from headgate.engines.url_options import EngineOptions, EngineUrl
-from headgate.errors import InvalidCharge, InvalidRule
+from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge, InvalidRule
 from headgate.flow import Flow, arun, run
-from headgate.observer import ObservedDecision, Observer, Observers
+from headgate.observer import ObservedDecision, Observer, Observers, elapsed_us
 from headgate.rules.distribution.watcher import RulebookWatcher
 from headgate.rules.match import Match
 from headgate.rules.rule import Rule, Rulebook
@@ -72,6 +78,11 @@ class _RuleLimiterBase:
         self.engine = engine
         self._local = local
         self._code_rules: tuple[Rule, ...] = ()
+        self.adaptive: AdaptiveRules = AdaptiveRules(
+            clock, None if self.observers is None else self.observers.limit_changed
+        )
+        self._agreement: Any = None  # an AdaptiveAgreement, where a rule wants one
+        self._url, self._prefix = url, prefix
         self._opened_engine = url is not None  # an engine that the caller passes keeps its own deadline
         self._options = EngineOptions() if url is None else url.options
         self.watcher: RulebookWatcher[Rulebook] | None
@@ -121,10 +132,27 @@ class _RuleLimiterBase:
         self._compile(self.rulebook, self._compiled.match)
 
     def _compile(self, rulebook: Rulebook, match: Callable[..., Sequence[Match]] | None = None) -> None:
-        compiled = CompiledRulebook(rulebook, self.engine, self._local, self._options, self._code_rules, match)
+        compiled = CompiledRulebook(
+            rulebook, self.engine, self._local, self._options, self._code_rules, match, self.adaptive
+        )
         if self._opened_engine:
             self.engine.set_deadline(compiled.deadline)
         self._compiled = compiled
+        self._agree_on_limits()
+
+    def _agree_on_limits(self) -> None:
+        """Agrees on adaptive limits with other processes, if a rule wants that and they have a server."""
+        if any(rule.is_agreed for rule in self.adaptive.rules.values()):
+            from headgate.enforcement.adaptive_agreement import AdaptiveAgreement
+
+            if self._agreement is None and self._url is not None and not self._url.text.startswith("memory:"):
+                self._agreement = AdaptiveAgreement(self._url.text, self._prefix, lambda: self.adaptive.rules)
+            if self._agreement is not None:
+                self._agreement.start()
+
+    def _close_agreement(self) -> None:
+        if self._agreement is not None:
+            self._agreement.close()
 
     @property
     def compiled_rulebook(self) -> CompiledRulebook:
@@ -160,7 +188,11 @@ class _RuleLimiterBase:
         a counter."""
         plan = self.plan_call(attributes, None)
         labelled = zip(plan.labels, plan.charges, strict=True)
-        live = [(rule, meter, key) for (rule, shadow_kind), (meter, key, _) in labelled if shadow_kind is None]
+        live = [
+            (rule, meter, key)
+            for (rule, shadow_kind), (meter, key, _) in labelled
+            if shadow_kind is None and not isinstance(meter, AdaptiveMeter)
+        ]
         return live, any(not match.shadow for _, match in plan.denied_matches)
 
     def receipts(self, decision: Decision) -> list[ChargeReceipt]:
@@ -183,7 +215,10 @@ class _RuleLimiterBase:
 
     def _reset_flow(self, attributes: Attributes) -> Flow[None]:
         for meter, key, _ in self.plan_call(attributes, None).charges:
-            yield partial(meter.reset, key)
+            if isinstance(meter, AdaptiveMeter):
+                meter.reset(key)
+            else:
+                yield partial(meter.reset, key)
 
 
 class RuleLimiter(_RuleLimiterBase):
@@ -245,12 +280,18 @@ class RuleLimiter(_RuleLimiterBase):
         return plan.decision((meter.decide(key, cost),))
 
     def _observed_decide_plan(self, plan: CallPlan, response_follows: bool = False) -> RuleDecision:
-        """Decides, and reports the decision to the observers."""
-        assert self.observers is not None
-        with ObservedDecision(self.observers) as observed:
+        """Decides, and reports the decision to the observers: an ObservedDecision without its calls."""
+        observers: Any = self.observers
+        draw = random() if observers.draws else 1.0
+        started_ns = perf_counter_ns() if draw < observers.timed_share else 0
+        try:
             decision = RuleLimiter.decide_plan(self, plan)
-            observed.report(decision, plan.attributes, response_follows, plan.stated_cost)
-            return decision
+        except (EngineUnavailable, CorruptState) as error:
+            observers.failed(error, elapsed_us(started_ns))
+            raise
+        decision.attributes, decision.stated_cost = plan.attributes, plan.stated_cost
+        observers.decided(decision, elapsed_us(started_ns), response_follows, draw)
+        return decision
 
     def _reserve(self, plan: CallPlan, patience_us: int | None) -> RuleDecision:
         if self.observers is None:
@@ -302,7 +343,10 @@ class RuleLimiter(_RuleLimiterBase):
         [0.0, 0.0, 30.0]
         """
         plan = self.plan_call(attributes, cost)
-        flow = limiter_flows.wait(self._reserve, plan, timeout, self.clock.sleep_us)
+        if plan.can_be_paused:
+            flow = wait_through_pauses(plan, self._reserve, run, timeout, self.clock.sleep_us)
+        else:
+            flow = limiter_flows.wait(self._reserve, plan, timeout, self.clock.sleep_us)
         return cast(RuleDecision, run(flow))
 
     def reserve(
@@ -314,7 +358,16 @@ class RuleLimiter(_RuleLimiterBase):
         >>> [limiter.reserve({"user": "ann"}).delay for _ in range(3)]
         [0.0, 0.0, 30.0]
         """
-        return self._reserve(self.plan_call(attributes, cost), limiter_flows.patience_us(timeout))
+        return self.reserve_plan(self.plan_call(attributes, cost), timeout)
+
+    def reserve_plan(self, plan: CallPlan, timeout: float | None = None) -> RuleDecision:
+        """Takes a place for a call whose charges are planned.
+
+        >>> limiter = Limiter.from_rules(RULES, clock=ManualClock())
+        >>> limiter.reserve_plan(limiter.plan_call({"user": "ann"})).delay
+        0.0
+        """
+        return self._reserve(plan, limiter_flows.patience_us(timeout))
 
     def cancel(self, decision: Decision) -> bool:
         """Gives a reserved place back, as far as no later one depends on it.
@@ -383,9 +436,27 @@ class RuleLimiter(_RuleLimiterBase):
         """
         return run(held_slots.release(check_decision(decision, awaited=False)))
 
+    def finish(self, decision: Decision, outcome: str = SUCCESS) -> bool:
+        """Ends a call: tells adaptive rules how it went and how long it took, and releases its slots.
+
+        ``outcome``: success; dropped, if it timed out or was turned away; or ignored, if it says nothing about the
+        service. Only the first end of a call counts. False if a slot was gone already.
+
+        >>> rules = {"rules": [{"name": "app", "limit": {"adaptive": "concurrency"}}]}
+        >>> limiter = Limiter.from_rules(rules)
+        >>> decision = limiter.check({})
+        >>> decision.remaining, limiter.finish(decision), limiter.peek({}).remaining
+        (19, True, 20)
+        """
+        adaptive_rules.end(check_decision(decision, awaited=False), check_outcome(outcome))
+        return run(held_slots.release(decision))
+
     @contextmanager
     def hold(self, attributes: Attributes, cost: int | None = None) -> Iterator[RuleDecision]:
         """Checks around a block: RateLimited if refused; slots are held as long as the block lasts.
+
+        An adaptive rule learns how long the block took; a TimeoutError tells it that the call was dropped, any
+        other exception tells it nothing.
 
         >>> with Limiter.from_rules({"rules": [{"name": "jobs", "limit": "2 slots"}]}).hold({}) as decision:
         ...     decision.remaining
@@ -394,10 +465,28 @@ class RuleLimiter(_RuleLimiterBase):
         decision = self.check(attributes, cost).or_raise()
         hold = held_slots.hold(decision)
         if hold is None:
-            yield decision
+            with CallEnd(decision):
+                yield decision
             return
-        with Holding(hold, lambda: self.renew(decision), lambda: hold.is_released or self.release(decision)):
+        with (
+            CallEnd(decision),
+            Holding(hold, lambda: self.renew(decision), lambda: hold.is_released or self.release(decision)),
+        ):
             yield decision
+
+    def pause(self, rule: str, key: str | Attributes, seconds: float) -> float:
+        """Refuses every call on a key of a rule for so many seconds, in every process and gateway. The rule says
+        `pausable: true`; the key is its key text, or the attributes of a call. Returns for how long it is paused
+        now: a pause never shortens a longer one. `reset` ends it.
+
+        >>> limiter = Limiter.from_rules({"rules": [RULES["rules"][0] | {"pausable": True}]}, clock=ManualClock())
+        >>> limiter.pause("login", {"user": "ann"}, 30), limiter.pause("login", "user=ann", 10)
+        (30.0, 30.0)
+        >>> limiter.check({"user": "ann"})
+        <Decision refused by rule "login" (2/minute), because its key is paused: retry after 30 s>
+        """
+        meter, key, duration_us = pausable_key(self._compiled, rule, key, seconds)
+        return float(meter.pause(key, duration_us) / SECOND)
 
     def reset(self, attributes: Attributes) -> None:
         """Deletes the counters of a call: those of every rule that applies to it.
@@ -424,6 +513,7 @@ class RuleLimiter(_RuleLimiterBase):
         True
         """
         self._close_rules()
+        self._close_agreement()
         self.engine.close()
         if self.observers is not None:
             self.observers.close()
@@ -483,12 +573,18 @@ class AsyncRuleLimiter(_RuleLimiterBase):
         return plan.decision((await meter.decide(key, cost),))
 
     async def _observed_decide_plan(self, plan: CallPlan, response_follows: bool = False) -> RuleDecision:
-        """Decides, and reports the decision to the observers."""
-        assert self.observers is not None
-        with ObservedDecision(self.observers) as observed:
+        """Decides, and reports the decision to the observers: an ObservedDecision without its calls."""
+        observers: Any = self.observers
+        draw = random() if observers.draws else 1.0
+        started_ns = perf_counter_ns() if draw < observers.timed_share else 0
+        try:
             decision = await AsyncRuleLimiter.decide_plan(self, plan)
-            observed.report(decision, plan.attributes, response_follows, plan.stated_cost)
-            return decision
+        except (EngineUnavailable, CorruptState) as error:
+            observers.failed(error, elapsed_us(started_ns))
+            raise
+        decision.attributes, decision.stated_cost = plan.attributes, plan.stated_cost
+        observers.decided(decision, elapsed_us(started_ns), response_follows, draw)
+        return decision
 
     async def _reserve(self, plan: CallPlan, patience_us: int | None) -> RuleDecision:
         if self.observers is None:
@@ -547,14 +643,21 @@ class AsyncRuleLimiter(_RuleLimiterBase):
     ) -> RuleDecision:
         """Passes when there is room under every rule; refused at once if that is more than `timeout` away."""
         plan = self.plan_call(attributes, cost)
-        flow = limiter_flows.wait(self._reserve, plan, timeout, self.clock.asleep_us)
+        if plan.can_be_paused:
+            flow = wait_through_pauses(plan, self._reserve, arun, timeout, self.clock.asleep_us)
+        else:
+            flow = limiter_flows.wait(self._reserve, plan, timeout, self.clock.asleep_us)
         return cast(RuleDecision, await arun(flow))
 
     async def reserve(
         self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
     ) -> RuleDecision:
         """Takes a place now, for use after the decision's delay; refused if that is more than `timeout` away."""
-        return await self._reserve(self.plan_call(attributes, cost), limiter_flows.patience_us(timeout))
+        return await self.reserve_plan(self.plan_call(attributes, cost), timeout)
+
+    async def reserve_plan(self, plan: CallPlan, timeout: float | None = None) -> RuleDecision:
+        """Takes a place for a call whose charges are planned."""
+        return await self._reserve(plan, limiter_flows.patience_us(timeout))
 
     async def cancel(self, decision: Decision) -> bool:
         """Gives a reserved place back, as far as no later one depends on it.
@@ -597,19 +700,41 @@ class AsyncRuleLimiter(_RuleLimiterBase):
         """
         return await arun(held_slots.release(check_decision(decision, awaited=True)))
 
+    async def finish(self, decision: Decision, outcome: str = SUCCESS) -> bool:
+        """Ends a call: tells adaptive rules how it went and how long it took, and releases its slots.
+
+        ``outcome``: success; dropped, if it timed out or was turned away; or ignored, if it says nothing about the
+        service. Only the first end of a call counts. False if a slot was gone already.
+        """
+        adaptive_rules.end(check_decision(decision, awaited=True), check_outcome(outcome))
+        return await arun(held_slots.release(decision))
+
     @asynccontextmanager
     async def hold(self, attributes: Attributes, cost: int | None = None) -> AsyncIterator[RuleDecision]:
-        """Checks around a block: RateLimited if refused; slots are held as long as the block lasts."""
+        """Checks around a block: RateLimited if refused; slots are held as long as the block lasts.
+
+        An adaptive rule learns how long the block took; a TimeoutError tells it that the call was dropped, any
+        other exception tells it nothing.
+        """
         decision = (await self.check(attributes, cost)).or_raise()
         hold = held_slots.hold(decision)
         if hold is None:
-            yield decision
+            with CallEnd(decision):
+                yield decision
             return
-        async with AsyncHolding(hold, lambda: self.renew(decision), lambda: self._leave(decision, hold)):
-            yield decision
+        with CallEnd(decision):
+            async with AsyncHolding(hold, lambda: self.renew(decision), lambda: self._leave(decision, hold)):
+                yield decision
 
     async def _leave(self, decision: Decision, hold: SlotHold) -> bool:
         return hold.is_released or await self.release(decision)
+
+    async def pause(self, rule: str, key: str | Attributes, seconds: float) -> float:
+        """Refuses every call on a key of a rule for so many seconds, in every process and gateway. The rule says
+        `pausable: true`; the key is its key text, or the attributes of a call. Returns for how long it is paused
+        now: a pause never shortens a longer one. `reset` ends it."""
+        meter, key, duration_us = pausable_key(self._compiled, rule, key, seconds)
+        return float(await meter.pause(key, duration_us) / SECOND)
 
     async def reset(self, attributes: Attributes) -> None:
         """Deletes the counters of a call: those of every rule that applies to it."""
@@ -624,6 +749,7 @@ class AsyncRuleLimiter(_RuleLimiterBase):
         too.
         """
         self._close_rules()
+        self._close_agreement()
         await self.engine.close()
         if self.observers is not None:
             self.observers.close()

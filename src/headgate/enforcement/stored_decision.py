@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from headgate.algorithms.decision import AT_US, DELAY_US, MARK, RESET_AFTER_US, Decision, Outcome
+from headgate.algorithms.decision import AT_US, DELAY_US, MARK, RESET_AFTER_US, AdaptiveOutcome, Decision, Outcome
 from headgate.algorithms.limit import UNLIMITED
 from headgate.algorithms.slots import Slots
 from headgate.enforcement.call_plan import CompiledRulebook
-from headgate.enforcement.rule_decision import Charged, ChargeLabel, RuleDecision
+from headgate.enforcement.rule_decision import CANDIDATE, Charged, ChargeLabel, RuleDecision
 from headgate.engines.memory.async_engine import AsyncMemoryMeter, AsyncMemorySlotMeter
 from headgate.engines.memory.engine import MemoryMeter, MemorySlotMeter
 from headgate.errors import InvalidCharge, InvalidRule
@@ -73,9 +73,9 @@ def decision_from_receipts(receipts: Sequence[ChargeReceipt], compiled: Compiled
             limit = parse(receipt.limit)
         except InvalidRule as error:
             raise InvalidCharge(f"This receipt names a limit that is none: {error}") from error
-        meter: Any = (
-            engine.slots(limit, receipt.name) if isinstance(limit, Slots) else engine.meter(limit, receipt.name)
-        )
+        pausable = None if receipt.shadow_kind == CANDIDATE else compiled.pause_options.get(receipt.rule)
+        bind = engine.slots if isinstance(limit, Slots) else engine.meter
+        meter: Any = bind(limit, receipt.name, pausable)
         labels.append((receipt.rule, receipt.shadow_kind))
         charges.append((meter, receipt.key, receipt.cost))
         outcomes.append((True, 0, 0, receipt.reset_after_us, receipt.delay_us, receipt.at_us, receipt.mark))
@@ -89,8 +89,8 @@ def decision_from_receipts(receipts: Sequence[ChargeReceipt], compiled: Compiled
 
 
 def _has_counter(part: Decision) -> bool:
-    """Whether a counter was charged: not if the part has no limit."""
-    return part.source.limit is not UNLIMITED
+    """Whether a counter was charged: not if the part has no limit, nor if it is adaptive."""
+    return part.source.limit is not UNLIMITED and not isinstance(part.outcome, AdaptiveOutcome)
 
 
 def _receipt(part: Decision) -> ChargeReceipt:

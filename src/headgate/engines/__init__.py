@@ -13,7 +13,7 @@ Modules:
     memory                   decides in this process
     redis                    decides inside Redis and Valkey
     layers                   engines around an engine: denial cache, prefetch, fallback
-    charge_options           what a rule passes to an engine beside its limit
+    charge_options           what a rule passes to an engine in addition to its limit
     deadlines                deadlines of requests to an engine
     overrides                limits of single keys
     quota_ledger             ledgers of the quota granted to each Envoy

@@ -1,4 +1,4 @@
-"""Charge options: everything a rule passes to an engine beside its limit.
+"""Charge options: everything that a rule passes to an engine in addition to its limit.
 
 A meter is a limit bound to an engine, with these options. Consecutive charges of one decision that have the same
 ChargeOptions and the same key belong to one rule: they are refused together and locked out together.
@@ -42,6 +42,13 @@ class ChargeOptions:
         without_rule_state = self.lockout is None and not self.overrides and self.pauses is None
         object.__setattr__(self, "without_rule_state", without_rule_state)
         object.__setattr__(self, "limit_only", without_rule_state and not self.is_shadow)
+
+
+def pause_only(options: ChargeOptions | None) -> ChargeOptions | None:
+    """Returns options that only let the counts be held up by pauses; None if the key cannot be paused."""
+    if options is None or options.pauses is None:
+        return None
+    return ChargeOptions(options.rule, pauses=options.pauses)
 
 
 class HasChargeOptions(Protocol):

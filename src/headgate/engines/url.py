@@ -25,6 +25,7 @@ from headgate.errors import InvalidRule
 from headgate.extras import require
 
 if TYPE_CHECKING:
+    from headgate.engines.redis.adaptive_limits_store import RedisAdaptiveLimitsStore
     from headgate.engines.redis.counts_store import RedisCountsStore
     from headgate.engines.redis.recent_records_store import RedisRecentRecordsStore
     from headgate.engines.redis.rulebook_versions import RedisVersionStore
@@ -161,6 +162,15 @@ def open_recent_records_store(url: str, prefix: str = "hg") -> RedisRecentRecord
     from headgate.engines.redis.sync_engine import RedisEngine
 
     return RedisRecentRecordsStore(RedisEngine(server_url, prefix=prefix, deadline=deadline))
+
+
+def open_adaptive_limits_store(url: str, prefix: str = "hg") -> RedisAdaptiveLimitsStore:
+    """Opens the store of the adaptive limits that processes agree on."""
+    server_url, deadline = parse_server_url(url, _MIN_VERSION_DEADLINE_S)
+    from headgate.engines.redis.adaptive_limits_store import RedisAdaptiveLimitsStore
+    from headgate.engines.redis.sync_engine import RedisEngine
+
+    return RedisAdaptiveLimitsStore(RedisEngine(server_url, prefix=prefix, deadline=deadline))
 
 
 def parse_server_url(url: str, default_deadline: float) -> tuple[str, float]:

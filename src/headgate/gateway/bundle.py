@@ -25,7 +25,7 @@ Laws (tests/gateway/test_bundle.py):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import combinations
@@ -43,13 +43,15 @@ from headgate.engines.redis.script_assembly import (
     mixed_script,
     standalone_script,
 )
+from headgate.errors import InvalidRulebook
 from headgate.http.headers import per_second, quota
 from headgate.rules import serialization
 from headgate.rules.matching.used_attributes import used_attributes
-from headgate.rules.rule import Choice, Rule, Rulebook
+from headgate.rules.rule import Choice, Rule, Rulebook, adaptive_limit_of
 
 Bundle = dict[str, Any]
 
+_PAUSED = "_paused"  # ends the name of a script on keys that can be paused
 MAX_COMBINED_ALGORITHMS = 3  # calls with up to so many have a script with just theirs
 YEARS_BACK, YEARS_AHEAD = 2, 30
 
@@ -59,20 +61,38 @@ _STEP_S = 86_400  # no zone changes its offset twice within a day
 
 def compile_bundle(book: Rulebook, now_us: int) -> Bundle:
     """Returns all that a gateway needs to follow the rulebook, except the scripts' texts."""
+    _check_adaptive(book)
     limits = {limit.text: limit for rule in book.rules for limit in limits_of(rule)}
     zones = {limit.zone for limit in limits.values() if isinstance(limit, FixedWindow) and limit.zone}
     algorithms = {limit.algorithm for limit in limits.values()}
-    locks = any(rule.lockout is not None for rule in book.rules)
+    options = {"lockout": any(rule.lockout for rule in book.rules)}
+    options["pause"] = any(rule.max_pause_us is not None for rule in book.rules)
     year = (_EPOCH + timedelta(seconds=now_us // SECOND)).year
     return serialization.document(book) | {
         "headers": book.headers,
         "limits": {text: dict(limit_entry(limit)) for text, limit in limits.items()},
         "zones": {zone: [list(entry) for entry in _offsets(zone, year)] for zone in sorted(zones)},
         "charge_options": {rule.name: dict(_charge_options(rule)) for rule in book.rules},
-        "scripts": {name: _script(name).sha for name in _script_names(algorithms, locks)},
+        "scripts": {name: _script(name).sha for name in _script_names(algorithms, options)},
         "warnings": list(book.located_warnings),
         "used_attributes": _used_attributes(book),
     }
+
+
+def _check_adaptive(book: Rulebook) -> None:
+    """Raises InvalidRulebook if a rule is adaptive: nginx does not measure for it."""
+    problems = [
+        (
+            rule.line,
+            f'rule "{rule.name}": An adaptive limit learns from calls that end in the process that decides, and '
+            "nginx does not report them: the rule would stand still. Enforce it in the application, in a rulebook "
+            "of its own.",
+        )
+        for rule in book.rules
+        if adaptive_limit_of(rule) is not None
+    ]
+    if problems:
+        raise InvalidRulebook(problems, book.source)
 
 
 def _used_attributes(book: Rulebook) -> list[str]:
@@ -143,36 +163,45 @@ def case_orders(rule: Rule) -> dict[str, list[Any]]:
     }
 
 
-def _script_names(algorithms: set[str], locks: bool) -> Iterator[str]:
-    """Yields the name of every script that the rulebook can need: its command, and the algorithms in it."""
+def _script_names(algorithms: set[str], options: Mapping[str, bool]) -> Iterator[str]:
+    """Yields the name of every script that the rulebook can need: its command, and the algorithms in it.
+
+    options: whether rules have a lockout, and whether they can be paused.
+    """
     counted = sorted(algorithms - {"slots"})
+    more = [name for name, is_used in options.items() if is_used]
+    additions = [each for size in range(len(more) + 1) for each in combinations(more, size)]
     for name in counted:
         yield f"take {name}"
         yield f"take_together {name}"
         if fits_one_string(name):
             yield f"take_calls {name}"
         yield f"refund {name}"
+        if options["pause"]:
+            yield f"refund_paused {name}"
     if "slots" in algorithms:
         yield "slots"
+        if options["pause"]:
+            yield "slots_paused"
     yield "membership"
     yield "write_counts"
+    yield "recent_records"
     sizes = {*range(1, min(MAX_COMBINED_ALGORITHMS, len(counted)) + 1), len(counted)} - {0}
     for size in sorted(sizes):
         for subset in combinations(counted, size):
-            yield " ".join(["take_all", *subset])
-            if locks:
-                yield " ".join(["take_all", *sorted([*subset, "lockout"])])
+            for added in additions:
+                yield " ".join(["take_all", *sorted([*subset, *added])])
 
 
 def _script(name: str) -> Script:
     command, *algorithms = name.split()
     if command == "take_all":
         return mixed_script(command, algorithms)
-    return (
-        algorithm_script(command, *algorithms)
-        if algorithms
-        else standalone_script(command, "slots" if command == "slots" else None)
-    )
+    pausable = command.endswith(_PAUSED)
+    command = command.removesuffix(_PAUSED)
+    if algorithms:
+        return algorithm_script(command, *algorithms, pausable)
+    return standalone_script(command, "slots" if command == "slots" else None, pausable)
 
 
 @lru_cache(maxsize=256)

@@ -33,7 +33,7 @@ _backend_url = re.compile(r"""https?://[^\s;{}"'$\\]+""")
 
 @dataclass(frozen=True, kw_only=True)
 class NginxOptions:
-    """The options of the file beside the rulebook. `modules` None: it is not known whether they are built in."""
+    """The options of the file, other than the rulebook. `modules` None: whether they are built in is unknown."""
 
     package_path: str
     command_line: str = "headgate nginx conf"  # the command that prints it

@@ -8,9 +8,9 @@
     off        none of these
 
 A policy is named after its rule; where a rule has several limits the second is login#1. Without a rule it is named
-after its limit. Unlimited rules, shadow verdicts and calls that passed uncounted in an outage (fallback: allow)
-are left out, and no field ever contains a key. The most restrictive limit refuses longest or, if none refuses, has
-the smallest share left.
+after its limit. Unlimited rules, adaptive ones (whose limit is no promise), shadow verdicts and calls that passed
+uncounted in an outage (fallback: allow) are left out, and no field ever contains a key. The most restrictive limit
+refuses longest or, if none refuses, has the smallest share left.
 
 q and w are those of the limit. A bucket's quota is what it holds, and its window the time in which it fills; a
 window's are its amount and its period, and of months the longest counts. Seconds are rounded up. Slots have no
@@ -84,7 +84,10 @@ def merged_headers(
         verdict
         for decision in decisions
         for verdict in decision.verdicts
-        if verdict.limit is not UNLIMITED and not verdict.shadow_kind and not is_uncounted(verdict)
+        if verdict.limit is not UNLIMITED
+        and verdict.limit.is_advertised
+        and not verdict.shadow_kind
+        and not is_uncounted(verdict)
     ]
     if called is not None:
         verdicts = [verdict._replace(rule=called(verdict.rule)) for verdict in verdicts]
@@ -99,7 +102,7 @@ def merged_headers(
 def is_uncounted(outcome: Outcome | Verdict) -> bool:
     """Returns whether a call passed without being counted, in an outage: nothing is known of what is left.
 
-    Whatever was counted either leaves something, or something that is to come back.
+    A counted call leaves units, or a time at which units come back.
 
     >>> is_uncounted(Limiter("1/minute", clock=ManualClock()).take("ann").verdicts[0])
     False

@@ -29,6 +29,7 @@ from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
+from headgate.algorithms.decision import AdaptiveOutcome
 from headgate.http.headers import Fields, retry_after
 from headgate.rules.attributes import ascii_lower
 
@@ -64,6 +65,7 @@ _QUOTA_EXCEEDED_DETAIL = (
     "A quota of this service is used up. Retry-After says how many seconds to wait, if waiting helps."
 )
 _UNDECIDED_DETAIL = "This service cannot decide about requests at the moment."
+_OVERLOADED_DETAIL = "This service is working on as many requests as it can."
 _TEXTS = frozenset({"text/html", "text/plain", "text/*"})
 _ANY_JSON = frozenset({"*/*", "application/*", "application/json", PROBLEM})
 _NGINX_CLOSE = 444
@@ -99,7 +101,8 @@ def refusal_response(decision: RuleDecision, accept: str | None) -> RefusalRespo
         raise ValueError("The call was not refused by a rule: there is nothing to answer.")
     wait = retry_after(decision)
     reason = decision.why if wait is None else None
-    return configured_response(refusal, violated_rules(decision), accept, wait, reason)
+    overloaded = isinstance(decision.described_decision.outcome, AdaptiveOutcome)
+    return configured_response(refusal, violated_rules(decision), accept, wait, reason, overloaded)
 
 
 def violated_rules(decision: RuleDecision) -> list[str]:
@@ -122,11 +125,12 @@ def configured_response(
     accept: str | None,
     wait: int | None = None,
     reason: str | None = None,
+    overloaded: bool = False,
 ) -> RefusalResponse:
     """Returns the response that a rule's refusal configures.
 
     ``names``: of all rules that refused; ``wait``: whole seconds, if a wait helps; ``reason``: why a rule refused
-    without its limit, such as "user is missing".
+    without its limit, such as "user is missing"; ``overloaded``: an adaptive limit refused, and no quota.
 
     >>> from headgate.rules.rule import Refusal
     >>> configured_response(Refusal(), ["login"], "text/plain", wait=30).body
@@ -143,6 +147,10 @@ def configured_response(
     if status < 400 or status == _NGINX_CLOSE:
         return RefusalResponse(status, [], b"")
     refused = None if reason is None else f"The request was refused, because {reason}."
+    if overloaded and _gets_problem(accept):
+        return _problem(REDUCED_CAPACITY, REASONS[503], f"{_OVERLOADED_DETAIL} Try again later.", status, names)
+    if overloaded:
+        return _sentence(status, f"{_OVERLOADED_DETAIL}{_retry_hint(wait)}", accept)
     if _gets_problem(accept):
         return _problem(QUOTA_EXCEEDED, REASONS[429], refused or _QUOTA_EXCEEDED_DETAIL, status, names)
     return _sentence(status, refused or f"Too many requests.{_retry_hint(wait)}", accept)

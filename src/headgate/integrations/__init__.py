@@ -1,4 +1,4 @@
-"""Connects web frameworks and HTTP clients to a limiter: one file for each, on ground that they share.
+"""Connects web frameworks, HTTP clients and task queues to a limiter: one file each, on ground that they share.
 
 The ground, which knows no framework:
     code_limit       CodeLimit: a limit in code, limit("5/s", key=...), checked when it is made
@@ -34,6 +34,13 @@ The clients, which call somebody else's service, on ground of their own:
     httpx            LimitedTransport, AsyncLimitedTransport
     requests         LimitedAdapter
     aiohttp_client   LimitedCalls, a middleware
+
+The task queues, whose tasks begin now or wait for their place, on ground of their own:
+    task_calls       TaskCall: a call and its attributes; TaskLimit: a limit of a task in code
+    task_settings    TaskSettings: the settings of an application's limits
+    task_limits      TaskLimits: decides whether a call begins or is put back; places, slots, outages
+    celery           rate_limits(app), @limit("100/minute", key="user_id")
+    dramatiq         ActorLimits, a middleware, and the option limit= of actors
 
 What a framework's file does:
     1. Once per application: RequestLimits(rules, engine, limits=..., user=..., trusted_proxies=..., ...). The

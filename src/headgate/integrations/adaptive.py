@@ -22,8 +22,9 @@ import json
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, MutableMapping
 from typing import Any
 
+from headgate.adaptive.call_in_flight import AdaptiveCall
 from headgate.adaptive.guard import AdaptiveGuard
-from headgate.adaptive.limiter import AdaptiveCall, AdaptiveLimiter
+from headgate.adaptive.limiter import AdaptiveLimiter
 from headgate.errors import InvalidSetting, RateLimited
 from headgate.http.headers import retry_after
 

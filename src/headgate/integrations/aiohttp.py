@@ -16,8 +16,7 @@ The header fields are added when a response is prepared: to every response to a 
 to the 404 of a path without a route and the 500 of an unhandled exception, in subapplications as well.
 
 A WebSocket is decided when it connects, by the same limits as a GET request; a refused one gets the refusal as the
-response to its handshake. Messages that it receives are decided by the limits `messages`: a queue ("10/s queue
-100") slows the sender down, any other limit closes with 1008.
+response to its handshake. Its messages are decided by `messages`: a queue slows the sender, others close (1008).
 """
 
 from __future__ import annotations
@@ -213,6 +212,7 @@ class _AppLimits:
             if name.lower() in _LISTS or name not in response.headers:
                 response.headers.add(name, value)
         if isinstance(response, web.WebSocketResponse):
+            self.limits.end_calls(record, 101)  # it lasts as long as its client likes
             if self.messages and not record.exempt:
                 _limit_messages(self.limits, self.messages, record, response)
         elif record.unfinished and not _is_complete(response):

@@ -15,7 +15,7 @@ from headgate.rules.rule import HEADERS, Headers
 
 
 class LimitSettings(TypedDict, total=False):
-    """The settings of an application's limits beside its rulebook and engine.
+    """The settings of an application's limits, other than its rulebook and engine.
 
     limits            limits in code for all requests of the application, counted together
     user              a function of the request that returns the user's name, or None

@@ -94,9 +94,13 @@ class RecordMiddleware:
             if message["type"] == "http.response.body":
                 await send(message)
                 record.bytes_sent += len(message.get("body", b""))
+                if record.calls and not message.get("more_body"):
+                    limits.end_calls(record, start.get("status", 500))  # background tasks are no part of it
                 return
             if message["type"] in _STARTS:
                 start = message
+                if record.calls and message["type"] == "websocket.accept":
+                    limits.end_calls(record, 101)  # it lasts as long as its client likes
                 if record.decisions:
                     headers = message.get("headers") or ()
                     message = {**message, "headers": [*headers, *_new_fields(record, headers)]}

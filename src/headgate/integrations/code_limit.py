@@ -53,8 +53,8 @@ _rulebook_location = re.compile(rf'\brules\[0\]\.?|rule 1: |rule "{_PLACEHOLDER}
 _status_text = re.compile(r"([1-5])xx|([1-5][0-9][0-9])")
 
 
-class RuleFields(TypedDict, total=False):
-    """The fields of a rule that a limit in code may have as well. docs/reference/rulebook.md describes them."""
+class CodeLimitFields(TypedDict, total=False):
+    """The fields of a rule that any limit in code may have as well. docs/reference/rulebook.md describes them."""
 
     when: Mapping[str, Any]
     missing: Literal["skip", "deny", "one"]
@@ -62,12 +62,18 @@ class RuleFields(TypedDict, total=False):
     candidate: LimitText
     lockout: Mapping[str, Any]
     overrides: bool
+    pausable: bool | str
+    fallback: Literal["allow", "deny", "local"]
+    deadline: str
+
+
+class RuleFields(CodeLimitFields, total=False):
+    """The fields of a rule that a limit of requests may have: also those of a refusal, and of processes."""
+
     refuse: Mapping[str, Any]
     where: Literal["cluster", "node", "split"]
     nodes: int
     prefetch: Any
-    fallback: Literal["allow", "deny", "local"]
-    deadline: str
     initial_share: str
 
 

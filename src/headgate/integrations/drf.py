@@ -155,8 +155,8 @@ class SimpleRateThrottle(LimitThrottle):
 
     def _user_key(self, request: Any) -> str:
         user = request.user
-        known = user is not None and user.is_authenticated
-        return self.cache_format % {"scope": self.scope, "ident": user.pk if known else self.get_ident(request)}
+        is_known = user is not None and user.is_authenticated
+        return self.cache_format % {"scope": self.scope, "ident": user.pk if is_known else self.get_ident(request)}
 
 
 class AnonRateThrottle(SimpleRateThrottle):

@@ -369,7 +369,7 @@ def _start(app: FastAPI, limits: AsyncRequestLimits) -> list[RouteInfo]:
         if misplaced is not None and id(misplaced[1]) not in endpoints:
             name = route_name(route.methods, route.template)
             raise InvalidRule(
-                f"{misplaced[0].location}: The limit {misplaced[0].text} of {name} can never match: it stands "
+                f"{misplaced[0].location}: The limit {misplaced[0].text} of {name} can never match: it is written "
                 "above the decorator of the route, which does not see it. Write it below."
             )
         if hasattr(route.endpoint, _EXEMPT):

@@ -1,4 +1,11 @@
-"""The flows that end a request: give charges back; refund, settle and release once the response has ended."""
+"""The flows that end a request: give charges back; refund, settle and release once the response has ended.
+
+Adaptive rules learn how the request went from its status:
+
+    503, 504                                  dropped
+    any other from 500 on, 499, 101           ignored: an error, a client that went away, a WebSocket
+    everything else                           success
+"""
 
 from __future__ import annotations
 
@@ -10,6 +17,8 @@ from time import perf_counter_ns
 from typing import Any, Generic, TypeVar
 
 from headgate.algorithms.slots import Slots
+from headgate.enforcement import adaptive_rules
+from headgate.enforcement.adaptive_rules import DROPPED, IGNORED, SUCCESS
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
 from headgate.errors import CorruptState, EngineUnavailable, LeaseLost
@@ -20,6 +29,10 @@ from headgate.integrations.request_record import RequestRecord
 L = TypeVar("L", RuleLimiter, AsyncRuleLimiter)
 
 _log = logging.getLogger("headgate")
+
+
+_DROPPED_STATUSES = frozenset({503, 504})
+_SWITCHING_PROTOCOLS, _CLIENT_CLOSED_REQUEST, _SERVER_ERROR = 101, 499, 500
 
 
 class FinishFlows(Generic[L]):
@@ -33,7 +46,7 @@ class FinishFlows(Generic[L]):
     def _give_back(self, record: RequestRecord) -> Flow[None]:
         """Gives back what earlier stages charged."""
         earlier, record.decisions, record.refunds = record.decisions, [], ()
-        record.costs_after, record.estimates, record.real_costs = (), (), EMPTY
+        record.costs_after, record.estimates, record.real_costs, record.calls = (), (), EMPTY, ()
         yield from self._release(record)
         for decision in earlier:
             if not (holds_slots(decision) and len(decision.counter_decisions) == 1):
@@ -50,11 +63,24 @@ class FinishFlows(Generic[L]):
 
     def _finish(self, record: RequestRecord, status: int, response: Any) -> Flow[None]:
         """Refunds, settles and releases after the response, and reports its status."""
+        self.end_calls(record, status)
         try:
             yield from self._change_counts(record, status, response)
         finally:
             if record.reported:
                 self._report_response(record, status)
+
+    def measure_calls(self, record: RequestRecord, decision: RuleDecision) -> None:
+        """Measures a request for adaptive rules from now on: what it waited for is no work of the application."""
+        if adaptive_rules.has_calls(decision):
+            adaptive_rules.restart(decision)
+            record.calls = (*record.calls, decision)
+
+    def end_calls(self, record: RequestRecord, status: int) -> None:
+        """Tells adaptive rules how the request went; once."""
+        calls, record.calls = record.calls, ()
+        for decision in calls:
+            adaptive_rules.end(decision, outcome_of(status))
 
     def _change_counts(self, record: RequestRecord, status: int, response: Any) -> Flow[None]:
         """Refunds by the response, settles what the request really cost, and releases slots."""
@@ -102,6 +128,14 @@ class FinishFlows(Generic[L]):
 
     def _leave(self, holding: Any) -> Any:
         raise NotImplementedError
+
+
+def outcome_of(status: int) -> str:
+    """Returns what a response says about the service that gave it."""
+    if status in _DROPPED_STATUSES:
+        return DROPPED
+    ignored = status >= _SERVER_ERROR or status in (_SWITCHING_PROTOCOLS, _CLIENT_CLOSED_REQUEST)
+    return IGNORED if ignored else SUCCESS
 
 
 def holds_slots(decision: RuleDecision) -> bool:

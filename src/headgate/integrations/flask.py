@@ -167,7 +167,7 @@ class RateLimiter:
 
 
 class _LimitedRoute(NamedTuple):
-    """A route as its requests are decided: `bound` are its limits and those of the whole application."""
+    """A limited route. `bound` are all limits of its requests: its own and those of the application."""
 
     template: str
     exempt: bool
@@ -255,8 +255,10 @@ class FlaskAppLimits:
         route = self._routes.get(cache_key)
         if route is None:
             automatic = method == "OPTIONS" and is_automatic_options(rule)
-            shared, *own = limits_of(app, rule, self.default_limits)
-            applied = [] if automatic else [shared, *(each for each in own if _answers(each.methods, method))]
+            shared, *route_limits = limits_of(app, rule, self.default_limits)
+            applied = (
+                [] if automatic else [shared, *(each for each in route_limits if _answers(each.methods, method))]
+            )
             bound = [each for info in applied for each in self.limits.bind(info.name, info.limits)]
             bound = [*self.limits.app_limits, *bound]
             decided = frozenset(each.limit for each in bound)
@@ -345,13 +347,13 @@ def _is_enabled(config: Mapping[str, Any]) -> bool:
 
 def _read_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings in the configuration of an application."""
-    known = ("rules", "engine", *FlaskSettings.__optional_keys__)
+    settings = ("rules", "engine", *FlaskSettings.__optional_keys__)
     found = {}
     for key, value in config.items():
         if key.startswith(_CONFIG) and key != _ENABLED:
             name = key.removeprefix(_CONFIG).lower()
-            if name not in known:
-                names = [_ENABLED, *(_CONFIG + each.upper() for each in known)]
+            if name not in settings:
+                names = [_ENABLED, *(_CONFIG + each.upper() for each in settings)]
                 nearest = get_close_matches(key, names, 1, 0) or names
                 raise InvalidSetting(f"{key} is not a setting of headgate. Did you mean {nearest[0]}?")
             found[name] = value

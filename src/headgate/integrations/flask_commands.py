@@ -48,7 +48,7 @@ def _lines(app_limits: FlaskAppLimits) -> Iterator[str]:
 def _route_lines(app_limits: FlaskAppLimits, route: Route) -> Iterator[str]:
     """Describes a route, and below it the methods of its class that have limits of their own."""
     app = app_limits.app
-    shared, *own = limits_of(app, route, app_limits.default_limits)
+    shared, *route_limits = limits_of(app, route, app_limits.default_limits)
     yield shared.name
     if is_exempt(app, route) or app_limits.limits.exempts_template(shared.template):
         yield "    exempt"
@@ -57,12 +57,12 @@ def _route_lines(app_limits: FlaskAppLimits, route: Route) -> Iterator[str]:
     yield from map(_describe, shared.limits)
     if rules:
         yield f"    rules: {', '.join(rules)}"
-    if not (rules or shared.limits or own):
+    if not (rules or shared.limits or route_limits):
         yield "    no limit of its own"
     for method in sorted(shared.methods):
         if is_exempt(app, route, method):
             yield f"    {method} is exempt"
-    for each in own:
+    for each in route_limits:
         if each.limits and not is_exempt(app, route, *each.methods):
             yield each.name
             yield from map(_describe, each.limits)

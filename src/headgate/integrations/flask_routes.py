@@ -2,7 +2,7 @@
 
 A limit marks what it decorates. The limits of a route are those of its blueprints, from the outermost to the
 innermost, of its class, and of its view; a route without any has the default limits. A method of a class that has
-limits of its own is counted by itself: "GET /items" beside "GET|POST /items".
+limits of its own is counted separately: "GET /items" and "GET|POST /items".
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ def limits_of(app: Flask, rule: Rule, default_limits: Sequence[CodeLimit]) -> li
     }
     if not any(by_method.values()):
         return [RouteInfo(template, methods, shared or default_limits)]
-    own = [
+    route_limits = [
         RouteInfo(template, (method,), limits or (() if shared else default_limits))
         for method, limits in by_method.items()
     ]
-    if len(own) == 1:  # then both have one name
-        return [RouteInfo(template, methods, [*shared, *own[0].limits])]
-    return [RouteInfo(template, methods, shared), *own]
+    if len(route_limits) == 1:  # then both have one name
+        return [RouteInfo(template, methods, [*shared, *route_limits[0].limits])]
+    return [RouteInfo(template, methods, shared), *route_limits]
 
 
 def find_routes(app: Flask, default_limits: Sequence[CodeLimit]) -> list[RouteInfo]:
@@ -134,7 +134,7 @@ def _check_wrapped(app: Flask) -> None:
         if limit is not None and id(wrapper) not in called:
             name = route_name(_methods(rule), template_of(app, rule))
             raise InvalidRule(
-                f"{limit.location}: The limit {limit.text} of {name} can never match: it stands above the "
+                f"{limit.location}: The limit {limit.text} of {name} can never match: it is written above the "
                 "decorator of the route, which does not see it. Write it below."
             )
 

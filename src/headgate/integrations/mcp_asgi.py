@@ -8,8 +8,8 @@ refused request is answered with a JSON-RPC error of the code -32029 for each of
 fields are on every response to a call. mcp_calls lists the attributes; functions (user, attributes, key, cost,
 exempt) receive an MCPCall, whose `request` is the ASGI scope. Other requests than calls pass as they are.
 
-The middleware stands outside of the server's authentication, so that `user` must read a token by itself, unless it
-is added inside: FastMCP's http_app(middleware=[Middleware(MCPRateLimitMiddleware, ...)]). `session` is what the
+The middleware runs before the server's authentication, so that `user` must read a token by itself, unless it is
+added inside: FastMCP's http_app(middleware=[Middleware(MCPRateLimitMiddleware, ...)]). `session` is what the
 client sends: a server with sessions verifies it, a stateless one does not, and there a client may invent one for
 each call. So do not limit by session alone.
 """

@@ -182,7 +182,7 @@ class MCPLimits(AsyncRequestLimits):
                 found += matches
         return _add_up(found), values
 
-    def _known_plan(
+    def _cached_plan(
         self, record: RequestRecord, limits: Sequence[BoundLimit], with_rules: bool
     ) -> AddressPlan | None:
         return None  # two batches of one address may have different numbers of calls

@@ -1,4 +1,4 @@
-"""Logs outages of the engine: when requests cannot be decided, and when they are decided again."""
+"""Logs outages of the engine: when requests or tasks cannot be decided, and when they are decided again."""
 
 from __future__ import annotations
 
@@ -12,11 +12,24 @@ _log = logging.getLogger("headgate")
 
 
 class OutageLog:
-    """Counts requests that could not be decided; `active` while there are such."""
+    """Counts requests that could not be decided; `active` while there are such.
 
-    __slots__ = ("_began", "_failures", "_last_failure", "_reported_at", "_unreported", "active")
+    calls, outcome   how the log calls them, and what becomes of them
+    """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "_began",
+        "_calls",
+        "_failures",
+        "_last_failure",
+        "_outcome",
+        "_reported_at",
+        "_unreported",
+        "active",
+    )
+
+    def __init__(self, calls: str = "requests", outcome: str = "answered 503") -> None:
+        self._calls, self._outcome = calls, outcome
         self.active: bool = False
         self._began = self._last_failure = 0.0
         self._reported_at = -REPORT_EVERY_S
@@ -33,7 +46,9 @@ class OutageLog:
         self._unreported += 1
         if now - self._reported_at >= REPORT_EVERY_S:
             _log.error(
-                "headgate: requests could not be decided and were answered 503 (%d since the last report): %s",
+                "headgate: %s could not be decided and were %s (%d since the last report): %s",
+                self._calls,
+                self._outcome,
                 self._unreported,
                 error,
             )
@@ -45,7 +60,9 @@ class OutageLog:
         if self.active and now - self._last_failure >= RECOVERY_S:
             self.active = False
             _log.warning(
-                "headgate: requests are decided again, after %.1f s and %d that were answered 503.",
+                "headgate: %s are decided again, after %.1f s and %d that were %s.",
+                self._calls,
                 now - self._began,
                 self._failures,
+                self._outcome,
             )

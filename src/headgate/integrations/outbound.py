@@ -48,7 +48,7 @@ _log = logging.getLogger("headgate")
 
 
 class OutboundSettings(TypedDict, Generic[Request], total=False):
-    """The settings of a client's calls beside its limiter.
+    """The settings of a client's calls, other than its limiter.
 
     adaptive    an algorithm that finds how many calls may be in flight, such as AdaptiveConcurrency(initial=1)
     key         whose limit a request counts against: a text, or a function of the request; its host unless given

@@ -254,7 +254,7 @@ class RequestFlows(FinishFlows[L]):
             return (yield from self._undecided(record, error))
         return (yield from self._conclude(record, limits, plan, decision))
 
-    def _known_plan(
+    def _cached_plan(
         self, record: RequestRecord, limits: Sequence[BoundLimit], with_rules: bool
     ) -> AddressPlan | None:
         """Returns how a request like this one was planned before; None if it is to be planned by itself."""
@@ -262,12 +262,12 @@ class RequestFlows(FinishFlows[L]):
         if limiter is None or record.exempt or limiter.observers is not None:
             return None
         compiled = limiter.compiled_rulebook
-        known = self._address_plans.find(record.parts, limits, compiled, with_rules)
-        if known is not None:
+        cached = self._address_plans.find(record.parts, limits, compiled, with_rules)
+        if cached is not None:
             record.rule_names = compiled.refusals
             if record.form is None:
                 record.form = self._form or compiled.book.headers
-        return known
+        return cached
 
     def _undecided(self, record: RequestRecord, error: Exception) -> Flow[RefusalResponse]:
         """Answers a request that the engine did not decide."""
@@ -295,6 +295,8 @@ class RequestFlows(FinishFlows[L]):
                 break
         if not plan.is_single_request and holds_slots(decision):
             yield from self._hold(record, decision)
+        if compiled.adaptive_rules:
+            self.measure_calls(record, decision)
         for bound in limits:
             limit, name = bound.limit, bound.rule.name
             if (limit.refunds or limit.states_cost) and any(rule == name for rule, _ in decision.labels):

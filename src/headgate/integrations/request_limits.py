@@ -52,17 +52,17 @@ class RequestLimits(RequestFlows[RuleLimiter]):
         self, record: RequestRecord, limits: Sequence[BoundLimit] = (), *, with_rules: bool = True
     ) -> RefusalResponse | None:
         """Decides the rulebook (`with_rules`) and these limits together; returns the response of a refusal."""
-        known = self._known_plan(record, limits, with_rules)
-        if known is None:
+        cached = self._cached_plan(record, limits, with_rules)
+        if cached is None:
             return run(self._decide(record, limits, with_rules))
         try:
-            decision = self.limiter.decide_plan(known.plan)
+            decision = self.limiter.decide_plan(cached.plan)
         except (EngineUnavailable, CorruptState) as error:
             return run(self._undecided(record, error))
-        if known.passes_at_once(decision) and not self._outages.active:
-            record.add(decision, known)
+        if cached.passes_at_once(decision) and not self._outages.active:
+            record.add(decision, cached)
             return None
-        return run(self._conclude(record, limits, known.plan, decision))
+        return run(self._conclude(record, limits, cached.plan, decision))
 
     def finish(self, record: RequestRecord, status: int, response: Any = None) -> None:
         """Refunds, settles and releases after the response. Call it once for every request, also for one that
@@ -118,21 +118,21 @@ class AsyncRequestLimits(RequestFlows[AsyncRuleLimiter]):
         self, record: RequestRecord, limits: Sequence[BoundLimit] = (), *, with_rules: bool = True
     ) -> RefusalResponse | None:
         """Decides the rulebook (`with_rules`) and these limits together; returns the response of a refusal."""
-        known = self._known_plan(record, limits, with_rules)
-        if known is None:
+        cached = self._cached_plan(record, limits, with_rules)
+        if cached is None:
             return await arun(self._decide(record, limits, with_rules))
         try:
-            if known.charge is None:
-                decision = await self.limiter.decide_plan(known.plan)
+            if cached.charge is None:
+                decision = await self.limiter.decide_plan(cached.plan)
             else:  # as decide_plan does, in one coroutine less
-                meter, key, cost = known.charge
-                decision = known.plan.decision((await meter.decide(key, cost),))
+                meter, key, cost = cached.charge
+                decision = cached.plan.decision((await meter.decide(key, cost),))
         except (EngineUnavailable, CorruptState) as error:
             return await arun(self._undecided(record, error))
-        if known.passes_at_once(decision) and not self._outages.active:
-            record.add(decision, known)
+        if cached.passes_at_once(decision) and not self._outages.active:
+            record.add(decision, cached)
             return None
-        return await arun(self._conclude(record, limits, known.plan, decision))
+        return await arun(self._conclude(record, limits, cached.plan, decision))
 
     async def finish(self, record: RequestRecord, status: int, response: Any = None) -> None:
         """Refunds, settles and releases after the response. Call it once for every request, also for one that

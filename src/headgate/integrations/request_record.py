@@ -31,7 +31,7 @@ DRAFT_11: Headers = "draft-11"
 
 
 class RequestRecord:
-    """What was decided about one request.
+    """The decisions about one request.
 
     decisions   one for each stage; of a refused request only the one that refused
     answer      the response of a refused request, without the header fields; else None
@@ -49,6 +49,7 @@ class RequestRecord:
     bytes_sent: int = 0
     decided: Collection[CodeLimit] = ()  # limits in code that need not be decided again
     holdings: tuple[Any, ...] = ()
+    calls: tuple[RuleDecision, ...] = ()  # of adaptive rules, that end with the response
     refunds: tuple[tuple[Callable[[int, Any], object], RuleDecision, str], ...] = ()
     sees_end: bool = True  # whether somebody finishes it when the response has ended
     rule_names: Collection[str] = ()  # all rules and limits of the application, once it was decided
@@ -71,8 +72,8 @@ class RequestRecord:
 
     @property
     def unfinished(self) -> bool:
-        """Whether something is to be refunded, settled, released or reported when the response has ended."""
-        return self.changes_counts or bool(self.reported)
+        """Whether something is to be refunded, settled, released, ended or reported after the response."""
+        return self.changes_counts or bool(self.calls or self.reported)
 
     @property
     def changes_counts(self) -> bool:

@@ -1,7 +1,7 @@
 """Warns once if all clients seem to have one address: the proxy's, which is not trusted.
 
-An application behind a proxy that it was not told of sees the proxy's address on every call, and counts all
-clients together. The sign: many calls carry X-Forwarded-For or Forwarded, and all come from one or a few peers
+An application that does not trust the proxy in front of it sees the proxy's address on every call, and counts
+all clients together. The sign: many calls carry X-Forwarded-For or Forwarded, and all come from one or a few peers
 that are not trusted proxies.
 """
 

@@ -9,10 +9,10 @@ from headgate.errors import InvalidSetting
 
 
 def reject_unknown(
-    settings: Iterable[str], known: Iterable[str], subject: str = "an application's limits"
+    settings: Iterable[str], valid_names: Iterable[str], subject: str = "an application's limits"
 ) -> None:
     """Raises InvalidSetting for a setting whose name is not known."""
-    names = sorted(known)
+    names = sorted(valid_names)
     for name in settings:
         if name not in names:
             similar = get_close_matches(name, names, 1)

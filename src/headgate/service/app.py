@@ -3,6 +3,7 @@
     POST /v1/check, /v1/peek, /v1/checks, /v1/reserve        checks in JSON; a refusal is an answer, so 200
     POST /v1/refund, /v1/settle, /v1/cancel                  undo or correct a charge, by its receipt
     POST /v1/renew, /v1/release                              receipts that hold slots
+    POST /v1/finish                                          how a call ended, for adaptive rules
     any  /auth/nginx                                         auth_request: 200 or 403, never a body
     any  /auth/forward                                       Traefik's and Caddy's: 200, or the client's response
     any  /auth/envoy/...                                     ext_authz: the same; the client's path follows
@@ -38,6 +39,7 @@ import msgspec
 
 from headgate.algorithms.decision import ALLOWED, DELAY_US, RETRY_AFTER_US, Outcome
 from headgate.algorithms.limit import SECOND
+from headgate.enforcement import adaptive_rules
 from headgate.enforcement.call_plan import CallPlan
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.engines.memory.engine import MemoryEngine
@@ -264,6 +266,7 @@ class App:
                 cached = CachedCheck.from_plan(plan, limiter.observers)
                 self._subrequest_cache.store(cache_key, plan.compiled_rulebook, cached)
             decision = await limiter.decide_plan(plan)
+            adaptive_rules.abandon(decision)  # no gateway reports how the call ends
         if decision.allowed and decision.delay_us:
             await request.unless_disconnected(self._wait_delay(decision))
         return None if decision.allowed else decision, encode_headers(headers(decision, limiter.rulebook.headers))

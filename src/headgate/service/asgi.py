@@ -13,8 +13,9 @@ the client must give back is awaited by `unless_disconnected`, which cancels it 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from headgate.http.headers import Fields
 from headgate.service.body_timeout import BodyTimeouts
@@ -25,6 +26,15 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 RawHeaders = list[tuple[bytes, bytes]]
 Response = tuple[int, RawHeaders, bytes]  # status, header fields, body
+
+
+class StreamedResponse(NamedTuple):
+    """A response whose body comes in chunks, as long as the client reads them."""
+
+    status: int
+    headers: RawHeaders
+    chunks: AsyncIterator[bytes]
+
 
 BODY_TIMEOUT_S = 10.0  # for a complete body
 _MAX_LENGTH_DIGITS = 20  # of Content-Length; the server has checked that it is a number in its range
@@ -121,7 +131,8 @@ class Request:
             pass
 
 
-Handler = Callable[[Request], Response | Awaitable[Response]]
+AnyResponse = Response | StreamedResponse
+Handler = Callable[[Request], AnyResponse | Awaitable[AnyResponse]]
 
 
 class Application(Protocol):
@@ -162,12 +173,16 @@ class Asgi:
             max_bytes, handler = self._route(request)
             if max_bytes is not None:
                 request.body = await self._read_body(request.headers, receive, max_bytes)
-            response = handler(request)
-            status, fields, body = response if isinstance(response, tuple) else await response
+            answer = handler(request)
+            response = answer if isinstance(answer, tuple) else await answer
         except ClientDisconnected:
             return
         except Exception as error:
-            status, fields, body = self._error_response(request, error)
+            response = self._error_response(request, error)
+        if isinstance(response, StreamedResponse):
+            await _send_chunks(request, response, send)
+            return
+        status, fields, body = response
         await send({"type": "http.response.start", "status": status, "headers": fields})
         await send({"type": "http.response.body", "body": body})
 
@@ -198,6 +213,19 @@ class Asgi:
             raise
         finally:
             timeouts.end(task)
+
+
+async def _send_chunks(request: Request, response: StreamedResponse, send: Send) -> None:
+    """Sends a body in chunks, until it ends or the client hangs up."""
+    await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
+
+    async def send_all() -> None:
+        async for chunk in response.chunks:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    with suppress(ClientDisconnected):
+        await request.unless_disconnected(send_all())
 
 
 async def _read_chunks(message: Message, receive: Receive, max_bytes: int) -> bytes:

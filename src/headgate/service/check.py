@@ -4,6 +4,7 @@
     checks     several, each by itself or together  reserve   a place, for later
     refund     give back what a receipt charged     settle    count what the call really cost
     cancel     give a place back                    renew, release   the slots that a receipt holds
+    finish     report how a call ended, to adaptive rules; release its slots
 
 Each is a method that takes a struct of check_schema.py and returns one; the check itself is in app.py, because of
 its request cache. A request that cannot be decided about raises InvalidCharge, and a decision that cannot be made
@@ -22,6 +23,7 @@ from headgate import limiter_flows
 from headgate.algorithms.decision import ALLOWED, AT_US, DegradedOutcome, Outcome, Verdict, is_plain
 from headgate.algorithms.limit import SECOND, UNLIMITED, Limit
 from headgate.algorithms.slots import Slots
+from headgate.enforcement import adaptive_rules
 from headgate.enforcement.check_together import Ask
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter, part_of_rule
@@ -30,6 +32,7 @@ from headgate.engines.charge_options import ChargeOptions
 from headgate.errors import EngineUnavailable, InvalidCharge
 from headgate.limit_syntax import parse
 from headgate.service import check_schema
+from headgate.service.calls_in_flight import CallsInFlight
 from headgate.service.receipt_tokens import METER_NAME, DecisionReceipt, ReceiptNotUsable, ReceiptSigner
 
 # A fallback that answers for the engine would count a use that the engine does not know. This one charges nothing.
@@ -39,8 +42,11 @@ _ENGINE_ONLY = ChargeOptions(METER_NAME, fallback="deny")
 class Checker:
     """Implements the methods of the check API with a limiter."""
 
-    def __init__(self, limiter: AsyncRuleLimiter, receipts: ReceiptSigner, batch: int) -> None:
+    def __init__(
+        self, limiter: AsyncRuleLimiter, receipts: ReceiptSigner, batch: int, finish_within: float = 30.0
+    ) -> None:
         self.limiter = limiter
+        self.calls: CallsInFlight = CallsInFlight(finish_within)
         self._receipts = receipts
         self._batch = batch
 
@@ -97,6 +103,8 @@ class Checker:
     async def cancel(self, request: check_schema.ReceiptBody) -> check_schema.RefundResultBody:
         receipt = self._receipts.read(request.receipt)
         await self._redeem_once(receipt)
+        if receipt.call is not None and (in_flight := self.calls.take(receipt.call)) is not None:
+            adaptive_rules.cancel(in_flight)
         return _given_back(await self.limiter.cancel(self.limiter.restore_decision(receipt.charges)))
 
     async def undo(self, answer: check_schema.DecisionBody | check_schema.DecisionsBody) -> None:
@@ -119,6 +127,29 @@ class Checker:
         held = await self.limiter.release(self._decision_with_slots(receipt))
         await self._count_use(receipt, 0)  # raises if a fallback answers: then the release is not certain
         return check_schema.ReleaseResultBody(True, held)
+
+    async def finish(self, request: check_schema.FinishBody) -> check_schema.ReleaseResultBody:
+        receipt = self._receipts.read(request.receipt)
+        if receipt.call is None and not any(map(_is_slots, receipt.charges)):
+            raise ReceiptNotUsable(
+                "This receipt is of no adaptive rule and holds no slots: nothing is to be ended."
+            )
+        if receipt.call is not None:
+            decision = self.calls.take(receipt.call)
+            if decision is None:
+                raise ReceiptNotUsable(self._why_not_in_flight(receipt))
+            adaptive_rules.end(decision, request.outcome)
+        held = await self.limiter.release(self.limiter.restore_decision(receipt.charges))
+        return check_schema.ReleaseResultBody(True, held)
+
+    def _why_not_in_flight(self, receipt: DecisionReceipt) -> str:
+        """Returns why the call of a receipt cannot be ended."""
+        if receipt.call is not None and receipt.call[0] != self.calls.process:
+            return (
+                "This call is in flight in another process of the service, or in one that has ended: adaptive "
+                "rules learn in the process that decides. Report to the one that answered; run one worker."
+            )
+        return f"This call has ended: it was reported before, or not within {self.calls.within:g} s."
 
     def _read_charged(self, token: str) -> DecisionReceipt:
         """Reads a receipt that has charged units, and does not only hold slots."""
@@ -177,8 +208,12 @@ class Checker:
                     refusal.status, refusal.body, refusal.type, refusal.redirect
                 )
         elif receipt:
-            answer.receipt = self._receipts.write(self.limiter.receipts(decision))
+            call = self.calls.add(decision)
+            answer.receipt = self._receipts.write(self.limiter.receipts(decision), call)
+            answer.finish_within = UNSET if call is None else self.calls.within
             answer.expires_after = UNSET if (ttl := _slots_ttl_s(decision)) is None else ttl
+        if not receipt:
+            adaptive_rules.abandon(decision)
         if verdicts:
             answer.verdicts = [_verdict(each) for each in (*decision.verdicts, *decision.shadow_verdicts)]
         return answer

@@ -7,7 +7,7 @@ whole number may be written 3.0.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -101,6 +101,19 @@ class SettleBody(Struct, forbid_unknown_fields=True):
     ] = None
 
 
+class FinishBody(Struct, forbid_unknown_fields=True):
+    """How a call ended that an adaptive rule let pass."""
+
+    receipt: Token
+    outcome: Annotated[
+        Literal["success", "dropped", "ignored"],
+        Meta(
+            description="success: it was answered, and its time counts. dropped: it timed out, or the service "
+            "turned it away. ignored: it says nothing about the service."
+        ),
+    ] = "success"
+
+
 class VerdictBody(Struct):
     """The verdict of one limit of one rule."""
 
@@ -146,6 +159,14 @@ class DecisionBody(Struct):
     expires_after: Annotated[
         float | UnsetType,
         Meta(description="Seconds until the slots of the receipt end, unless renewed or released before."),
+    ] = UNSET
+
+    finish_within: Annotated[
+        float | UnsetType,
+        Meta(
+            description="Seconds within which the call's end is to be reported to /v1/finish, because an adaptive "
+            "rule let it pass. A call that is not reported counts as dropped."
+        ),
     ] = UNSET
 
 

@@ -1,4 +1,4 @@
-"""Finds what does not work while the service answers: the engine, the rulebook's source, the decision log.
+"""Finds what does not work while the service answers: engine, rulebook source, decision log, adaptive rules.
 
 /healthz and /readyz list these sentences; gRPC health reports each part under its name. None of them makes the
 service unready: it still decides, by the fallback of each rule.
@@ -14,8 +14,8 @@ from headgate.engines.stack import describe_shard
 from headgate.observer import Observer
 from headgate.telemetry.decision_log import DecisionLog
 
-ENGINE, RULEBOOK, DECISION_LOG = "engine", "rulebook", "decision_log"
-PARTS = (ENGINE, RULEBOOK, DECISION_LOG)
+ENGINE, RULEBOOK, DECISION_LOG, ADAPTIVE_RULES = "engine", "rulebook", "decision_log", "adaptive_rules"
+PARTS = (ENGINE, RULEBOOK, DECISION_LOG, ADAPTIVE_RULES)
 FAILURE_S = 5.0  # how long a call that could not be decided makes the engine count as degraded
 
 
@@ -25,7 +25,7 @@ class EngineFailures(Observer):
     def __init__(self) -> None:
         self._last: tuple[float, str] | None = None
 
-    def failed(self, error: Exception, latency_us: int) -> None:
+    def failed(self, error: Exception, latency_us: int | None) -> None:
         self._last = monotonic(), str(error)
 
     @property
@@ -37,8 +37,9 @@ class EngineFailures(Observer):
 class Degradations:
     """Finds what is degraded now, for one worker."""
 
-    def __init__(self, limiter: AsyncRuleLimiter, observers: Sequence[Observer] = ()) -> None:
+    def __init__(self, limiter: AsyncRuleLimiter, observers: Sequence[Observer] = (), workers: int = 1) -> None:
         self._limiter = limiter
+        self._workers = workers
         self._logs = [each for each in observers if isinstance(each, DecisionLog)]
         self._failures = [each for each in observers if isinstance(each, EngineFailures)]
 
@@ -61,6 +62,21 @@ class Degradations:
                 yield RULEBOOK, "The rulebook's source cannot be read; the current rulebook stays in force."
             elif watcher.error is not None:
                 yield RULEBOOK, f"A new rulebook is refused; the current one stays in force. {watcher.error}"
+        for rule in self._limiter.adaptive.rules.values():
+            if self._workers > 1:
+                yield (
+                    ADAPTIVE_RULES,
+                    f'The adaptive rule "{rule.name}" learns in each of {self._workers} workers by itself, and '
+                    "a report may reach another one than the check did. Run one worker.",
+                )
+            elif rule.stands_still:
+                yield (
+                    ADAPTIVE_RULES,
+                    (
+                        f'The adaptive rule "{rule.name}" stands still: nobody reports how calls end. Ask with '
+                        '"receipt": true, and POST the receipt to /v1/finish.'
+                    ),
+                )
         for log in self._logs:
             if (problem := log.problem) is not None:
                 yield DECISION_LOG, problem

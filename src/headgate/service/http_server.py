@@ -1,4 +1,4 @@
-"""Runs granian, the HTTP server, in a worker's event loop. hardened_grpc.py runs the one for Envoy's gRPC.
+"""Runs granian, the HTTP server, in a worker's event loop. grpc_server has the one for gRPC.
 
 granian gets a socket that listens already, because all workers accept from one.
 """

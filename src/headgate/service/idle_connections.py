@@ -1,7 +1,7 @@
 """Closes connections that send nothing, before they keep other clients out.
 
 granian waits without a limit for a connection's first bytes (until it knows the HTTP version), and for the next
-request of HTTP/2; grpc does likewise. So as many connections as a server accepts, each silent after its first
+request of HTTP/2. So as many connections as a server accepts, each silent after its first
 byte, would keep all other clients out. A connection is idle if for a while nothing was received on it and nothing
 sent, and it has no active request. Which ones are closed depends on how many are open:
 
@@ -53,12 +53,6 @@ class ActiveRequests:
 
     def __contains__(self, peer: Peer) -> bool:
         return peer in self._counts
-
-
-def parse_grpc_peer(text: str) -> Peer:
-    """Parses grpc's ipv4:127.0.0.1:1234 or ipv6:%5B::1%5D:1234; a unix socket has an empty host."""
-    host, _, port = text.partition(":")[2].rpartition(":")
-    return host.removeprefix("%5B").removesuffix("%5D"), port
 
 
 async def close_idle_connections(port: int | None, max_connections: int, active: ActiveRequests) -> None:

@@ -67,6 +67,12 @@ VERBS: tuple[Verb, ...] = (
         "Hold the slots of a receipt for another ttl.",
     ),
     Verb("release", check_schema.ReceiptBody, check_schema.ReleaseResultBody, "Give the slots of a receipt back."),
+    Verb(
+        "finish",
+        check_schema.FinishBody,
+        check_schema.ReleaseResultBody,
+        "Report how a call ended that an adaptive rule let pass, and give its slots back. Works once.",
+    ),
 )
 _ERRORS = {
     400: "The request is not valid.",

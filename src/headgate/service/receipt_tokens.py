@@ -25,6 +25,7 @@ from headgate.algorithms.limit import SECOND, Limit
 from headgate.enforcement.stored_decision import ChargeReceipt
 from headgate.errors import InvalidCharge
 from headgate.limit_syntax import parse
+from headgate.service.calls_in_flight import CallId
 
 METER_NAME = "~receipts"
 _MAC_BYTES = 16
@@ -41,10 +42,11 @@ class ReceiptNotUsable(InvalidCharge):
 
 
 class DecisionReceipt(msgspec.Struct, array_like=True):
-    """The charges of a decision, with a random nonce."""
+    """The charges of a decision, with a random nonce; and its calls, if adaptive rules let it pass."""
 
     nonce: bytes
     charges: list[ChargeReceipt]
+    call: CallId | None = None  # in flight under adaptive rules
 
     @property
     def key(self) -> str:
@@ -80,9 +82,9 @@ class ReceiptSigner:
         self._secret = secret.encode() or secrets.token_bytes(32)
         self._decode = msgspec.msgpack.Decoder(DecisionReceipt).decode
 
-    def write(self, charges: Sequence[ChargeReceipt]) -> str:
-        """Returns the token of a new receipt for these charges."""
-        body = msgspec.msgpack.encode(DecisionReceipt(secrets.token_bytes(12), list(charges)))
+    def write(self, charges: Sequence[ChargeReceipt], call: CallId | None = None) -> str:
+        """Returns the token of a new receipt for these charges and calls."""
+        body = msgspec.msgpack.encode(DecisionReceipt(secrets.token_bytes(12), list(charges), call))
         return _base64(self._mac(body) + body)
 
     def read(self, text: str) -> DecisionReceipt:

@@ -125,6 +125,12 @@ def comma_list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def header_name(text: str) -> str:
+    if text and not re.fullmatch(r"[A-Za-z0-9-]{1,100}", text):
+        raise ValueError("the name of a header field, such as X-Forwarded-User")
+    return text.lower()
+
+
 def file(text: str) -> Path | None:
     if not text:
         return None
@@ -192,6 +198,18 @@ class Settings:
     admin_token: str = _setting(
         "", str, "TOKEN", "the token that operators must send; default: a random one, printed at the start", True
     )
+    viewer_token: str = _setting(
+        "", str, "TOKEN", "a token with which the dashboard can be read, and nothing changed; default: none", True
+    )
+    dashboard_user_header: str = _setting(
+        "",
+        header_name,
+        "NAME",
+        "the field in which a trusted proxy names the dashboard's user, such as X-Forwarded-User; default: none",
+    )
+    dashboard_operators: tuple[str, ...] = _setting(
+        "", comma_list, "USERS", "the users of that header who may change something; all others may only read"
+    )
     workers: int = _setting("1", integer(1, 256), "N", "processes that share the addresses; memory:// allows one")
     trusted: Proxies = _setting(
         "127.0.0.0/8,::1,unix",
@@ -206,6 +224,9 @@ class Settings:
     tls_key: Path | None = _setting("", file, "FILE", "its key")
     tls_client_ca: Path | None = _setting("", file, "FILE", "requires client certificates of these authorities")
     drain: float = _setting("10s", duration_s, "SPAN", "how long running calls may take when the service stops")
+    finish_within: float = _setting(
+        "30s", duration_s, "SPAN", "when a call that an adaptive rule let pass counts as dropped, unless reported"
+    )
     own_limit: str | None = _setting(
         "off", limit_or_off, "LIMIT", "the most calls that each worker answers, as a limit; the rest get 503"
     )
@@ -249,15 +270,19 @@ class Settings:
                 f"admin listens at {self.admin}, which can be reached from outside, and there is no admin_token. "
                 "Set one, or listen at 127.0.0.1."
             )
-        for name in ("admin_token", "secret"):
+        if self.viewer_token and self.viewer_token == self.admin_token:
+            raise InvalidSetting("viewer_token and admin_token are the same: a viewer could change everything.")
+        if self.dashboard_operators and not self.dashboard_user_header:
+            raise InvalidSetting("dashboard_operators has no effect without dashboard_user_header.")
+        for name in ("admin_token", "viewer_token", "secret"):
             if 0 < len(getattr(self, name)) < _MIN_SECRET:
                 raise InvalidSetting(f"{name} is shorter than {_MIN_SECRET} characters: it could be guessed.")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidSetting("tls_cert and tls_key belong together: one of them is missing.")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise InvalidSetting("tls_client_ca has no effect without tls_cert and tls_key.")
-        if self.http is None and self.grpc is None:
-            raise InvalidSetting("http and grpc are both off: there is nothing to answer.")
+        if self.http is None and self.grpc is None and self.admin is None:
+            raise InvalidSetting("http, grpc and admin are all off: there is nothing to answer.")
         addresses = [address for address in (self.http, self.grpc, self.admin) if address is not None]
         for one, other in combinations(addresses, 2):
             if one.conflicts_with(other):
@@ -314,7 +339,7 @@ class Settings:
             if setting.name == "engine"
             else (
                 setting.name,
-                "(secret)" if setting.metadata["secret"] and value else str(OFF if value is None else value),
+                "(secret)" if setting.metadata["secret"] and value else _public_text(value),
             )
             for setting in fields(self)
             for value in (getattr(self, setting.name),)
@@ -341,6 +366,12 @@ def read_settings(
             text, source_name = texts[each.name]
             values[each.name] = _parse_value(each.metadata["read"], text, source_name, each.metadata["secret"])
     return Settings(**values)
+
+
+def _public_text(value: object) -> str:
+    if type(value) is tuple:  # a list of words; an address is a tuple, too
+        return ",".join(value)
+    return str(OFF if value is None else value)
 
 
 def flag_name(name: str) -> str:

@@ -1,8 +1,8 @@
 """Logs what libraries write to stderr by themselves, line by line, so that a JSON log contains nothing else.
 
-grpc (in C++) and granian (in Rust) do not use Python's logging: their messages, such as a panic, go to file
-descriptor 2. It becomes a pipe here, and a thread reads it; the log keeps the real stderr. Whatever does not fit
-into the pipe is dropped: no thread may block because of a log.
+granian (in Rust) and libraries in C do not use Python's logging: their messages, such as a panic, go to file
+descriptor 2. It becomes a pipe here, and a thread reads it; the log keeps the real stderr. If the
+pipe is full, messages are dropped: no thread may block because of a log.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The service's processes: one, or several workers that share its addresses under a supervisor.
 
-The supervisor opens the HTTP sockets before it starts workers, and all workers accept from them: a client that
-waits to be accepted keeps its place when a worker dies. (grpc takes no socket; there each worker listens at the
-same address, and the kernel distributes connections.) A worker that dies is replaced at once; one that dies as
-soon as it is started is a mistake of the settings, and ends the service with its message. On SIGTERM the
-supervisor stops the workers, and waits for `drain` and a little longer.
+The supervisor opens the sockets before it starts workers, and all workers accept from them: a client that waits
+to be accepted keeps its place when a worker dies. A worker that dies is replaced at once; one that dies as soon
+as it is started is a mistake of the settings, and ends the service with its message. On SIGTERM the supervisor
+stops the workers, and waits for `drain` and a little longer.
 """
 
 from __future__ import annotations
@@ -48,6 +47,7 @@ class Sockets(NamedTuple):
     """The sockets that all workers accept from."""
 
     http: socket.socket | None
+    grpc: socket.socket | None
     admin: socket.socket | None
 
 
@@ -58,10 +58,12 @@ def run(settings: Settings, ready: Callable[[], object]) -> int:
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
-    if settings.grpc is not None:
-        _check_free(settings.grpc)
+    addresses = settings.http, settings.grpc, settings.admin
     sockets = Sockets(
-        *(None if address is None else open_listener(address) for address in (settings.http, settings.admin))
+        *(
+            None if address is None else open_listener(address, both_families=address is settings.grpc)
+            for address in addresses
+        )
     )
     try:
         if settings.workers == 1:
@@ -70,17 +72,23 @@ def run(settings: Settings, ready: Callable[[], object]) -> int:
         with shared_by_workers(settings.workers):
             return _Supervisor(settings, sockets).run(ready)
     finally:
-        for address in (settings.http, settings.admin):
+        for address in addresses:
             if address is not None and address.path is not None:
                 Path(address.path).unlink(missing_ok=True)
 
 
-def open_listener(address: Address) -> socket.socket:
-    """Returns a socket that listens at the address; raises InvalidSetting if it cannot."""
+def open_listener(address: Address, *, both_families: bool = False) -> socket.socket:
+    """Returns a socket that listens at the address; raises InvalidSetting if it cannot.
+
+    With `both_families`, [::] is IPv4 as well, where the system allows it.
+    """
     try:
         if address.path is None:
             family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-            listener = socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
+            both = both_families and address.host == "::" and socket.has_dualstack_ipv6()
+            listener = socket.create_server(
+                (address.host, address.port), family=family, backlog=_BACKLOG, dualstack_ipv6=both
+            )
         else:
             if is_stale_socket(address.path):
                 Path(address.path).unlink()
@@ -103,7 +111,7 @@ def is_stale_socket(path: str) -> bool:
 
 
 def _check_certificates(settings: Settings) -> None:
-    """Checks the TLS files; grpc would only report that it cannot listen."""
+    """Checks the TLS files, so that what is wrong with them is said once and not by each worker."""
     if settings.tls_cert is None or settings.tls_key is None:
         return
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -128,24 +136,12 @@ def _reason(error: Exception) -> str:
     return getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
 
 
-def _check_free(address: Address) -> None:
-    """Checks that no other process listens at the address.
-
-    grpc's workers share it (SO_REUSEPORT), so the kernel would allow that, and distribute calls between two
-    services.
-    """
-    if address.path is None:
-        with closing(open_listener(address)):
-            pass
-
-
 def _run_worker(settings: Settings, sockets: Sockets, ready: Callable[[], object], number: int = 0) -> None:
     """Runs a worker. Number 0 logs the rulebook's warnings for all."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc starts; see hardened_grpc.py
     if number > 0:
         logging.getLogger("headgate").addFilter(lambda record: record.msg != RULEBOOK_WARNING)
     with logged_native_output() if settings.log == "json" else nullcontext():
-        from headgate.service.worker import work  # after the fork: grpc must not start before it
+        from headgate.service.worker import work  # after the fork: granian must not start before it
 
         run_server_loop(work(settings, sockets, ready))
 

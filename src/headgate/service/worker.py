@@ -18,10 +18,10 @@ from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.extras import ENVOY_MODULES, missing
 from headgate.observer import Observer
 from headgate.service import sample_rules
-from headgate.service.admin import Admin
 from headgate.service.app import App
 from headgate.service.asgi import Application, Asgi
 from headgate.service.check import Checker
+from headgate.service.dashboard.site import AdminSite
 from headgate.service.degradations import Degradations, EngineFailures
 from headgate.service.http_server import HttpServer
 from headgate.service.idle_connections import ActiveRequests
@@ -30,6 +30,8 @@ from headgate.service.receipt_tokens import ReceiptSigner
 from headgate.service.settings import Settings
 from headgate.service.supervisor import Sockets
 from headgate.telemetry.counts import Counts
+from headgate.telemetry.memory_records import MemoryRecordsStore
+from headgate.telemetry.recent_records import RecentRecords
 
 if TYPE_CHECKING:
     from headgate.service.envoy.services import EnvoyServices
@@ -38,14 +40,14 @@ _log = logging.getLogger("headgate.service")
 
 
 def _envoy_services(
-    limiter: AsyncRuleLimiter, settings: Settings, active: ActiveRequests, degradations: Degradations
+    limiter: AsyncRuleLimiter, settings: Settings, degradations: Degradations
 ) -> EnvoyServices | None:
     """Returns Envoy's services; None without the extra `envoy`."""
     if missing(*ENVOY_MODULES):
         return None
     from headgate.service.envoy.services import EnvoyServices
 
-    return EnvoyServices(limiter, settings, active, degradations)
+    return EnvoyServices(limiter, settings, degradations)
 
 
 def counts_of(settings: Settings) -> Counts:
@@ -59,8 +61,12 @@ async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]
     counts = counts_of(settings)
     metrics = WorkerMetrics(counts)
     observers: list[Observer] = [metrics.observer, *settings.open_observers()]
+    memory_records: MemoryRecordsStore | None = None
     if not settings.engine.startswith("memory:"):
         observers.append(EngineFailures())
+    elif settings.recent_records == "on" and settings.admin is not None:
+        memory_records = MemoryRecordsStore()
+        observers.append(RecentRecords(memory_records, salt=settings.decision_log_salt or None))
     limiter = AsyncRuleLimiter(
         settings.rules or sample_rules.SAMPLE_RULEBOOK,
         settings.engine,
@@ -68,12 +74,12 @@ async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]
         observers=observers,
     )
     active = ActiveRequests()
-    degradations = Degradations(limiter, observers)
-    envoy = _envoy_services(limiter, settings, active, degradations)
+    degradations = Degradations(limiter, observers, settings.workers)
+    envoy = _envoy_services(limiter, settings, degradations)
     rate_limits = None if envoy is None else envoy.rate_limits
-    checker = Checker(limiter, ReceiptSigner(settings.secret), settings.batch)
+    checker = Checker(limiter, ReceiptSigner(settings.secret), settings.batch, settings.finish_within)
     app = App(checker, rate_limits, settings, degradations, metrics)
-    admin = Admin(limiter, settings, settings.admin_token, counts)
+    site = AdminSite(limiter, settings, counts, memory_records)
     servers: list[Any] = []
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -84,12 +90,13 @@ async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]
         return HttpServer(settings, listener, Asgi(application, active), app.shutdown_timed_out.set, active)
 
     try:
-        if envoy is not None and settings.grpc is not None:
-            servers.append(await envoy.serve(settings.grpc))
+        if envoy is not None and sockets.grpc is not None:
+            servers.append(await envoy.serve(sockets.grpc))
         if sockets.http is not None:
             servers.append(await http(sockets.http, app).start())
         if sockets.admin is not None:
-            servers.append(await http(sockets.admin, admin).start())
+            servers.append(await http(sockets.admin, site).start())
+            site.start()
         ready()
         stopped = asyncio.ensure_future(stop.wait())
         await asyncio.wait(
@@ -102,6 +109,7 @@ async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]
             envoy.drain()
         _log.info("stopping: running calls may take %g s", settings.drain)
     finally:
+        await site.end_streams()
         await asyncio.gather(*(server.stop() for server in servers))
-        await admin.close()
+        await site.close()
         await limiter.close()

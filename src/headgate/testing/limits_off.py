@@ -17,7 +17,8 @@ from contextlib import ExitStack, contextmanager
 from types import MethodType
 from typing import Any
 
-from headgate.adaptive.limiter import AdaptiveCall, AdaptiveLimiter
+from headgate.adaptive.call_in_flight import AdaptiveCall
+from headgate.adaptive.limiter import AdaptiveLimiter
 from headgate.algorithms.decision import Decision
 from headgate.algorithms.slots import Slots
 from headgate.enforcement.call_plan import CallPlan
@@ -29,6 +30,7 @@ from headgate.engines.memory.engine import MemoryEngine
 from headgate.errors import InvalidSetting
 from headgate.flow import Flow
 from headgate.integrations.request_flows import RequestFlows
+from headgate.integrations.task_limits import StartTask, TaskLimits
 from headgate.lease import AsyncLease, Lease
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.validation import ChargeBatch, describe
@@ -154,6 +156,10 @@ def _decide_plan(limiter: Any, plan: CallPlan, response_follows: bool = False) -
     return CallPlan(limiter.compiled_rulebook).decision(())
 
 
+def _reserve_plan(limiter: Any, plan: CallPlan, timeout: float | None = None) -> RuleDecision:
+    return CallPlan(limiter.compiled_rulebook).decision(())
+
+
 def _plan_batch(limiter: Any, asks: Sequence[Ask]) -> CallBatch:
     compiled = limiter.compiled_rulebook
     batch = CallBatch(compiled, ())
@@ -185,7 +191,11 @@ def _decide_request(limits: Any, *args: object) -> Flow[None]:
     yield from ()
 
 
-def _no_known_plan(limits: Any, *args: object) -> None:
+def _start_task(limits: Any, *args: object) -> StartTask:
+    return StartTask()
+
+
+def _no_cached_plan(limits: Any, *args: object) -> None:
     return None
 
 
@@ -200,15 +210,18 @@ _REPLACED_METHODS: dict[type, dict[str, Callable[..., Any]]] = {
     RuleLimiter: {
         "plan_call": _plan_call,
         "decide_plan": _decide_plan,
+        "reserve_plan": _reserve_plan,
         "check_together": _check_together,
         "give_back": _give_back,
     },
     AsyncRuleLimiter: {
         "plan_call": _plan_call,
         "decide_plan": _awaited(_decide_plan),
+        "reserve_plan": _awaited(_reserve_plan),
         "plan_batch": _plan_batch,
         "give_back": _awaited(_give_back),
     },
     AdaptiveLimiter: {"acquire": _begin_call, "_enter": _begin_call},
-    RequestFlows: {"_decide": _decide_request, "_known_plan": _no_known_plan},
+    RequestFlows: {"_decide": _decide_request, "_cached_plan": _no_cached_plan},
+    TaskLimits: {"decide": _start_task},
 }

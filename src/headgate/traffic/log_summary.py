@@ -54,7 +54,7 @@ class LogSummary:
         return ", ".join([*parts, f"{self.unreadable:,} unreadable"])
 
     def remarks(self, window_us: int) -> Iterator[str]:
-        """Yields what a reader of the summary should know beside the line.
+        """Yields remarks on the log, to print below its line.
 
         >>> list(LogSummary("access.log", "combined log", disordered=2).remarks(3_600_000_000))
         ['2 lines out of order, put in order within 60 min']

@@ -33,8 +33,8 @@ class RecordedAnswers:
             if self._overrides.get(counter) == limit:
                 continue
             rule, key = counter
-            known = limiter.rulebook.rule(rule)
-            if known is None or not known.overrides:
+            known_rule = limiter.rulebook.rule(rule)
+            if known_rule is None or not known_rule.overrides:
                 continue
             if limit is None:  # it was removed
                 limiter.overrides(rule).unset(key)

@@ -195,8 +195,8 @@ class RulebookPlayer:
         for label, (_, key, _), outcome in zip(labels, charges, outcomes, strict=True):
             if outcome is None:
                 continue
-            known = verdicts.get(label)
-            if known is None or (known[1][ALLOWED] and not outcome[ALLOWED]):
+            counted = verdicts.get(label)
+            if counted is None or (counted[1][ALLOWED] and not outcome[ALLOWED]):
                 verdicts[label] = key, outcome  # a rule of several limits refuses if one of them does
         for label, (key, outcome) in verdicts.items():
             answer = max(answer, self._count(label, key, outcome, time_us))
@@ -239,8 +239,8 @@ class RulebookPlayer:
         return REFUSED
 
     def _end_later(self, decision: RuleDecision, call: RecordedCall) -> None:
-        """Holds the slots of a decision as long as the call lasted, and settles its real cost then."""
-        holds = any(isinstance(meter.limit, Slots) for meter, _, _ in decision.charges)
+        """Holds what a decision holds as long as the call lasted, and settles its real cost then."""
+        holds = any(meter.limit.is_held for meter, _, _ in decision.charges)
         real_costs = () if call.record is None else call.record.real_costs
         if not decision.allowed or not (holds or real_costs):
             return
@@ -261,7 +261,7 @@ class RulebookPlayer:
             event = heappop(self._slots)
             self._clock.set_us(event.at_us)
             if event.at_us >= event.end_us:
-                self.limiter.release(event.decision)
+                self.limiter.finish(event.decision)
                 for rule, cost in event.real_costs:
                     self.limiter.settle(event.decision.only({rule}), cost)
             else:
@@ -293,7 +293,7 @@ def replay_calls(
     against: Rulebook | None = None,
     max_listed: int = 0,
 ) -> Replay:
-    """Plays calls through a rulebook, and through another one beside it; `max_listed` differences are kept.
+    """Plays calls through a rulebook, and through another one to compare; `max_listed` differences are kept.
 
     >>> calls = [RecordedCall(second * 1_000_000, Attributes(user="ann")) for second in range(5)]
     >>> replay_calls([calls], limit_rulebook("3/minute")).new.answers

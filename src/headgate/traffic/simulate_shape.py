@@ -112,9 +112,7 @@ class _Simulation:
         self._shape, self._duration_us = shape, round(duration * SECOND_US)
         self._clock = ManualClock(BEGIN_US)
         self._limiter = RuleLimiter(book, clock=self._clock)
-        self._holds_slots = any(
-            limit.algorithm == "slots" for rule in book.rules for limit in rule.limit.otherwise
-        )
+        self._holds_slots = any(limit.is_held for rule in book.rules for limit in rule.limit.otherwise)
         self._chance = random.Random(shape.seed)
         self._pending: list[Attempt] = []
         self._numbers = 0
@@ -135,7 +133,7 @@ class _Simulation:
             attempt = heappop(self._pending)
             if attempt.ends is not None:
                 self._clock.set_us(BEGIN_US + attempt.time_us)
-                self._limiter.release(attempt.ends)
+                self._limiter.finish(attempt.ends)
             else:
                 self._attempt(attempt)
 

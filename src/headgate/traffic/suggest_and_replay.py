@@ -94,7 +94,7 @@ def replay_logs(
     options: ReadOptions | None = None,
     on_progress: OnProgress | None = None,
 ) -> Replay:
-    """Replays logs through a rulebook, and through another one beside it; `enforce` makes shadows live.
+    """Replays logs through a rulebook, and through another one to compare; `enforce` makes shadows live.
 
     >>> result = replay_logs(["access.log"], limit_rulebook("2/minute"))
     >>> result.calls, result.new.answers
@@ -111,12 +111,12 @@ def replay_logs(
 
 def known_attributes(reader: LogReader) -> frozenset[str] | None:
     """Returns the attributes that calls of the logs may have; None: any."""
-    known: frozenset[str] = frozenset()
+    attributes: frozenset[str] = frozenset()
     for summary in reader.summaries:
         if summary.call_attributes is None:
             return None
-        known |= summary.call_attributes
-    return known
+        attributes |= summary.call_attributes
+    return attributes
 
 
 def _check_attributes(reader: LogReader, counted: Sequence[str], tested: Iterable[str]) -> None:
@@ -126,15 +126,16 @@ def _check_attributes(reader: LogReader, counted: Sequence[str], tested: Iterabl
         _check_names(tested, "the condition tests {}", summary, known_attributes(reader))
 
 
-def _check_names(names: Iterable[str], use: str, summary: LogSummary, known: frozenset[str] | None) -> None:
+def _check_names(names: Iterable[str], use: str, summary: LogSummary, attributes: frozenset[str] | None) -> None:
     missing = next(
-        (name for name in names if known and name not in known and not name.startswith("argument.")), None
+        (name for name in names if attributes and name not in attributes and not name.startswith("argument.")),
+        None,
     )
-    if known and missing:
-        similar = get_close_matches(missing, known, 1)
+    if attributes and missing:
+        similar = get_close_matches(missing, attributes, 1)
         raise InvalidLog(
             f"{summary.name}: {use.format(missing)}, and this {summary.title} has no such field. "
-            f"It has: {', '.join(sorted(known - {'request'}))}. "
+            f"It has: {', '.join(sorted(attributes - {'request'}))}. "
             + (
                 f"Did you mean {similar[0]}?"
                 if similar

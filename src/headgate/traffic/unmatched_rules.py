@@ -9,21 +9,21 @@ from headgate.rules.rule import Rule, Rulebook
 
 
 def describe_unmatched_rules(
-    book: Rulebook, decided: Collection[str], known: Collection[str] | None
+    book: Rulebook, decided: Collection[str], attributes: Collection[str] | None
 ) -> str | None:
     """Returns a sentence about rules that are not in `decided`, or use an attribute that is not `known`.
 
     `known` is None if the calls may have any attribute. Rules that are off or unlimited decide nothing anyway.
     """
     unmatched = [rule for rule in book.rules if rule.name not in decided and _can_decide(rule)]
-    lacking = [rule for rule in book.rules if rule not in unmatched and _missing_dimensions(rule, known)]
+    lacking = [rule for rule in book.rules if rule not in unmatched and _missing_dimensions(rule, attributes)]
     parts = []
     if unmatched:
-        listed = ", ".join(f'"{rule.name}"{_reason(_unknown(rule, known))}' for rule in unmatched)
+        listed = ", ".join(f'"{rule.name}"{_reason(_unknown(rule, attributes))}' for rule in unmatched)
         one = len(unmatched) == 1
         parts.append(f"the rule{'' if one else 's'} {listed} appl{'ies' if one else 'y'} to no call")
     if lacking:
-        listed = ", ".join(f'"{rule.name}"{_reason(_missing_dimensions(rule, known))}' for rule in lacking)
+        listed = ", ".join(f'"{rule.name}"{_reason(_missing_dimensions(rule, attributes))}' for rule in lacking)
         parts.append(f"no call has a whole key of {listed}")
     return f"{'; '.join(parts)}." if parts else None
 
@@ -33,20 +33,24 @@ def _can_decide(rule: Rule) -> bool:
     return bool(rule.mode.enforce + rule.mode.shadow) and any(limits)
 
 
-def _unknown(rule: Rule, known: Collection[str] | None) -> list[str]:
+def _unknown(rule: Rule, attributes: Collection[str] | None) -> list[str]:
     """Returns the attributes of the rule that no call has."""
     captured = rule.when.captures if rule.when is not None else ()
     names = dict.fromkeys(used_attributes(rule))
-    return [] if known is None else [name for name in names if name not in captured and not _has(known, name)]
+    return (
+        []
+        if attributes is None
+        else [name for name in names if name not in captured and not _has(attributes, name)]
+    )
 
 
-def _missing_dimensions(rule: Rule, known: Collection[str] | None) -> list[str]:
+def _missing_dimensions(rule: Rule, attributes: Collection[str] | None) -> list[str]:
     names = {dimension.name for dimension in rule.key}
-    return [name for name in _unknown(rule, known) if name in names] if _can_decide(rule) else []
+    return [name for name in _unknown(rule, attributes) if name in names] if _can_decide(rule) else []
 
 
-def _has(known: Collection[str], name: str) -> bool:
-    return name in known or (name.startswith("argument.") and "path" in known)
+def _has(attributes: Collection[str], name: str) -> bool:
+    return name in attributes or (name.startswith("argument.") and "path" in attributes)
 
 
 def _reason(names: list[str]) -> str:

@@ -18,6 +18,7 @@ local nearest = require "resty.headgate.text.closest_spelling"
 local override_info = require "resty.headgate.request.override_info"
 local prefetch = require "resty.headgate.engines.prefetch"
 local prometheus_text = require "resty.headgate.telemetry.prometheus_text"
+local recent_records = require "resty.headgate.telemetry.recent_records"
 local redis_engine = require "resty.headgate.engines.redis.engine"
 local request_attributes = require "resty.headgate.request.request_attributes"
 local shard_breakers = require "resty.headgate.engines.fallback.shard_breakers"
@@ -30,7 +31,7 @@ local M = {}
 
 local OPTION_TYPES = {
   redis = "string", engine = "string", rules = "string", keep = "string", dict = "string", prefix = "string",
-  attributes = "table", denial_cache = "boolean", shed = "boolean",
+  attributes = "table", denial_cache = "boolean", shed = "boolean", recent_records = "boolean",
 }
 local REPLACEMENTS = {
   memo = function(value) return "denial_cache = " .. tostring(value) end,
@@ -112,6 +113,7 @@ function M.build(options)
   if redis then
     self.key_queue = key_queue.new(dict)
     self.counts_writer = counts_writer.new(redis, dict, prefix, self.totals, self.key_queue)
+    if options.recent_records ~= false then self.recent_records = recent_records.new(redis, dict, prefix) end
   end
   self.bundle_watcher = bundle_watcher.new {
     source = options.rules and "file" or "redis", path = options.rules, keep = options.keep, prefix = prefix,
@@ -170,6 +172,7 @@ function Gate:start()
   if self.membership then self.membership:start() end
   local writer = self.counts_writer
   if writer then writer:start() end
+  if self.recent_records then self.recent_records:start() end
   self.totals:start(writer and function() writer:write_last() end)
 end
 

@@ -10,6 +10,7 @@ local decision_record = require "resty.headgate.request.decision_record"
 local headers = require "resty.headgate.http.headers"
 local log_status = require "resty.headgate.request.log_status"
 local memoize = require "resty.headgate.memoize"
+local recent_records = require "resty.headgate.telemetry.recent_records"
 local refusal_body = require "resty.headgate.http.refusal_body"
 local response_headers = require "resty.headgate.ffi.response_headers"
 local variables = require "resty.headgate.ffi.variables"
@@ -26,6 +27,7 @@ function M.pass(bundle, attributes, started_us)
   if attributes then
     decision_record.write_several(bundle, true, NO_CHARGES, NO_CHARGES, nil, nil, attributes, started_us)
   end
+  recent_records.add_several(bundle, true, NO_CHARGES, NO_CHARGES, nil, nil)
   write("headgate_status", "PASSED")
   return nil
 end
@@ -132,6 +134,7 @@ function M.several(bundle, allowed, charges, outcomes, denied, attributes, start
   if attributes then
     decision_record.write_several(bundle, allowed, charges, outcomes, denied, rule, attributes, started_us)
   end
+  recent_records.add_several(bundle, allowed, charges, outcomes, denied, rule)
   if rule then headers.put(response_headers, bundle.headers, verdicts, wait_us, allowed) end
   if not allowed then return M.refuse(rule, charges, outcomes, denied), nil end
   return nil, M.seconds(delay_us)

@@ -1,6 +1,6 @@
 """Tables of calls with expected results, which test limits without a server and without waiting.
 
-    rules: rules.yaml                   beside this file, or a whole rulebook in its place
+    rules: rules.yaml                   in the folder of this file; or a whole rulebook
     cases:
       - name: the sixth attempt in a minute is refused
         start: 2026-03-01T00:00:00Z     for windows of the calendar; otherwise any instant will do

@@ -6,14 +6,18 @@ The decision is a peek: with the counters of the engine if one is given, otherwi
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Mapping
+from textwrap import fill
 from typing import Any
 
+from headgate.adaptive import prediction
+from headgate.adaptive.adaptive_limit import AdaptiveLimit
 from headgate.algorithms.decision import Verdict
 from headgate.algorithms.durations import in_words
 from headgate.algorithms.limit import UNLIMITED
 from headgate.cli.engine_option import server
 from headgate.cli.output import Output, warn
-from headgate.cli.parser import Commands, command, header_option, name_value, whole_number
+from headgate.cli.parser import Commands, command, duration_option, header_option, name_value, whole_number
 from headgate.cli.rulebook_option import print_warnings
 from headgate.cli.text_table import Cell, TextTable, Value
 from headgate.enforcement.rule_decision import RuleDecision
@@ -52,6 +56,12 @@ def add(verbs: Commands) -> None:
     parser.add_argument(
         "--engine", metavar="URL", help="use the counts there (default: decide as for the first call ever)"
     )
+    parser.add_argument(
+        "--response-time",
+        type=duration_option,
+        metavar="SPAN",
+        help="what adaptive limits would do if their percentile of response times were this, such as 250ms",
+    )
     parser.add_argument("--prefix", default="hg", help="the prefix of the engine's keys (default: hg)")
 
 
@@ -72,10 +82,22 @@ def run(args: argparse.Namespace) -> Output:
     attribute_table = TextTable(
         ("attribute", "value"), [(name, display_value(value)) for name, value in sorted(attributes.items())]
     )
+    adaptive = _adaptive_texts(explanations, args.response_time)
+    if adaptive:
+        document["adaptive"] = adaptive
+    paragraphs = [line for name, texts in adaptive.items() for line in _paragraph(name, texts)]
     headline = (str(decision), "green" if decision.allowed else "red")
     return Output(
         document,
-        [attribute_table, "", TextTable(("rule", "", "why"), rows), "", headline, *_verdict_tables(decision)],
+        [
+            attribute_table,
+            "",
+            TextTable(("rule", "", "why"), rows),
+            "",
+            headline,
+            *_verdict_tables(decision),
+            *paragraphs,
+        ],
     )
 
 
@@ -84,6 +106,26 @@ def _peek(args: argparse.Namespace, book: Rulebook, attributes: Attributes) -> R
         return Limiter.from_rules(book, MemoryEngine()).peek(attributes, args.cost)
     with server(args, "leave --engine out to peek as for the first call ever") as engine:
         return Limiter.from_rules(book, engine).peek(attributes, args.cost)
+
+
+def _adaptive_texts(explanations: list[RuleExplanation], measured: float | None) -> dict[str, dict[str, str]]:
+    """Returns what the adaptive limits that apply do, by rule; and what they would do at a response time."""
+    texts: dict[str, dict[str, str]] = {}
+    for rule, match, _ in explanations:
+        for limit in () if match is None else match.limits:
+            if isinstance(limit, AdaptiveLimit):
+                texts[rule.name] = dict(limit.explain())
+                if measured is not None:
+                    texts[rule.name]["would"] = prediction.describe(limit, measured)
+    return texts
+
+
+def _paragraph(rule: str, texts: Mapping[str, str]) -> Iterator[str]:
+    """Yields lines that explain the adaptive limit of a rule."""
+    yield ""
+    yield f"{rule}:"
+    for label, text in texts.items():
+        yield fill(text, 100, initial_indent=f"  {label:<10}", subsequent_indent=" " * 12)
 
 
 def _attributes(args: argparse.Namespace) -> Attributes:

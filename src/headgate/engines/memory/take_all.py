@@ -52,7 +52,7 @@ class JudgingMeter(Protocol):
 
 
 class RuleTables(Protocol):
-    """The tables that an engine stores beside its counts."""
+    """The tables that an engine stores in addition to its counts."""
 
     def lockouts(self, rule: str) -> StateTable[lockout.State]: ...
     def override_limits(self, rule: str, key: str, now_us: int) -> Limits: ...
@@ -88,6 +88,7 @@ class _RuleCharges:
         self._lockout = (
             None if options is None or options.lockout is None else _KeyLockout(tables, options, key, now_us)
         )
+        pause_state = tables.pause_of(options, key, now_us)  # also if locked out: a clock set back is put right
         self.allowed = self._lockout is None or not self._lockout.left_us
         if not self.allowed:
             return
@@ -97,7 +98,6 @@ class _RuleCharges:
         self._overrides: list[Limit | None] = [None] * len(charges)
         for index, (limit, (meter, _, _)) in enumerate(zip(limits, charges, strict=False)):
             self._overrides[index] = effective_limit(meter.limit, limit)
-        pause_state = tables.pause_of(options, key, now_us)
         self._paused_us = 0 if pause_state is None else max(0, pause_state[0] - now_us)
         self._serves_later = patience_us is not None and patience_us >= self._paused_us
         if self._paused_us:
@@ -123,12 +123,13 @@ class _RuleCharges:
             return answers
         if commit:
             key_lockout.store(
-                refused=any(cost and not outcome[ALLOWED] for (_, _, cost), outcome in self._paired(answers))
+                refused=bool(answers)
+                and any(
+                    cost and not outcome[ALLOWED]
+                    for (_, _, cost), (outcome, _) in zip(self._charges, self._results, strict=True)
+                )
             )
         return [key_lockout.outcome] * len(self._charges) if key_lockout.left_us else answers
-
-    def _paired(self, answers: Sequence[Outcome]) -> Sequence[tuple[MeterCharge, Outcome]]:
-        return list(zip(self._charges, answers, strict=False))
 
     def _store_results(self, allowed: bool, commit: bool) -> Sequence[Outcome]:
         answers: list[Outcome] = []

@@ -4,7 +4,8 @@
     keys                 the Redis keys of counts
     protocol             requests and replies as bytes, pure
     take_all             those of several charges
-    take_together        the same, faster, for charges of one algorithm
+    take_together        the same, faster, for charges of one algorithm: in a cluster, and in calendar windows
+    joint_takes          the same for calls on the same limits that travel together: one run decides them all
     server_address       one server: its host and port, TLS, login
     topology             which server owns a key: the only one, a master that sentinels name, a cluster's node
     errors               what can fail, and how to tell users
@@ -13,7 +14,8 @@
     server_engine        what both engines share
     round_trip_metrics   how long round trips take, and how many requests share one
     published_scripts    scripts for gateways that talk to Redis themselves
-    overrides, quota_ledger, rulebook_versions, recent_records_store, key_scan    other state on the server
+    overrides, quota_ledger, rulebook_versions, recent_records_store, adaptive_limits_store,
+    key_scan                    other state on the server
     counts_store         counts of decisions, shared by all processes
     server_probe         probes a server for `headgate doctor`: version, rights, memory, clock, round trips
 

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from headgate.engines.redis.protocol import RequestBuilder
+from headgate.engines.redis.protocol import TakeBuilder
 
 ReplyFuture = asyncio.Future[Any]
 
 # When it came, its future; then for a take its builder, key and cost, otherwise None, a request, whether ASKING.
 # A plain tuple, because a named one takes longer to make.
-Call = tuple[float, ReplyFuture, RequestBuilder | None, Any, int]
+Call = tuple[float, ReplyFuture, TakeBuilder | None, Any, Any]
 
 
 class Batch:

@@ -2,7 +2,8 @@
 come together.
 
     a request that comes alone is sent at once: batching costs a single call nothing
-    takes under one limit that come together become one script call, in the order of arrival
+    takes under one limit that come together become one script call, in the order of arrival; and so do joint takes
+    on the same limits
     any other requests that come together are written together, and answered one by one
 
 So the server works on one batch while the next ones gather; while MAX_BATCHES_IN_FLIGHT are on their way, the rest
@@ -22,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain
+from itertools import chain, repeat
 from time import monotonic
 from typing import Any
 
@@ -31,7 +32,7 @@ from headgate.engines.redis.async_batch import Batch, Call, ReplyFuture
 from headgate.engines.redis.async_connection import TRUSTED_S, AsyncConnection, OnReply
 from headgate.engines.redis.async_single_take import SingleTake
 from headgate.engines.redis.errors import ConnectFailed, ConnectionLost, NoScript, RedisError, TimedOut
-from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
+from headgate.engines.redis.protocol import RedisRequest, TakeBuilder
 from headgate.engines.redis.round_trip_metrics import MAX_ROUND_TRIPS, RoundTrips
 from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.silent_connections import SilentConnections
@@ -71,13 +72,11 @@ class AsyncBatcher:
         self._connecting: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def bind_take(
-        self, builder: RequestBuilder, deadline: float | None = None
-    ) -> Callable[[str, int], ReplyFuture]:
-        """Returns a function that takes from a key under one limit without a calendar."""
+    def bind_take(self, builder: TakeBuilder, deadline: float | None = None) -> Callable[[Any, Any], ReplyFuture]:
+        """Returns a function that takes from a key under one limit without a calendar, or jointly from several."""
         new_future, schedule, in_flight, pack = self._new_future, self._schedule, self._in_flight, builder.decide
 
-        def take(key: str, cost: int) -> ReplyFuture:
+        def take(key: Any, cost: Any) -> ReplyFuture:
             future, now, connection = new_future(), monotonic(), self._connection
             call = now, future, builder, key, cost
             if (
@@ -119,7 +118,7 @@ class AsyncBatcher:
         unsent = [call for call in self._pending if call[1] is future]
         for call in unsent:
             self._pending.remove(call)
-        self._resolve(future, TimedOut("no reply in time; it was not sent" if unsent else "no reply in time"))
+        self.resolve(future, TimedOut("no reply in time; it was not sent" if unsent else "no reply in time"))
 
     def set_deadline(self, deadline: float) -> None:
         """Changes the deadline, from any thread, also for callers that already wait."""
@@ -173,11 +172,12 @@ class AsyncBatcher:
                         callbacks.append(partial(self._resolve_if_error, future))
                         asking_count += 1
                     packed.append(request.packed)
-                    callbacks.append(partial(self.on_reply, connection, batch, request, self._resolve, future))
+                    callbacks.append(partial(self.on_reply, connection, batch, request, self.resolve, future))
                 continue
             request = builder.decide_each(keys_or_requests, costs)
             packed.append(request.packed)
-            callbacks.append(partial(self.on_reply, connection, batch, request, self.resolve_takes, futures))
+            resolve = partial(self.resolve_takes, builder)
+            callbacks.append(partial(self.on_reply, connection, batch, request, resolve, futures))
         if not callbacks:  # all callers have left
             return
         batch.missing_replies = len(callbacks) - asking_count
@@ -236,19 +236,21 @@ class AsyncBatcher:
         else:
             connection.write(request.packed, [on_reply])
 
-    def resolve_takes(self, futures: Sequence[ReplyFuture], reply: Any) -> None:
+    def resolve_takes(self, builder: TakeBuilder, futures: Sequence[ReplyFuture], reply: Any) -> None:
         """Resolves the futures of takes that were one script call."""
-        for future, each in zip(futures, protocol.parse_takes(reply, len(futures)), strict=True):
-            if each.__class__ is not tuple:
-                self._resolve(future, each)
+        count = len(futures)
+        replies = builder.parse_each(reply, count) if reply.__class__ is list else repeat(reply, count)
+        for future, each in zip(futures, replies, strict=True):
+            if isinstance(each, RedisError):
+                self.resolve(future, each)
             elif not future.done():
                 future.set_result(each)
 
     def _resolve_if_error(self, future: ReplyFuture, reply: Any) -> None:
         if isinstance(reply, RedisError):
-            self._resolve(future, reply)
+            self.resolve(future, reply)
 
-    def _resolve(self, future: ReplyFuture, reply: Any) -> None:
+    def resolve(self, future: ReplyFuture, reply: Any) -> None:
         if future.done():
             return
         if isinstance(reply, RedisError):
@@ -273,9 +275,9 @@ class AsyncBatcher:
         expired_before = now - self._deadline
         for called_at, future, *_ in chain.from_iterable(batch.calls for batch in self._in_flight):
             if called_at <= expired_before:
-                self._resolve(future, TimedOut("no reply in time"))
+                self.resolve(future, TimedOut("no reply in time"))
         while self._pending and self._pending[0][0] <= expired_before:
-            self._resolve(self._pending.pop(0)[1], TimedOut("no reply in time; it was not sent"))
+            self.resolve(self._pending.pop(0)[1], TimedOut("no reply in time; it was not sent"))
         if self._connection is not None and self._in_flight:
             sent_at, *_ = self._in_flight[0].calls[-1]
             if max(sent_at, self._connection.last_reply_at) < expired_before - SILENCE_TIMEOUT_S:
@@ -301,7 +303,7 @@ class AsyncBatcher:
             return
         lost = ConnectionLost("the server fell silent")
         for _, future, *_ in calls:
-            self._resolve(future, lost)
+            self.resolve(future, lost)
         self.silent_connections.add(connection)
         self._on_lost(lost)
 
@@ -328,7 +330,7 @@ class AsyncBatcher:
         if connect_error is not None:
             waiting, self._pending = self._pending, []
             for _, future, *_ in waiting:
-                self._resolve(future, connect_error)
+                self.resolve(future, connect_error)
         self._flush()
 
     def _on_lost(self, lost: RedisError) -> None:
@@ -348,19 +350,19 @@ class AsyncBatcher:
             self._timer = None
         waiting, self._pending = self._pending, []
         for _, future, *_ in waiting:
-            self._resolve(future, ConnectFailed("the engine was closed"))
+            self.resolve(future, ConnectFailed("the engine was closed"))
         if self._connection is not None:
             self._connection.connection_lost(OSError("the engine was closed"))
         self.silent_connections.close()
 
 
-def _group_by_limit(calls: Sequence[Call]) -> Iterable[tuple[RequestBuilder | None, Any]]:
-    """Groups calls by limit, each group as columns; nearly always there is one."""
+def _group_by_limit(calls: Sequence[Call]) -> Iterable[tuple[TakeBuilder | None, Any]]:
+    """Groups calls by their limit or limits, each group as columns; nearly always there is one."""
     columns: Any = tuple(zip(*calls, strict=True))
     builders = columns[2]
     if builders.count(builders[0]) == len(builders):
         return [(builders[0], columns)]
-    groups: dict[RequestBuilder | None, list[Call]] = {}
+    groups: dict[TakeBuilder | None, list[Call]] = {}
     for call in calls:
         groups.setdefault(call[2], []).append(call)
     return [(builder, tuple(zip(*group, strict=True))) for builder, group in groups.items()]

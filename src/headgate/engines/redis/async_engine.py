@@ -15,7 +15,7 @@ from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import repeat
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import Limit
@@ -35,10 +35,14 @@ from headgate.engines.redis.protocol import RedisRequest
 from headgate.engines.redis.quota_ledger import AsyncRedisLedger
 from headgate.engines.redis.round_trip_metrics import take_measurements
 from headgate.engines.redis.server_address import ServerAddress
-from headgate.engines.redis.server_engine import ServerEngine, ServerMeter
+from headgate.engines.redis.server_engine import NO_JOINT_METER, ServerEngine, ServerMeter
 from headgate.engines.url_options import DEFAULT_DEADLINE_S
 from headgate.errors import CorruptState, EngineUnavailable
 from headgate.flow import arun
+
+K = TypeVar("K")  # a key, or several
+C = TypeVar("C")  # the cost, or the cost of each
+R = TypeVar("R")  # the outcome, or the outcome of each
 
 _PING = RedisRequest(protocol.command("PING"), None)
 _inherited_hooks: list[object] = []  # in a forked child: collecting them would wake the parent's loop
@@ -73,6 +77,12 @@ class AsyncRedisEngine(ServerEngine):
     async def decide_all(
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]:
+        if patience_us is None and commit:
+            meters, keys, costs = zip(*charges, strict=True)
+            joint = self.joint_meters.get(meters) or self.bind_jointly(meters, AsyncRedisMeter, AsyncRedisTakes)
+            if joint is not NO_JOINT_METER:
+                outcomes: list[Outcome] = await joint.decide(keys, costs)
+                return outcomes
         try:
             return await arun(self.decide_flow(charges, AsyncRedisMeter, patience_us, commit))
         except RedisError as error:
@@ -262,23 +272,17 @@ class AsyncRedisEngine(ServerEngine):
         await asyncio.sleep(0)  # transports close in the next turn of the loop
 
 
-class AsyncRedisMeter(ServerMeter):
-    """One limit, bound to the engine."""
+class AsyncRedisTakes(Generic[K, C, R]):
+    """Takes by one builder: that of a meter, or of several meters jointly, where keys and costs are tuples."""
 
-    def __init__(
-        self, engine: AsyncRedisEngine, limit: Limit, name: str, options: ChargeOptions | None = None
-    ) -> None:
-        super().__init__(engine, limit, name, options)
-        self._engine = engine
-        self._can_batch = (
-            engine.topology.any_keys_together and not self.builder.calendar and not self.builder.has_rule_state
-        )
-        self._bound_take: tuple[AbstractEventLoop | None, Callable[[str, int], Awaitable[Outcome]]] = (
-            None,
-            self._take,
-        )
+    def __init__(self, engine: AsyncRedisEngine, builder: Any, deadline: float | None) -> None:
+        self.builder: Any = builder
+        self._engine, self._deadline = engine, deadline
+        self._ask, self._now_us = with_deadline(engine.ask, deadline), engine.clock.now_us
+        self._can_batch = engine.topology.any_keys_together and not builder.calendar and not builder.has_rule_state
+        self._bound_take: tuple[AbstractEventLoop | None, Callable[[K, C], Awaitable[R]]] = None, self._take
 
-    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Awaitable[Outcome]:
+    def decide(self, key: K, cost: C, patience_us: int | None = None) -> Awaitable[R]:
         if patience_us is None and self._can_batch:
             loop, take = self._bound_take
             if loop is get_running_loop():
@@ -286,7 +290,7 @@ class AsyncRedisMeter(ServerMeter):
             return self._take(key, cost)
         return arun(redirects.decide(self._ask, self.builder, key, cost, patience_us, self._now_us()))
 
-    def _take(self, key: str, cost: int) -> Awaitable[Outcome]:
+    def _take(self, key: K, cost: C) -> Awaitable[R]:
         only_server = self._engine.only_server
         if only_server is None:
             return self._take_from_master(key, cost)
@@ -296,19 +300,29 @@ class AsyncRedisMeter(ServerMeter):
         )
         return self._bound_take[1](key, cost)
 
-    async def _take_from_master(self, key: str, cost: int) -> Outcome:
+    async def _take_from_master(self, key: K, cost: C) -> R:
         engine = self._engine
         master = engine.topology.node(b"")
         if master is not None:
             try:
-                outcome: Outcome = await engine.batcher(master).bind_take(self.builder, self._deadline)(key, cost)
+                outcome: R = await engine.batcher(master).bind_take(self.builder, self._deadline)(key, cost)
                 return outcome
             except EngineUnavailable as error:
                 if not engine.may_send_again(error, master):
                     raise
-        return protocol.parse_outcome(
-            await engine.ask_with_redirects(self.builder.decide(key, cost, None, 0), self._deadline)
-        )
+        request = self.builder.decide(key, cost, None, 0)
+        parsed: R = self.builder.parse(await engine.ask_with_redirects(request, self._deadline))
+        return parsed
+
+
+class AsyncRedisMeter(AsyncRedisTakes[str, int, Outcome], ServerMeter):
+    """One limit, bound to the engine."""
+
+    def __init__(
+        self, engine: AsyncRedisEngine, limit: Limit, name: str, options: ChargeOptions | None = None
+    ) -> None:
+        ServerMeter.__init__(self, engine, limit, name, options)
+        AsyncRedisTakes.__init__(self, engine, self.builder, self._deadline)
 
     async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         ask = with_deadline(self._engine.late_replies.ask_and_note, self._deadline) if cancel else self._ask

@@ -8,9 +8,9 @@ Law (tests/engines/redis/test_async_single_take.py): takes that come alone are d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headgate.engines.redis import protocol
 from headgate.engines.redis.async_batch import Batch, Call
 from headgate.engines.redis.async_connection import AsyncConnection
 from headgate.engines.redis.protocol import RedisRequest
@@ -34,13 +34,13 @@ class SingleTake(Batch):
 
     def on_reply(self, reply: Any) -> None:
         """Resolves the take."""
-        future = self.calls[0][1]
+        _, future, builder, *_ = self.calls[0]
+        assert builder is not None
         if reply.__class__ is list:
             if not future.done():
-                future.set_result(protocol.parse_outcome(reply))
+                future.set_result(builder.parse(reply))
             self.batcher.batch_done(self)
         else:
             self.missing_replies = 1
-            self.batcher.on_reply(
-                self.connection, self, self.request, self.batcher.resolve_takes, (future,), reply
-            )
+            resolve = partial(self.batcher.resolve_takes, builder)
+            self.batcher.on_reply(self.connection, self, self.request, resolve, (future,), reply)

@@ -21,7 +21,7 @@ from headgate.errors import EngineUnavailable
 MAX_RULES = 1000  # rules whose counts are stored
 READ_SIZE = 200  # keys that are read by one request
 
-# What the scripts call, and PFCOUNT, beside the rights of a limiter (docs/how-to/redis.md).
+# Commands of the scripts, and PFCOUNT, in addition to the rights of a limiter (docs/how-to/redis.md).
 WRITE_RIGHTS = "+hget +hset +hincrby +pfadd +zcard +zremrangebyrank +zremrangebyscore +expire"
 READ_RIGHTS = "+hgetall +pfcount"
 

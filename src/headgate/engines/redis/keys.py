@@ -40,14 +40,19 @@ def key_head(prefix: str, algorithm: str, name: str) -> bytes:
 
 
 def members_key(prefix: str) -> bytes:
-    """Returns the key of the membership of processes that share the limits. It has one colon, so no head equals
-    it."""
+    """Returns the key of the set of processes that share the limits. It has one colon, unlike every head of a
+    count, so the two never clash."""
     return b"%b%d:members" % (prefix.encode(), LAYOUT)
 
 
 def rules_key(prefix: str) -> bytes:
     """Returns the key of the published rulebooks. No head equals it either."""
     return b"%b%d:rules" % (prefix.encode(), LAYOUT)
+
+
+def adaptive_limits_key(prefix: str) -> bytes:
+    """Returns the key of the adaptive limits of all processes. The braces are its hash tag."""
+    return b"%b%d:{adaptive}" % (prefix.encode(), LAYOUT)
 
 
 def recent_head(prefix: str) -> bytes:
@@ -58,6 +63,21 @@ def recent_head(prefix: str) -> bytes:
 def scripts_key(prefix: str) -> bytes:
     """Returns the key of the scripts' texts by SHA1, for gateways. No head equals it either."""
     return b"%b%d:scripts" % (prefix.encode(), LAYOUT)
+
+
+def audit_key(prefix: str) -> bytes:
+    """Returns the key of the stream of operators' changes. No head equals it either."""
+    return b"%b%d:audit" % (prefix.encode(), LAYOUT)
+
+
+def nodes_key(prefix: str) -> bytes:
+    """Returns the key of the hash in which services report their state. No head equals it either."""
+    return b"%b%d:nodes" % (prefix.encode(), LAYOUT)
+
+
+def staged_key(prefix: str) -> bytes:
+    """Returns the key of the plan of a staged enforcement. No head equals it either."""
+    return b"%b%d:staged" % (prefix.encode(), LAYOUT)
 
 
 def counts_head(prefix: str) -> bytes:

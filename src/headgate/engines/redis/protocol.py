@@ -7,9 +7,10 @@ once: take_all.py and take_together.py.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import cycle, repeat
+from typing import Any, NamedTuple, Protocol
 
 from headgate.algorithms import ALGORITHMS
 from headgate.algorithms.decision import ALLOWED, AT_US, MARK, Outcome, PausedOutcome, Receipt
@@ -77,19 +78,13 @@ def parse_refund(reply: list[int]) -> Outcome:
     return parse_outcome(reply[:7])
 
 
-def parse_takes(reply: Any, count: int) -> Iterable[Any]:
-    """Parses the reply to takes of `count` keys: for each key its outcome, or an error."""
-    if reply.__class__ is not list:
-        return [reply] * count
-    return [parse_outcome(reply)] if count == 1 else parse_many(reply)
-
-
 def parse_many(reply: list[Any]) -> list[Any]:
-    """Parses the reply to takes of many keys: seven numbers for each, or an error in place of the first number."""
-    allowed, remaining, retry_us, *rest = (reply[column::7] for column in range(7))
+    """Parses the reply of take_many: now, and six numbers for each key, or an error in place of the first."""
+    allowed, remaining, retry_us, reset_us, delay_us, mark = (reply[column::6] for column in range(1, 7))
     if _NEVER in retry_us:
         retry_us = [None if each == _NEVER else each for each in retry_us]
-    outcomes: list[Any] = list(zip([each == 1 for each in allowed], remaining, retry_us, *rest, strict=True))
+    passed = [each == 1 for each in allowed]
+    outcomes: list[Any] = list(zip(passed, remaining, retry_us, reset_us, delay_us, repeat(reply[0]), mark))
     if allowed.count(1) + allowed.count(0) != len(allowed):
         return [
             outcome if first.__class__ is int else first for outcome, first in zip(outcomes, allowed, strict=True)
@@ -100,6 +95,16 @@ def parse_many(reply: list[Any]) -> list[Any]:
 def outside_calendar_us(reply: list[int]) -> int | None:
     """Returns the server's time if it lies outside of the calendar window that was sent, else None."""
     return reply[1] if reply[0] == _OUTSIDE_CALENDAR else None
+
+
+class TakeBuilder(Protocol):
+    """Builds the requests of takes, and parses the replies: under one limit (RequestBuilder), or jointly under
+    several (JointBuilder). There a key and a cost are tuples."""
+
+    def decide(self, key: Any, cost: Any, patience_us: None, now_us: int) -> RedisRequest: ...
+    def decide_each(self, keys: Sequence[Any], costs: Sequence[Any]) -> RedisRequest: ...
+    def parse(self, reply: list[Any]) -> Any: ...
+    def parse_each(self, reply: list[Any], count: int) -> Sequence[Any]: ...
 
 
 class RequestBuilder:
@@ -131,7 +136,10 @@ class RequestBuilder:
         self._args = bulk_strings(self._limit_args)
         self._args_and_one = self._args + bulk(b"1")
         self._algorithm = bulk(limit.algorithm.encode())
-        self._key_template = b"$%%d\r\n%b%%b}\r\n" % self.head.replace(b"%", b"%%"), len(self.head) + 1
+        self.key_template: tuple[bytes, int] = (
+            b"$%%d\r\n%b%%b}\r\n" % self.head.replace(b"%", b"%%"),
+            len(self.head) + 1,
+        )
 
     def _pack_options(self, options: ChargeOptions, prefix: str) -> None:
         letters = "a" if options.is_shadow else ""
@@ -192,25 +200,18 @@ class RequestBuilder:
         return [self.refund(key, cost, Receipt.from_outcome(outcome, cost), True, outcome[AT_US])]
 
     @lazy_property
-    def _take_many(self) -> tuple[Script, bytes, bytes, int]:
-        """Takes of many keys: the script, its first arguments, a template of one key, and the length of the rest
-        of the key."""
-        script = algorithm_script("take_many", self.limit.algorithm)
-        return script, bulk_strings(("EVALSHA", script.sha)), *self._key_template
+    def _take_many(self) -> TakeMany:
+        return TakeMany([self])
 
     def decide_each(self, keys: Sequence[str], costs: Sequence[int]) -> RedisRequest:
         """Builds one request that takes from one or several keys, each by itself. Not for calendar windows."""
-        return self.decide(keys[0], costs[0], None, 0) if len(keys) == 1 else self.decide_many(keys, costs)
+        return self.decide(keys[0], costs[0], None, 0) if len(keys) == 1 else self._take_many.request(keys, costs)
 
-    def decide_many(self, keys: Sequence[str], costs: Sequence[int]) -> RedisRequest:
-        """Builds one request that takes from several keys, each by itself. Not for calendar windows."""
-        script, start, template, head_length = self._take_many
-        count = len(keys)
-        cost_args = b"" if costs.count(1) == count else bulk_strings([min(cost, EXACT) for cost in costs])
-        arg_count = 3 + count + len(self.limit.args) + (count if cost_args else 0)
-        key_args = [template % (head_length + len(name), name) for name in redis_keys.escape_keys(keys)]
-        start = b"*%d\r\n%b%b" % (arg_count, start, bulk(b"%d" % count))
-        return RedisRequest(b"".join([start, *key_args, self._args, cost_args]), script)
+    parse: Callable[[list[int]], Outcome] = staticmethod(parse_outcome)  # the reply to a take of one key
+
+    def parse_each(self, reply: list[Any], count: int) -> list[Any]:
+        """Parses the reply to `decide_each` of so many keys: for each its outcome, or an error."""
+        return [parse_outcome(reply)] if count == 1 else parse_many(reply)
 
     def charge(self, cost: int, now_us: int) -> bytes:
         """Packs one of several charges: algorithm, cost, and the numbers of the limit."""
@@ -218,7 +219,7 @@ class RequestBuilder:
 
     def key_arg(self, escaped: bytes) -> bytes:
         """Packs the count's key."""
-        template, head_length = self._key_template
+        template, head_length = self.key_template
         return template % (head_length + len(escaped), escaped)
 
     def take_args(self, cost: int, now_us: int) -> bytes:
@@ -289,6 +290,33 @@ class RequestBuilder:
             redis_names.append(redis_keys.build_key(self.pause_head, key))
         packed = command("EVALSHA", script.sha, len(redis_names), *redis_names, *args)
         return RedisRequest(packed, script, redis_keys.escape_key(key))
+
+
+class TakeMany:
+    """The script and the packed limits that all takes of many keys under the same limits share."""
+
+    __slots__ = ("_key_templates", "_limit_arg_count", "_limit_args", "_start", "script")
+
+    def __init__(self, builders: Sequence[RequestBuilder]) -> None:
+        self.script: Script = algorithm_script("take_many", builders[0].limit.algorithm)
+        self._start = bulk_strings(("EVALSHA", self.script.sha))
+        limit_args = [arg for builder in builders for arg in builder.args(0)]
+        self._limit_args = bulk_strings((len(builders), *limit_args))
+        self._limit_arg_count = 1 + len(limit_args)
+        self._key_templates = [builder.key_template for builder in builders]
+
+    def request(self, keys: Sequence[str], costs: Sequence[int]) -> RedisRequest:
+        """Builds one request for these keys, call by call, in the order of the limits."""
+        count = len(keys)
+        names = redis_keys.escape_keys(keys)
+        cost_args = b"" if costs.count(1) == count else bulk_strings([min(cost, EXACT) for cost in costs])
+        arg_count = 3 + count + self._limit_arg_count + (count if cost_args else 0)
+        key_args = [
+            template % (head_length + len(name), name)
+            for (template, head_length), name in zip(cycle(self._key_templates), names)
+        ]
+        start = b"*%d\r\n%b%b" % (arg_count, self._start, bulk(b"%d" % count))
+        return RedisRequest(b"".join([start, *key_args, self._limit_args, cost_args]), self.script, names[0])
 
 
 def limit_args(limit: Limit, name: str) -> tuple[int | float | str, ...]:

@@ -81,10 +81,8 @@ def send_with_redirects(
             target, asking = None, False
 
 
-def decide(
-    ask: Ask, builder: RequestBuilder, key: str, cost: int, patience_us: int | None, now_us: int
-) -> Flow[Outcome]:
-    """Decides a take or a reservation on one key.
+def decide(ask: Ask, builder: Any, key: Any, cost: Any, patience_us: int | None, now_us: int) -> Flow[Any]:
+    """Decides a take or a reservation on one key, or by a JointBuilder a take from several.
 
     If the server's clock is outside of the calendar window, it is sent again with the window at the server's time.
     """
@@ -93,7 +91,7 @@ def decide(
     reply = yield partial(ask, builder.decide(key, cost, patience_us, now_us))
     if (server_us := protocol.outside_calendar_us(reply)) is not None:
         reply = yield partial(ask, builder.decide(key, cost, patience_us, server_us))
-    return protocol.parse_outcome(reply)
+    return builder.parse(reply)
 
 
 def decide_all(

@@ -5,7 +5,7 @@ Meters share the limit with its requests. An engine adds only how it sends a req
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 from headgate.algorithms.decision import Outcome
@@ -16,6 +16,7 @@ from headgate.engines.deadlines import shortest_deadline, with_deadline
 from headgate.engines.quota_ledger import GrantExpiries
 from headgate.engines.redis import cross_slot, keys, redirects
 from headgate.engines.redis.errors import RedisError, engine_failure
+from headgate.engines.redis.joint_takes import MAX_JOINT_METERS, JointBuilder, can_take_jointly
 from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
 from headgate.engines.redis.topology import Topology, topology
 from headgate.engines.stack import InnermostEngine
@@ -23,6 +24,7 @@ from headgate.engines.url_options import DEFAULT_DEADLINE_S
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
 from headgate.flow import Flow
 
+NO_JOINT_METER: Any = object()
 GUARANTEE = "decided there, by one script and the server's clock, the same for every process"
 
 
@@ -37,6 +39,7 @@ class ServerEngine(InnermostEngine):
         self.deadline: float = deadline
         self.topology: Topology = topology(url)
         self._reported_grants: dict[str, GrantExpiries] = {}
+        self.joint_meters: dict[tuple[Any, ...], Any] = {}  # by the meters that decide a call together
 
     def ask(self, request: RedisRequest, deadline: float | None = None) -> Any:
         """Sends a request and returns the reply, within `deadline` seconds, at most the engine's own."""
@@ -55,6 +58,18 @@ class ServerEngine(InnermostEngine):
     def reported_grants(self, name: str) -> GrantExpiries:
         """Returns the grants of a limit that this process has reported."""
         return self._reported_grants.setdefault(name, GrantExpiries())
+
+    def bind_jointly(self, meters: tuple[Any, ...], kind: type[ServerMeter], bind: Callable[..., Any]) -> Any:
+        """Returns what takes from them jointly, as `bind` makes it; NO_JOINT_METER if they need take_all."""
+        joint = NO_JOINT_METER
+        if self.topology.any_keys_together and all(isinstance(meter, kind) for meter in meters):
+            builders = [meter.builder for meter in meters]
+            if can_take_jointly(builders):
+                joint = bind(self, JointBuilder(builders), shortest_deadline(meters))
+        if len(self.joint_meters) >= MAX_JOINT_METERS:
+            self.joint_meters.clear()
+        self.joint_meters[meters] = joint
+        return joint
 
     def decide_flow(
         self,

@@ -51,7 +51,7 @@ _KEY_PROBES: Mapping[str, tuple[str | int, ...]] = {
 
 
 class ServerStatus(NamedTuple):
-    """What a server reported of itself; None where it did not say.
+    """The facts that a server reported about itself; None where it reported nothing.
 
     version          its product and number: ("Redis", "7.0.15")
     mode             standalone, cluster or sentinel

@@ -8,7 +8,7 @@ replies.
 The threads' pool does the same, by the same bounds (sync_pool.py).
 
 LAW: a slot, place or ticket that comes within LINGER_S after its connection was given up is given back. Of more
-than MAX_LINGERING connections to a server the oldest are closed: what they would have granted ends by its ttl.
+than MAX_LINGERING connections to a server the oldest are closed: what their late replies grant expires by its ttl.
 """
 
 from __future__ import annotations

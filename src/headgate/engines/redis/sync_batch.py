@@ -7,16 +7,15 @@ from collections.abc import Callable, Sequence
 from threading import Lock, RLock, get_ident, main_thread
 from typing import Any, NamedTuple
 
-from headgate.engines.redis import protocol
 from headgate.engines.redis.errors import ConnectionLost, NoScript, RedisError, TimedOut
 from headgate.engines.redis.pool_state import PoolWaiter
-from headgate.engines.redis.protocol import RequestBuilder
+from headgate.engines.redis.protocol import TakeBuilder
 from headgate.engines.redis.script_assembly import Script
 from headgate.engines.redis.sync_connection import SyncConnection
 
 NO_REPLY: Any = object()  # a server's reply may be None
 
-Take = tuple[RequestBuilder, str, int]  # a take of a key at a cost, under a limit without a calendar
+Take = tuple[TakeBuilder, Any, Any]  # a take of a key at a cost, under a limit without a calendar; or a joint take
 OnLateReply = Callable[[Any], object]  # receives a reply whose caller has left
 
 
@@ -144,8 +143,10 @@ class SyncBatch:
             return
         reply = replies[0] if isinstance(replies[0], RedisError) else replies[-1]
         requests = item.requests
-        is_take = not isinstance(requests[0].content, bytes)
-        outcomes = protocol.parse_takes(reply, len(requests)) if is_take else [reply]
+        builder = None if isinstance(requests[0].content, bytes) else requests[0].content[0]
+        outcomes: Sequence[Any] = [reply] * len(requests)
+        if builder is not None and reply.__class__ is list:
+            outcomes = builder.parse_each(reply, len(requests))
         for request, outcome in zip(requests, outcomes, strict=True):
             request.deliver(outcome, self._lock)
 
@@ -153,7 +154,7 @@ class SyncBatch:
 def _batch_items(batch: Sequence[SyncRequest]) -> list[BatchItem]:
     """Groups the requests into commands: takes under one limit become one."""
     items: list[BatchItem] = []
-    takes: dict[RequestBuilder, list[SyncRequest]] = {}
+    takes: dict[TakeBuilder, list[SyncRequest]] = {}
     for request in batch:
         if isinstance(request.content, bytes):
             items.append(BatchItem((request,), request.content, request.reply_count, None))

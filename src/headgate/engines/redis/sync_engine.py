@@ -13,13 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import repeat
 from threading import Lock
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.clock import Clock
 from headgate.engines.charge_options import ChargeOptions
+from headgate.engines.deadlines import with_deadline
 from headgate.engines.fork_reset import on_fork
 from headgate.engines.layers.fallback.membership import MEMBER_TTL_US
 from headgate.engines.port import Meter, Slot
@@ -30,12 +31,16 @@ from headgate.engines.redis.protocol import RedisRequest
 from headgate.engines.redis.quota_ledger import RedisLedger
 from headgate.engines.redis.round_trip_metrics import take_measurements
 from headgate.engines.redis.server_address import ServerAddress
-from headgate.engines.redis.server_engine import ServerEngine, ServerMeter
+from headgate.engines.redis.server_engine import NO_JOINT_METER, ServerEngine, ServerMeter
 from headgate.engines.redis.sync_late_replies import SyncLateReplies
 from headgate.engines.redis.sync_pool import ConnectionPool
 from headgate.engines.url_options import DEFAULT_DEADLINE_S
 from headgate.errors import CorruptState, EngineUnavailable
 from headgate.flow import run
+
+K = TypeVar("K")  # a key, or several
+C = TypeVar("C")  # the cost, or the cost of each
+R = TypeVar("R")  # the outcome, or the outcome of each
 
 UNDO_TIMEOUT_S = 5.0  # the least time for giving back what came too late
 
@@ -64,6 +69,12 @@ class RedisEngine(ServerEngine):
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]:
+        if patience_us is None and commit:
+            meters, keys, costs = zip(*charges, strict=True)
+            joint = self.joint_meters.get(meters) or self.bind_jointly(meters, RedisMeter, RedisTakes)
+            if joint is not NO_JOINT_METER:
+                outcomes: list[Outcome] = joint.decide(keys, costs)
+                return outcomes
         try:
             return run(self.decide_flow(charges, RedisMeter, patience_us, commit))
         except RedisError as error:
@@ -235,30 +246,41 @@ def _halfway_to(deadline_at: float) -> float:
     return (time.monotonic() + deadline_at) / 2
 
 
-class RedisMeter(ServerMeter):
-    """One limit, bound to the engine."""
+class RedisTakes(Generic[K, C, R]):
+    """Takes by one builder: that of a meter, or of several meters jointly, where keys and costs are tuples."""
 
-    def __init__(self, engine: RedisEngine, limit: Limit, name: str, options: ChargeOptions | None = None) -> None:
-        super().__init__(engine, limit, name, options)
-        self._engine = engine
-        self._only_pool = None if self.builder.calendar or self.builder.has_rule_state else engine.only_pool
+    def __init__(self, engine: RedisEngine, builder: Any, deadline: float | None) -> None:
+        self.builder: Any = builder
+        self._engine, self._deadline = engine, deadline
+        self._ask, self._now_us = with_deadline(engine.ask, deadline), engine.clock.now_us
+        self._only_pool = None if builder.calendar or builder.has_rule_state else engine.only_pool
 
-    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
+    def decide(self, key: K, cost: C, patience_us: int | None = None) -> R:
         builder, pool, engine = self.builder, self._only_pool, self._engine
         if patience_us is not None or pool is None:
-            return run(redirects.decide(self._ask, builder, key, cost, patience_us, self._now_us()))
+            decided: R = run(redirects.decide(self._ask, builder, key, cost, patience_us, self._now_us()))
+            return decided
         seconds = engine.deadline if self._deadline is None else min(self._deadline, engine.deadline)
         deadline_at = time.monotonic() + seconds
         try:
             ask = pool.ask if seconds == engine.deadline else pool.ask_queued
-            outcome: Outcome = ask((builder, key, cost), deadline_at)
+            outcome: R = ask((builder, key, cost), deadline_at)
             return outcome
         except RedisError as error:
             if not not_charged(error):
                 raise engine.failure(error) from error
             load_first = isinstance(error, NoScript)
         request = builder.decide(key, cost, None, 0)
-        return protocol.parse_outcome(engine.ask_with_redirects(request, deadline_at, load_first))
+        parsed: R = builder.parse(engine.ask_with_redirects(request, deadline_at, load_first))
+        return parsed
+
+
+class RedisMeter(RedisTakes[str, int, Outcome], ServerMeter):
+    """One limit, bound to the engine."""
+
+    def __init__(self, engine: RedisEngine, limit: Limit, name: str, options: ChargeOptions | None = None) -> None:
+        ServerMeter.__init__(self, engine, limit, name, options)
+        RedisTakes.__init__(self, engine, self.builder, self._deadline)
 
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         return run(redirects.refund(self._ask, self.builder, key, units, receipt, cancel, self._now_us()))

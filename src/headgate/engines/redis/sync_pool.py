@@ -28,7 +28,6 @@ from collections import deque
 from threading import RLock
 from typing import Any
 
-from headgate.engines.redis import protocol
 from headgate.engines.redis.errors import ConnectFailed, ConnectionLost, RedisError, ServerError, TimedOut
 from headgate.engines.redis.pool_state import PoolEntry, PoolState, PoolUser
 from headgate.engines.redis.round_trip_metrics import MAX_ROUND_TRIPS, RoundTrips
@@ -108,7 +107,7 @@ class ConnectionPool:
         if reply is NO_REPLY:  # no connection was idle, or it has died
             return self.ask_queued(request, deadline_at)
         self.round_trips.append((1, time.monotonic() - deadline_at + self.deadline))
-        return reply if isinstance(request, bytes) else protocol.parse_outcome(reply)
+        return reply if isinstance(request, bytes) else request[0].parse(reply)
 
     def ask_queued(
         self,

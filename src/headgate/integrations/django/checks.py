@@ -5,7 +5,7 @@ headgate.E002   the middleware is missing, but HEADGATE has a rulebook or limits
 headgate.E003   a limit of a view can never match
 headgate.E004   a throttle of REST framework has no rate, or one that cannot be read
 headgate.W001   the middleware is missing, so errors have no header fields
-headgate.W002   middleware that stands before HeadgateMiddleware
+headgate.W002   other middleware comes before HeadgateMiddleware
 headgate.W003   a rule of the rulebook matches no route (an error with strict)
 headgate.W004   the counts are in the memory of each process (only with --deploy)
 """
@@ -58,8 +58,8 @@ def check_middleware(app_configs: Any = None, **kwargs: Any) -> list[CheckMessag
         return []
     return [
         checks.Warning(
-            f"HeadgateMiddleware stands after {', '.join(before)}: what they answer is not limited, and they may "
-            "drop or cache the fields of the limits.",
+            f"HeadgateMiddleware comes after {', '.join(before)}: their own responses are not limited, and they "
+            "may drop or cache the fields of the limits.",
             hint=f'Write "{MIDDLEWARE}" first in MIDDLEWARE.',
             id="headgate.W002",
         )

@@ -19,7 +19,7 @@ CLIENT_CLOSED_REQUEST = 499
 
 
 class HeadgateMiddleware:
-    """Limits a project. Write it first in MIDDLEWARE: what stands before it answers without limits and fields."""
+    """Limits a project. Write it first in MIDDLEWARE: middleware before it answers without limits and fields."""
 
     sync_capable = True
     async_capable = True

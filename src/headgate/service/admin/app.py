@@ -72,13 +72,13 @@ class Admin:
     """The application that granian runs at the admin address."""
 
     def __init__(self, limiter: AsyncRuleLimiter, settings: Settings, token: str, counts: Counts) -> None:
-        self._handlers = AdminHandlers(limiter, settings, counts)
+        self.handlers: AdminHandlers = AdminHandlers(limiter, settings, counts)
         self._token = token.encode()
         self._max_body_bytes = settings.body
         self._rate_limit = MemoryEngine().meter(parse(REQUEST_LIMIT), "admin")
         self._encode = msgspec.json.Encoder().encode
         self._description = description()
-        self._routes = [(route.pattern, route, self._handlers.handler(route.handler)) for route in ROUTES]
+        self._routes = [(route.pattern, route, self.handlers.handler(route.handler)) for route in ROUTES]
         self._decoders: dict[Any, JsonDecoder[Any]] = {
             route.request_type: JsonDecoder(route.request_type)
             for route in ROUTES
@@ -87,7 +87,7 @@ class Admin:
 
     async def close(self) -> None:
         """Closes the connections to engines."""
-        await self._handlers.close()
+        await self.handlers.close()
 
     def route(self, request: Request) -> tuple[int | None, Handler]:
         """Authorizes a request; returns the largest body in bytes, None if it is not read, and the handler."""
@@ -134,7 +134,7 @@ class Admin:
         return self._problem(500, "This is a defect of the service. Its log says more: please report that.")
 
     def _authorize(self, request: Request) -> None:
-        outcome = self._rate_limit.decide(_rate_limit_key(request.client), 1)
+        outcome = self._rate_limit.decide(rate_limit_key(request.client), 1)
         if not outcome[ALLOWED]:
             wait = max(1, -(-(outcome[RETRY_AFTER_US] or 0) // SECOND))
             raise HttpError(
@@ -229,7 +229,7 @@ def _format(field: str | None) -> str:
     return RULEBOOK_FORMATS[media_type]
 
 
-def _rate_limit_key(client: str) -> str:
+def rate_limit_key(client: str) -> str:
     """Returns the key that a client's requests are limited by: its address, or its IPv6 network."""
     host = client.rpartition(":")[0].strip("[]")
     try:

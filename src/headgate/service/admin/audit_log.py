@@ -14,7 +14,8 @@ import logging
 import re
 from urllib.parse import unquote
 
-from headgate.errors import InvalidRule
+from headgate.errors import CorruptState, EngineUnavailable, InvalidRule
+from headgate.operations.audit_trail import AuditTrail
 from headgate.rules.distribution.rulebook_version import MAX_AUTHOR_LENGTH, one_line
 
 AUTHOR_HEADER = "x-headgate-author"
@@ -36,6 +37,25 @@ def log_change(event: str, author: str, remote: str, **details: object) -> None:
     """Logs a change."""
     fields = {"author": author, "remote": remote, **details}
     _log.info(event, extra={name: _quote(value) for name, value in fields.items() if value not in (None, "")})
+
+
+class ChangeLog:
+    """Records changes: a line in the log, and an entry in the audit trail."""
+
+    def __init__(self, trail: AuditTrail) -> None:
+        self.trail: AuditTrail = trail
+
+    async def record(
+        self, event: str, author: str, remote: str, reason: str = "", **details: str | int | float | None
+    ) -> None:
+        """Records a change that was made. If the trail cannot be written, the log has it all the same."""
+        if reason:
+            details["reason"] = reason
+        log_change(event, author, remote, **details)
+        try:
+            await self.trail.add(event, author, remote, details)
+        except (EngineUnavailable, CorruptState) as error:
+            _log.error("a change is in this log only; the audit trail cannot be written: %s", error)
 
 
 def log_uncertain_change(verb: str, author: str, remote: str, path: dict[str, str]) -> None:

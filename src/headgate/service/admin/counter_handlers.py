@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 
 from headgate.algorithms.limit import UNLIMITED
+from headgate.algorithms.slots import Slots
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.engines.overrides import join_limits, validate_override
-from headgate.errors import InvalidCharge
+from headgate.errors import CorruptState, InvalidCharge
 from headgate.flow import arun
 from headgate.operations import manual_calls
 from headgate.operations.find_counters import (
@@ -30,7 +31,7 @@ from headgate.rules.find_rule import find_rule, key_format
 from headgate.rules.match import Matcher
 from headgate.rules.rule import Rule
 from headgate.service.admin import schema
-from headgate.service.admin.audit_log import log_change
+from headgate.service.admin.audit_log import ChangeLog
 from headgate.service.admin.request import AdminRequest, Conflict, KeyScanBusy, NotFound
 from headgate.service.admin.unlayered_engines import UnlayeredEngines
 
@@ -44,8 +45,8 @@ Target = tuple[Rule, str, list[CounterRef]]
 class CounterHandlers:
     """The handlers of keys, counters and overrides."""
 
-    def __init__(self, limiter: AsyncRuleLimiter, clients: UnlayeredEngines) -> None:
-        self._limiter, self._clients = limiter, clients
+    def __init__(self, limiter: AsyncRuleLimiter, clients: UnlayeredEngines, changes: ChangeLog) -> None:
+        self._limiter, self._clients, self._changes = limiter, clients, changes
         self._scan_lock = asyncio.Lock()
         self._scan: KeyScan | None = None
         self._matcher: Matcher | None = None
@@ -72,7 +73,7 @@ class CounterHandlers:
             raise Conflict(f"{key} has a limit of its own already; it stays.")
         text = join_limits(limits)
         details = {"rule": rule.name, "key": key, "before": before, "after": text, "ttl": body.ttl}
-        log_change("override set", request.author, request.remote, **details)
+        await self._record("override set", request, **details)
         return schema.KeyOverride(rule.name, key, text)
 
     async def unset_override(self, request: AdminRequest) -> schema.RemovedOverride:
@@ -81,7 +82,7 @@ class CounterHandlers:
         before = await overrides.get(key)
         if not await overrides.unset(key):
             raise NotFound(f"{key} has no limit of its own.")
-        log_change("override unset", request.author, request.remote, rule=rule.name, key=key, before=before)
+        await self._record("override unset", request, rule=rule.name, key=key, before=before)
         return schema.RemovedOverride(rule.name, key, before)
 
     async def keys(self, request: AdminRequest) -> schema.KeyUsageReport:
@@ -129,14 +130,40 @@ class CounterHandlers:
         targets, left_out = self._targets(request.body, all_limits=True)
         forgotten = []
         for rule, key, counts in targets:
+            used = await self._used_units(key, counts)
             names = await arun(manual_calls.reset(self._clients.engine, key, counts))
-            log_change(
-                "key reset", request.author, request.remote, rule=rule.name, key=key, counts=",".join(names)
-            )
+            await self._record("key reset", request, rule=rule.name, key=key, counts=",".join(names), used=used)
             if self._clients.is_remote:  # cached denials and prefetched units of this worker
                 await arun(manual_calls.reset(self._limiter.engine, key, counts))
             forgotten.append(schema.DeletedCounters(rule.name, key, names))
         return schema.ResetResult(forgotten, left_out)
+
+    async def pause(self, request: AdminRequest) -> schema.KeyPause:
+        body = request.body
+        rule = self._rule(body.rule)
+        left = await self._limiter.pause(rule.name, body.key, body.seconds)
+        await self._record("key paused", request, rule=rule.name, key=body.key, seconds=left)
+        return schema.KeyPause(rule.name, body.key, left)
+
+    async def spend_unit(self, rule_name: str, key: str) -> None:
+        """Takes a unit of each limit of a key that has one left: a block lets not even one call pass."""
+        _, key, counts = self._target(schema.ResetRequest(rule=rule_name, key=key), all_limits=True)
+        for counter in counts:
+            if not isinstance(counter.limit, Slots):
+                await arun(manual_calls.take(self._clients.engine, key, [counter], 1))
+
+    async def charge_again(self, request: AdminRequest) -> schema.PeekResult:
+        """Charges what a reset deleted, as far as the limits still have room: "login=3,login#1=7" in the path."""
+        rule, key, counts = self._target(request.body, all_limits=True)
+        used = dict(part.partition("=")[::2] for part in request.path["used"].split(",") if part)
+        verdicts = []
+        for counter in counts:
+            units = int(used.get(counter.name, 0))
+            if units and not isinstance(counter.limit, Slots):
+                decision = await arun(manual_calls.take(self._clients.engine, key, [counter], units))
+                verdicts += [_verdict(rule.name, verdict) for verdict in decision.verdicts]
+        await self._record("key charged again", request, rule=rule.name, key=key, used=request.path["used"])
+        return schema.PeekResult(all(verdict.allowed for verdict in verdicts), False, verdicts)
 
     async def refund(self, request: AdminRequest) -> schema.RefundResult:
         units = request.body.cost
@@ -144,7 +171,7 @@ class CounterHandlers:
         rooms = []
         for rule, key, counts in targets:
             refunds = await arun(manual_calls.refund(self._clients.engine, key, counts, units))
-            log_change("units refunded", request.author, request.remote, rule=rule.name, key=key, units=units)
+            await self._record("units refunded", request, rule=rule.name, key=key, units=units)
             rooms += [
                 schema.RemainingUnits(
                     rule.name, key, name, after.limit.text, before.remaining, after.remaining, after.reset_after
@@ -152,6 +179,23 @@ class CounterHandlers:
                 for name, before, after in refunds
             ]
         return schema.RefundResult(rooms, left_out)
+
+    async def _used_units(self, key: str, counts: list[CounterRef]) -> str:
+        """Returns the units that each counter holds, such as "login=3,login#1=7": what undoing a reset charges."""
+        rates = [each for each in counts if not isinstance(each.limit, Slots)]
+        if not rates:
+            return ""
+        try:
+            decision = await arun(manual_calls.take(self._clients.engine, key, rates, 0, commit=False))
+        except CorruptState:  # a reset is what mends it
+            return ""
+        return ",".join(
+            f"{counter.name}={verdict.limit.units_in_use(verdict[:7])}"
+            for counter, verdict in zip(rates, decision.verdicts, strict=False)
+        )
+
+    async def _record(self, event: str, request: AdminRequest, **details: str | int | float | None) -> None:
+        await self._changes.record(event, request.author, request.remote, request.reason, **details)
 
     def _targets(self, body: Any, *, all_limits: bool) -> tuple[list[Target], list[str]]:
         """Returns rules, keys and counters; and the rules that apply, but are not counted in the engine."""
@@ -176,7 +220,7 @@ class CounterHandlers:
     def _target(self, body: Any, *, all_limits: bool = False) -> Target:
         rule = self._rule(body.rule)
         if body.key is None:
-            raise InvalidCharge(f'The key is missing: beside "rule" give "key": {key_format(rule)}.')
+            raise InvalidCharge(f'The key is missing. With "rule", give "key": {key_format(rule)}.')
         if self._counts_elsewhere(rule):
             check_counted_on_server(rule)
         if all_limits:
@@ -214,7 +258,7 @@ def _verdict(rule: str, verdict: Any) -> schema.AdminVerdict:
 
 def _attributes(body: Any) -> dict[str, Any]:
     if body.key is not None:
-        raise InvalidCharge('The rule is missing: beside "key" give "rule".')
+        raise InvalidCharge('The rule is missing. With "key", give "rule".')
     if body.attributes is None:
         raise InvalidCharge('The counts are not named. Give "attributes" of a call, or "rule" and "key".')
     attributes: dict[str, Any] = body.attributes

@@ -6,12 +6,15 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 import headgate
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
+from headgate.operations.audit_trail import AuditTrail, MemoryAuditTrail, RedisAuditTrail
 from headgate.service.admin import schema
+from headgate.service.admin.audit_log import ChangeLog
 from headgate.service.admin.counter_handlers import CounterHandlers
 from headgate.service.admin.request import AdminRequest
 from headgate.service.admin.rule_handlers import SAMPLE, RuleHandlers
@@ -19,6 +22,10 @@ from headgate.service.admin.stats_handlers import StatsHandlers
 from headgate.service.admin.unlayered_engines import UnlayeredEngines
 from headgate.service.settings import Settings
 from headgate.telemetry.counts import Counts
+
+if TYPE_CHECKING:
+    from headgate.engines.redis.node_table import NodeTable
+    from headgate.engines.redis.staged_plan import RedisPlanStore
 
 Handler = Callable[[AdminRequest], Awaitable[msgspec.Struct]]
 
@@ -29,11 +36,16 @@ class AdminHandlers:
     def __init__(self, limiter: AsyncRuleLimiter, settings: Settings, counts: Counts) -> None:
         self._limiter, self._settings = limiter, settings
         self._clients = UnlayeredEngines(limiter, settings)
-        self._counter_handlers = CounterHandlers(limiter, self._clients)
+        self.audit_trail: AuditTrail = (
+            RedisAuditTrail(self._clients.engine) if self._clients.is_remote else MemoryAuditTrail()
+        )
+        changes = ChangeLog(self.audit_trail)
+        self.counter_handlers: CounterHandlers = CounterHandlers(limiter, self._clients, changes)
         self._stats_handlers = StatsHandlers(counts, settings, self._clients.is_remote)
+        self.rule_handlers: RuleHandlers = RuleHandlers(limiter, settings, self._clients, changes)
         self._handlers = (
-            RuleHandlers(limiter, settings, self._clients),
-            self._counter_handlers,
+            self.rule_handlers,
+            self.counter_handlers,
             self._stats_handlers,
             self,
         )
@@ -63,7 +75,23 @@ class AdminHandlers:
             degraded_decisions=engine.degraded_count,
         )
 
+    def node_table(self) -> NodeTable | None:
+        """Returns where services report their state; None with memory://."""
+        if not self._clients.is_remote:
+            return None
+        from headgate.engines.redis.node_table import NodeTable
+
+        return NodeTable(self._clients.engine)
+
+    def plan_store(self) -> RedisPlanStore | None:
+        """Returns where a staged enforcement is kept; None with memory://."""
+        if not self._clients.is_remote:
+            return None
+        from headgate.engines.redis.staged_plan import RedisPlanStore
+
+        return RedisPlanStore(self._clients.engine)
+
     async def close(self) -> None:
-        self._counter_handlers.stop_scan()
+        self.counter_handlers.stop_scan()
         self._stats_handlers.close()
         await self._clients.close()

@@ -21,6 +21,7 @@ class AdminRequest(NamedTuple):
     expected: int | None  # the version that must be in force
     author: str
     remote: str
+    reason: str = ""  # why it is changed, for the audit trail
 
     def top(self, default: int) -> int:
         """Returns how many rows are requested."""

@@ -187,6 +187,16 @@ ROUTES: tuple[AdminRoute, ...] = (
     ),
     AdminRoute(
         "POST",
+        "/pause",
+        "pause",
+        "Refuse a key of a rule for a while: callers that wait are served after it.",
+        schema.KeyPause,
+        schema.PauseRequest,
+        is_change=True,
+        errors=(404, 413, 503),
+    ),
+    AdminRoute(
+        "POST",
         "/refund",
         "refund",
         "Give units back: the newest first, and at most what is counted now.",

@@ -189,7 +189,7 @@ class ResetRequest(Struct, forbid_unknown_fields=True):
 
     attributes: Annotated[
         Attributes | None,
-        Meta(description="A call; or beside rule and key, what the rule's limit is chosen by."),
+        Meta(description="A call. With rule and key: the attributes by which the rule chooses its limit."),
     ] = None
     rule: RuleName | None = None
     key: Key | None = None
@@ -207,6 +207,17 @@ class AdminRefundRequest(ResetRequest, forbid_unknown_fields=True):
     """Selects counters, and the units to give back."""
 
     cost: Annotated[int, Meta(ge=1, le=10_000, description="Units.")] = 1
+
+
+class PauseRequest(Struct, forbid_unknown_fields=True):
+    """Selects a key of a rule, and says for how long it is paused."""
+
+    rule: RuleName
+    key: Key
+    seconds: Annotated[
+        Annotated[float, Meta(ge=0.001, le=31_622_400)],
+        Meta(description="At most an hour, or what the rule's `pausable` says: a longer pause is cut."),
+    ]
 
 
 class AdminVerdict(Struct):

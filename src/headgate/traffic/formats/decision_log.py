@@ -7,7 +7,8 @@
 
 at_us, attributes and allowed are required; docs/reference/decision-log.md describes all fields. A log with a
 `sample` below 1 has not all calls, so a replay would decide otherwise: it is refused. A line with an `error` is a
-call that could not be decided; it charged nothing, and is left out.
+call that could not be decided; it charged nothing, and is left out, as is a line with a `limit_change`: it is no
+call.
 """
 
 from __future__ import annotations
@@ -107,6 +108,8 @@ class RecordParser:
                 "and a replay would decide otherwise. Record one with sample 1, or replay an access log."
             )
         self.missing += _whole_number(record, "dropped") or 0
+        if "limit_change" in record:
+            return None
         if "error" in record:
             self.undecided += 1
             return None

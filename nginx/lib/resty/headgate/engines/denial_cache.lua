@@ -20,6 +20,7 @@
 --   - a rule with a lockout is always asked, because each of its refusals must be counted; only the lockout itself is
 --     repeated, which counts nothing, unless a second rule with a lockout is in the request. Requests with such a rule,
 --     or with a shadow, are otherwise asked;
+--   - a rule that can be paused is always asked, because a pause may end by a reset;
 --   - a limit that changes has other refusals: they are stored under its text;
 --   - refusals evict nothing: where the dict is full, none is stored. A key that was never refused costs no entry.
 --
@@ -107,7 +108,7 @@ local function repeatable(charges)
   local lockout_options
   for i = 1, #charges do
     local options = charges[i].bound_limit.options
-    if options.shadow then return false end
+    if options.shadow or options.pausable then return false end
     if options.lockout then
       if lockout_options and lockout_options ~= options then return false end
       lockout_options = options
@@ -153,12 +154,13 @@ end
 -- Decides one charge.
 function DenialCache:take(charge, deadline)
   local options, now = charge.bound_limit.options, now_us()
-  local outcome = not options.shadow and find_denial(self, charge, options.lockout and options, now)
+  local is_repeatable = not options.shadow and not options.pausable
+  local outcome = is_repeatable and find_denial(self, charge, options.lockout and options, now)
   if outcome then return outcome, "unasked" end
   local failure
   outcome, failure = self.inner:take(charge, deadline)
   if not outcome then return nil, failure end
-  if not options.shadow then store_if_refused(self, charge, outcome, now) end
+  if is_repeatable then store_if_refused(self, charge, outcome, now) end
   return outcome
 end
 

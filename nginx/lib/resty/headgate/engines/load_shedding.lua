@@ -27,8 +27,8 @@
 --     used);
 --   - the remaining units of a reply are trusted for a second, or for two units' time if that is longer: then a request
 --     asks;
---   - only live rules in Redis without lockout and overrides are shed, and no request with a lockout or a shadow among
---     its charges: those have refusals to count;
+--   - only live rules in Redis without lockout, overrides and pauses are shed, and no request with a lockout or a
+--     shadow among its charges: those have refusals to count;
 --   - one shed charge refuses the request: the others were not asked, and have no outcome (outcomes[i] is nil). Such
 --     outcomes come with the note "unasked": they do not prove that Redis answers.
 --
@@ -72,7 +72,7 @@ end
 -- Prepares shedding for a bound limit; false if its charges are not shed.
 local function bind(bound_limit)
   local options = bound_limit.options
-  local may_shed = not options.shadow and not options.lockout and not options.overrides
+  local may_shed = not options.shadow and not options.lockout and not options.overrides and not options.pausable
   local plan = may_shed and shed_rate.plan(bound_limit.limit)
   local name_suffix = bound_limit.limit.text .. ":" .. bound_limit.head
   bound_limit.shedding = plan and {

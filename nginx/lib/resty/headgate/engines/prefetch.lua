@@ -78,7 +78,8 @@ end
 -- Creates the prefetcher of a bound limit, and stores it there.
 local function bind(bound_limit)
   local options, limit = bound_limit.options, bound_limit.limit
-  local enabled = not options.lockout and not options.overrides and not options.shadow and options.prefetch
+  local enabled = not options.lockout and not options.overrides and not options.pausable and not options.shadow
+    and options.prefetch
   local drain = limit.drain or ALL_END_TOGETHER
   local key_prefix = bound_limit.head .. limit.text .. ":"
   local prefetcher = {

@@ -174,15 +174,15 @@ M.is_uncounted = is_uncounted
 
 -- Returns the verdicts of which something is known.
 local function counted(verdicts)
-  local known
+  local counted_verdicts
   for index = 1, #verdicts do
     if is_uncounted(verdicts[index].outcome) then
-      known = known or { unpack(verdicts, 1, index - 1) }
-    elseif known then
-      known[#known + 1] = verdicts[index]
+      counted_verdicts = counted_verdicts or { unpack(verdicts, 1, index - 1) }
+    elseif counted_verdicts then
+      counted_verdicts[#counted_verdicts + 1] = verdicts[index]
     end
   end
-  return known or verdicts
+  return counted_verdicts or verdicts
 end
 
 -- Writes the fields of a response into `header`. `wait_us`: the longest retry_after of those that refused.

@@ -1,8 +1,8 @@
--- Writes the record of a decision into $headgate_decision, for a log_format: the fields that
--- headgate/telemetry/decision_record.py writes, without the closing brace, so that the format can add the status and
--- the duration. `headgate nginx conf --decision-log` prints that format.
+-- Makes the record of a decision: the fields that headgate/telemetry/decision_record.py writes, without the closing
+-- brace, so that a log_format can add the status and the duration. It is written into $headgate_decision for that;
+-- `headgate nginx conf --decision-log` prints the format. A sample goes to Redis (telemetry/recent_records.lua).
 --
--- Nothing is done unless the configuration declares the variable and uses it. The attributes are written down before
+-- The variable is not written unless the configuration declares and uses it. The attributes are written down before
 -- the decision: the table that holds them serves the next request while this one waits for Redis.
 --
 -- Laws (tests/nginx/test_decision_log.py): every request that a rulebook decided has one line; a replay of the lines
@@ -21,7 +21,7 @@ local VARIABLE = "headgate_decision"
 
 local json_text = memoize(function(text) return cjson.encode(text) end)
 
-local number = 0 -- of the decision in this worker
+local lines = 0 -- that this worker wrote into the variable
 local process -- the name of this nginx: all its workers share their counts
 
 local function process_name()
@@ -30,16 +30,21 @@ local function process_name()
   return json_text((variables.read "hostname" or "nginx") .. ":" .. pid)
 end
 
--- Returns the attributes that rules use, as JSON, and when the request came; nil if no record is wanted.
-function M.begin(bundle, values)
-  if not is_writable(VARIABLE) then return nil, nil end
-  local started_us = clock.monotonic_us()
+-- Returns the attributes that rules use, as JSON.
+function M.attributes_text(bundle, values)
   local names, fields = bundle.used_attributes, {}
   for i = 1, #names do
     local value = values[names[i]]
     if value ~= "" then fields[#fields + 1] = json_text(names[i]) .. ":" .. json_text(value) end
   end
-  return "{" .. concat(fields, ",") .. "}", started_us
+  return "{" .. concat(fields, ",") .. "}"
+end
+
+-- Returns the attributes as JSON, and when the request came; nil if no record is to be written into the variable.
+function M.begin(bundle, values)
+  if not is_writable(VARIABLE) then return nil, nil end
+  local started_us = clock.monotonic_us()
+  return M.attributes_text(bundle, values), started_us
 end
 
 local function text_or_null(text) return text and json_text(text) or "null" end
@@ -66,30 +71,31 @@ local function denied_verdict(match)
       match.cost or 1)
 end
 
--- `marks`: more fields, that a fallback or load shedding decided.
-local function write_record(bundle, at_us, attributes, started_us, allowed, rule, marks, live, shadow, candidate)
+-- `seq`: the number of the record. `started_us`: nil if the latency is not known. `marks`: more fields, that a fallback
+-- or load shedding decided.
+local function record_text(bundle, at_us, seq, attributes, started_us, allowed, rule, marks, live, shadow, candidate)
   process = process or process_name()
-  number = number + 1
-  write(VARIABLE, format('{"at_us":%d,"seq":%d,"process":', at_us, number) .. process .. ',"attributes":' .. attributes
+  return format('{"at_us":%d,"seq":%d,"process":', at_us, seq) .. process .. ',"attributes":' .. attributes
     .. ',"cost":null,"allowed":' .. (allowed and "true" or "false")
     .. ',"rule":' .. (rule and json_text(rule.name) or "null") .. ',"version":' .. bundle.version
-    .. format(',"sample":1,"latency_us":%d', clock.monotonic_us() - started_us)
+    .. ',"sample":1,"latency_us":' .. (started_us and format("%d", clock.monotonic_us() - started_us) or "null")
     .. marks
-    .. ',"verdicts":[' .. live .. '],"shadow":[' .. shadow .. '],"candidate":[' .. candidate .. "]")
+    .. ',"verdicts":[' .. live .. '],"shadow":[' .. shadow .. '],"candidate":[' .. candidate .. "]"
 end
 
 local function marks_of(degraded, shed)
   return (degraded and ',"degraded":true' or "") .. (shed and ',"shed":true' or "")
 end
 
--- Writes the record of a request that met one live rule with one limit.
-function M.write_single(bundle, charge, outcome, attributes, started_us)
-  write_record(bundle, outcome[6] > 0 and outcome[6] or clock.wall_us(), attributes, started_us, outcome[1] == 1,
-    charge.rule, marks_of(outcome.degraded, outcome.shed), verdict(charge, outcome), "", "")
+-- Returns the record of a request that met one live rule with one limit, and when it was decided.
+function M.single_text(bundle, charge, outcome, seq, attributes, started_us)
+  local at_us = outcome[6] > 0 and outcome[6] or clock.wall_us()
+  return record_text(bundle, at_us, seq, attributes, started_us, outcome[1] == 1, charge.rule,
+    marks_of(outcome.degraded, outcome.shed), verdict(charge, outcome), "", ""), at_us
 end
 
--- Writes the record of any request. `rule`: the one that decided; nil if none applied.
-function M.write_several(bundle, allowed, charges, outcomes, denied, rule, attributes, started_us)
+-- Returns the record of any request, and when it was decided. `rule`: the one that decided; nil if none applied.
+function M.several_text(bundle, allowed, charges, outcomes, denied, rule, seq, attributes, started_us)
   local lists = { live = {}, shadow = {}, candidate = {} }
   local at_us, degraded, shed = 0, false, false
   for i = 1, #charges do
@@ -105,8 +111,21 @@ function M.write_several(bundle, allowed, charges, outcomes, denied, rule, attri
     local list = lists[match.shadow and "shadow" or "live"]
     list[#list + 1] = denied_verdict(match)
   end
-  write_record(bundle, at_us > 0 and at_us or clock.wall_us(), attributes, started_us, allowed, rule,
-    marks_of(degraded, shed), concat(lists.live, ","), concat(lists.shadow, ","), concat(lists.candidate, ","))
+  if at_us <= 0 then at_us = clock.wall_us() end
+  return record_text(bundle, at_us, seq, attributes, started_us, allowed, rule, marks_of(degraded, shed),
+    concat(lists.live, ","), concat(lists.shadow, ","), concat(lists.candidate, ",")), at_us
+end
+
+-- Writes the record of a request that met one live rule with one limit into the variable.
+function M.write_single(bundle, charge, outcome, attributes, started_us)
+  lines = lines + 1
+  write(VARIABLE, (M.single_text(bundle, charge, outcome, lines, attributes, started_us)))
+end
+
+-- Writes the record of any request into the variable.
+function M.write_several(bundle, allowed, charges, outcomes, denied, rule, attributes, started_us)
+  lines = lines + 1
+  write(VARIABLE, (M.several_text(bundle, allowed, charges, outcomes, denied, rule, lines, attributes, started_us)))
 end
 
 return M

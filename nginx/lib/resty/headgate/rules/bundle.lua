@@ -43,7 +43,8 @@ local function charge_options(rule, rule_options, shadow, settings)
   local candidate = shadow == "candidate"
   return {
     rule = rule.name, shadow = shadow ~= nil, lockout = not candidate and rule_options.lockout or nil,
-    overrides = not candidate and rule.overrides or false, fallback = rule.fallback or settings.fallback,
+    overrides = not candidate and rule.overrides or false,
+    pausable = not candidate and (rule.pausable or false) ~= false, fallback = rule.fallback or settings.fallback,
     deadline = rule_options.deadline or settings.deadline, prefetch = prefetch,
   }
 end
@@ -80,15 +81,21 @@ local function bind_all(bundle, rule, values, case_names, modes, result, setting
   end
 end
 
--- Returns a note about overrides, which have no effect without Redis; nil if no rule has them.
-local function unused_overrides(rules)
-  local names = {}
-  for _, rule in ipairs(rules) do
-    if rule.overrides then names[#names + 1] = rule.name end
+-- Returns a note about overrides and pauses, which have no effect without Redis; nil if no rule has them.
+local function unused_without_redis(rules)
+  local notes = {}
+  for _, kind in ipairs { { "overrides", "overrides" }, { "pausable", "pauses" } } do
+    local field, word = kind[1], kind[2]
+    local names = {}
+    for _, rule in ipairs(rules) do
+      if rule[field] then names[#names + 1] = rule.name end
+    end
+    if #names > 0 then
+      notes[#notes + 1] = word .. " are stored in Redis, and there is none here: they are not used by "
+        .. table.concat(names, ", ") .. "."
+    end
   end
-  if #names == 0 then return nil end
-  return "overrides are stored in Redis, and there is none here: they are not used by "
-    .. table.concat(names, ", ") .. "."
+  return notes[1] and table.concat(notes, " ") or nil
 end
 
 local function is_limit(limit)
@@ -150,7 +157,7 @@ function M.compile(text, settings)
     bind_all(bundle, rule, choices[i].candidates, rule_options.candidate_names, { "candidate" }, bound_limits, settings)
   end
   return {
-    note = settings.shared_only and unused_overrides(bundle.rules) or nil,
+    note = settings.shared_only and unused_without_redis(bundle.rules) or nil,
     warnings = type(bundle.warnings) == "table" and bundle.warnings or {},
     split = split, split_position = split_position, match = match_call, bound_limits = bound_limits, rules = rules,
     headers = bundle.headers or "draft-11", used_attributes = bundle.used_attributes or {},

@@ -33,8 +33,8 @@ from headgate.algorithms.limit import Limit
 
 
 def share(limit: Limit, count: int, rank: int | None) -> Limit | None:
-    """Returns the share of the member of this rank, counted from 0, among `count`; None if there is none for it. A
-    member that knows no rank has an equal share."""
+    """Returns the share of the member with this rank, from 0, among `count` members; None if nothing is left for
+    it. A member without a rank gets an equal share."""
     if rank is None:
         return equal_share(limit, count)
     if count <= 1:

@@ -135,7 +135,7 @@ class AsyncPrefetchMeter:
         return batch.outcome(extra)
 
     def _extra(self, key: str, demand: Demand, cost: int) -> int:
-        """Returns how many units to fetch beside the cost."""
+        """Returns how many units to fetch in addition to the cost."""
         calls, units = demand.recent(self._hold_us)
         if calls < HOT_CALLS or demand.in_transit or key in self.table.batches:
             return 0

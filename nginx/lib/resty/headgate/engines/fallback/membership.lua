@@ -7,7 +7,7 @@
 -- finds that the turn of the last one is over. The others read its results from the shared dict, where they also
 -- survive a reload:
 --
---   m:id       the member's number        m:heard     the last five replies, count and rank of each, the latest first
+--   m:id       the member's number        m:replies   the last five replies, count and rank of each, the latest first
 --   m:turn     a worker has just sent     m:missed    heartbeats in a row that failed
 --   m:workers  how many workers live
 --
@@ -33,7 +33,7 @@ local POLL_INTERVAL_S, HEARTBEAT_INTERVAL_S = 0.5, 0.95 -- of each worker, and o
 local CACHE_S = 0.5 -- that a worker uses the position that it last read
 local TIMEOUT_S = 1.0 -- of one request to Redis
 local TTL_US, HISTORY_SIZE = "5000000", 5
-local ID_KEY, HISTORY_KEY, MISSED_KEY, TURN_KEY, WORKERS_KEY = "m:id", "m:heard", "m:missed", "m:turn", "m:workers"
+local ID_KEY, HISTORY_KEY, MISSED_KEY, TURN_KEY, WORKERS_KEY = "m:id", "m:replies", "m:missed", "m:turn", "m:workers"
 
 local now, timer_at = require("resty.headgate.clock").now, ngx.timer.at
 

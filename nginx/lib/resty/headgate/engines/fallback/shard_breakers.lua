@@ -49,7 +49,7 @@ function M.for_server(server, dict)
   local result = by_server[server]
   if not result then
     result = setmetatable({
-      server = server, dict = dict, own = {}, checked_at = -1, in_trouble = false, logged_at = -math.huge,
+      server = server, dict = dict, local_states = {}, checked_at = -1, in_trouble = false, logged_at = -math.huge,
     }, Breakers)
     dict:safe_add(DEGRADED, 0)
     for _, name in ipairs { TROUBLED, OPEN_COUNT, OPENED, DOWN_MS, SINCE_MS } do dict:safe_add(name, 0) end
@@ -59,7 +59,7 @@ function M.for_server(server, dict)
 end
 
 local function is_in_trouble(self)
-  return self.dict:get(TROUBLED) ~= 0 or self.dict:get(UNSETTLED) ~= nil or next(self.own) ~= nil
+  return self.dict:get(TROUBLED) ~= 0 or self.dict:get(UNSETTLED) ~= nil or next(self.local_states) ~= nil
 end
 
 -- Returns whether every breaker is closed, without failures, and nothing is unsettled.
@@ -78,7 +78,7 @@ end
 local function is_healthy(state) return state.phase == CLOSED and state.failures == 0 end
 
 local function load(self, name)
-  local text = self.own[name] or self.dict:get(PREFIX .. name)
+  local text = self.local_states[name] or self.dict:get(PREFIX .. name)
   if not text then return breaker.NEW, 0, 0 end
   local stored, state = cast(CONST_DOUBLES, text), {}
   for i = 1, 5 do state[FIELDS[i]] = stored[i - 1] end
@@ -90,7 +90,7 @@ local function save(self, name, state, down_since_us, degraded_before)
   entry[5], entry[6] = down_since_us, degraded_before
   local text = text_of(entry, ENTRY_BYTES)
   local is_stored = self.dict:safe_set(PREFIX .. name, text)
-  self.own[name] = not is_stored and not is_healthy(state) and text or nil
+  self.local_states[name] = not is_stored and not is_healthy(state) and text or nil
 end
 
 function Breakers:degraded_count() return self.dict:get(DEGRADED) or 0 end
@@ -145,7 +145,7 @@ local function transition(self, name, before, after, down_since_us, degraded_bef
   self.checked_at = -1
 end
 
--- Applies a step to the breaker of a shard. Returns what the step returned beside the breaker. The lock is taken only
+-- Applies a step to the breaker of a shard. Returns the other results of the step. The lock is taken only
 -- if the step changes something; where it cannot be had, the breaker stays as it is.
 local function change(self, name, failure, step)
   local at_us = now_us()

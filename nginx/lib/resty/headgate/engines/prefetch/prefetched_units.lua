@@ -96,8 +96,8 @@ function M.recent_demand(prefetched, units_left, hold_us, now_us)
   return handed_out + floor(prefetched.recent_demand * (hold_us - elapsed_us) / hold_us)
 end
 
--- Returns how many units to fetch beside the call's: a multiple of its cost, so that calls of one cost leave none
--- behind.
+-- Returns how many units to fetch in addition to the call's: a multiple of its cost, so that calls of one cost leave
+-- none behind.
 function M.extra(max_extra, recent_demand, remaining, cost, hot_factor)
   if recent_demand < hot_factor * cost then return 0 end
   return floor(min(max_extra, recent_demand, remaining / 2) / cost) * cost

@@ -55,6 +55,11 @@ local function encode_options(encoding, options, prefix)
     letters = letters .. "o"
     encoding.extra_heads[#encoding.extra_heads + 1] = keys.head(prefix, "override", options.rule)
   end
+  if options.pausable then
+    letters = letters .. "p"
+    encoding.models[#encoding.models + 1] = "pause"
+    encoding.extra_heads[#encoding.extra_heads + 1] = encoding.pause_head
+  end
   args[1] = letters
   encoding.option_args, encoding.option_arg_count = bulks(args), #args
 end
@@ -62,14 +67,17 @@ end
 -- Encodes the constant parts of a bound limit's requests, and stores them there. `scripts` are the bundle's, by name.
 function M.bind(bound_limit, scripts, prefix)
   local limit, options = bound_limit.limit, bound_limit.options
-  local has_rule_state = options.lockout ~= nil or options.overrides or false
+  local pausable = options.pausable or false
+  local has_rule_state = options.lockout ~= nil or options.overrides or pausable
   local encoding = {
     algorithm = bulk(limit.algorithm), args = bulks(limit.numbers), number_count = #limit.numbers,
     head = bound_limit.head, name_bytes = #bound_limit.head + 1, calendar = limit.calendar ~= nil,
     is_single_take = not has_rule_state,
     options = (has_rule_state or options.shadow) and options or nil, models = { limit.algorithm }, extra_heads = {},
     option_args = bulk(""), option_arg_count = 1,
-    take_sha = scripts["take " .. limit.algorithm], refund_sha = scripts["refund " .. limit.algorithm],
+    take_sha = scripts["take " .. limit.algorithm],
+    refund_sha = scripts[(pausable and "refund_paused " or "refund ") .. limit.algorithm],
+    pause_head = pausable and keys.head(prefix, "pause", options.rule) or nil,
     together_sha = scripts["take_together " .. limit.algorithm],
     calls_sha = not limit.calendar and scripts["take_calls " .. limit.algorithm] or nil,
   }
@@ -261,7 +269,9 @@ function M.refund(charge, key_text, outcome, numbers)
   local encoding, cost = charge.bound_limit.redis, charge.cost
   local args = { cost, 0, cost, outcome[6], outcome[4], outcome[5], outcome[7], 0 }
   for _, value in ipairs(numbers or charge.bound_limit.limit.numbers) do args[#args + 1] = value end
-  return M.run_script(encoding.refund_sha, encoding.head .. key_text .. "}", args)
+  local redis_keys = { encoding.head .. key_text .. "}" }
+  if encoding.pause_head then redis_keys[2] = encoding.pause_head .. key_text .. "}" end
+  return M.run_script_on(encoding.refund_sha, redis_keys, args)
 end
 
 return M

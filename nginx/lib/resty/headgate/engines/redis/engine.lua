@@ -18,7 +18,7 @@
 -- access, content, timers) and not elsewhere (log, header filters). A deadline is seconds for everything together, and
 -- never more than the URL's. A failed call returns nil and a Failure.
 --
--- Laws (tests/nginx/engines/redis): a single charge without lockout and overrides is one take; several of one
+-- Laws (tests/nginx/engines/redis): a single charge without lockout, overrides and pauses is one take; several of one
 -- algorithm, without options, are as many takes in one script; all others are decided together by the smallest script
 -- that covers them; where a calendar's window ended in between, the request is repeated once with the server's time; a
 -- request that was sent and not answered is never repeated. Scripts and zones of an older bundle stay known: its bound
@@ -43,7 +43,7 @@ local encode, joinable = commands.encode, commands.joinable
 
 local M = {}
 
-local OUTSIDE_CALENDAR = -2
+local OUTSIDE_CALENDAR, PAUSED = -2, -4
 
 local Engine = {}
 Engine.__index = Engine
@@ -103,6 +103,13 @@ function Engine:numbers(limit, now_us)
 end
 
 local function now_us() return math.floor(now() * 1000000) end
+
+-- Turns the reply for a paused key into a refusal; how long the pause still lasts follows at `index`.
+local function paused_outcome(reply, index)
+  reply[1], reply.paused_us = 0, reply[index]
+  for i = 8, index do reply[i] = nil end
+  return reply
+end
 
 local function missing_script(purpose) return errors.unusable("the current bundle has no script for " .. purpose) end
 
@@ -209,6 +216,9 @@ local function send_together(self, encode_charges, charges, sha, commit, deadlin
   if type(first_row) == "number" then return all_passed(reply, #charges) end
   if type(first_row) ~= "table" then return nil, nil, not_a_decision() end
   if first_row[1] == OUTSIDE_CALENDAR then return nil, first_row[2] end
+  for i = 1, #reply do
+    if reply[i][1] == PAUSED then paused_outcome(reply[i], 8) end
+  end
   if #reply ~= #charges then return nil, nil, not_a_decision() end
   return reply
 end
@@ -332,13 +342,27 @@ function Engine:run_script_alone(script, redis_keys, args, tag, deadline)
 end
 
 local function run_slots(self, charge, deadline, operation, ...)
+  local options = charge.bound_limit.options
   local args = { operation, unpack(charge.bound_limit.limit.numbers) }
   for _, arg in ipairs { ... } do args[#args + 1] = arg end
-  local key = keys.redis_key(charge.bound_limit.head, charge.key, sha256)
-  return self:run_script("slots", key, args, escaped(charge.key), deadline)
+  local redis_keys = { keys.redis_key(charge.bound_limit.head, charge.key, sha256) }
+  if options.pausable then
+    redis_keys[2] = keys.redis_key(keys.head(self.prefix, "pause", options.rule), charge.key, sha256)
+  end
+  local script = options.pausable and "slots_paused" or "slots"
+  local sha = self.scripts[script]
+  if not sha then return nil, self:explain(missing_script(script)) end
+  local request = { packed = commands.run_script_on(sha, redis_keys, args) }
+  local reply, failure = self:request(request, sha, escaped(charge.key), deadline_at_of(self, deadline))
+  if reply == nil then return nil, self:explain(failure) end
+  return reply
 end
 
-function Engine:acquire(charge, deadline) return run_slots(self, charge, deadline, "acquire", "", "0") end
+function Engine:acquire(charge, deadline)
+  local reply, failure = run_slots(self, charge, deadline, "acquire", "", "0")
+  if reply and reply[1] == PAUSED then return paused_outcome(reply, 9) end
+  return reply, failure
+end
 
 function Engine:renew(charge, fence, deadline)
   local reply, failure = run_slots(self, charge, deadline, "renew", fence)

@@ -42,6 +42,9 @@ function M.scripts(prefix) return prefix .. LAYOUT_VERSION .. ":scripts" end
 -- Returns everything before the suffix of a key of shared counts. The braces are their hash tag.
 function M.counts_head(prefix) return prefix .. LAYOUT_VERSION .. ":{counts}:" end
 
+-- Returns everything before the second of a key of recent records. The braces are their hash tag.
+function M.recent_head(prefix) return prefix .. LAYOUT_VERSION .. ":{recent}:" end
+
 -- Returns the key that is written to probe whether a server takes writes, in the slot of this hash tag.
 function M.probe(prefix, tag) return prefix .. LAYOUT_VERSION .. ":probe:{" .. tag .. "}" end
 
