@@ -89,17 +89,17 @@ async def micro_batch(port: int, unit_us: int, burst_us: int) -> AsyncTake:
         nonlocal on_their_way, scheduled
         scheduled = False
         while waiting and on_their_way < ON_THEIR_WAY:
-            asked = waiting[:TOGETHER]
+            batch = waiting[:TOGETHER]
             del waiting[:TOGETHER]
-            keys = b"".join([b"$%d\r\n%b\r\n" % (len(key), key) for key, _ in asked])
+            keys = b"".join([b"$%d\r\n%b\r\n" % (len(key), key) for key, _ in batch])
             on_their_way += 1
-            wire.hears.append(partial(heard, asked))
-            wire.write(b"*%d\r\n%b%b%b%b" % (len(asked) + 5, start, _bulks(len(asked)), keys, end))
+            wire.hears.append(partial(on_reply, batch))
+            wire.write(b"*%d\r\n%b%b%b%b" % (len(batch) + 5, start, _bulks(len(batch)), keys, end))
 
-    def heard(asked: list[tuple[bytes, asyncio.Future[bool]]], reply: list[int]) -> None:
+    def on_reply(batch: list[tuple[bytes, asyncio.Future[bool]]], reply: list[int]) -> None:
         nonlocal on_their_way
         on_their_way -= 1
-        for (_, answer), left_us in zip(asked, reply, strict=True):
+        for (_, answer), left_us in zip(batch, reply, strict=True):
             answer.set_result(left_us >= 0)
         if waiting and not scheduled:
             flush()

@@ -36,13 +36,13 @@ Samples = dict[str, float]  # the median speeds of one run, by case and subject
 def run_benchmark(checkout: Path, name: str, full: bool, by_cpu: bool) -> Samples:
     """Runs one benchmark in a checkout, and returns the median speed of each of its subjects."""
     folder = checkout / FOLDER
-    known = set(folder.glob(f"{name}-*.jsonl"))
+    existing = set(folder.glob(f"{name}-*.jsonl"))
     command = [sys.executable, "-m", "benchmarks", name, *([] if full else ["--quick"])]
     environment = os.environ | {"PYTHONPATH": str(checkout / "src")}
     ran = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
     if ran.returncode:
         raise SystemExit(f"before_after: {name} failed in {checkout}:\n{ran.stderr}")
-    (written,) = set(folder.glob(f"{name}-*.jsonl")) - known
+    (written,) = set(folder.glob(f"{name}-*.jsonl")) - existing
     return read_medians(written, by_cpu)
 
 

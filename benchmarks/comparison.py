@@ -1,4 +1,4 @@
-"""What do other limiters of web applications do, and how many lines do they take?
+"""Compares limiters of web applications: their behaviour, and how many lines a program needs.
 
 Each program of comparison_programs runs in a real server on a real Redis, and is called as clients call it. A cell
 of the table is what was seen. `--write` puts the table into docs/explanation/comparison.md.

@@ -52,8 +52,8 @@ def answer(report: BenchmarkReport) -> None:
 def _targets(report: BenchmarkReport, case: str, samples: Samples) -> None:
     seen = [sample["seen"] for sample in samples[OURS]]
     report.target(f"{case}: share of the calls that Redis sees, in the worst round", max(seen), at_most=0.02)
-    asked = [sample["asked"] for sample in samples[OURS]]
-    report.target(f"{case}: share of the decisions that are asked of Redis", max(asked), at_most=0.02)
+    asked_of_redis = [sample["asked"] for sample in samples[OURS]]
+    report.target(f"{case}: share of the decisions that are asked of Redis", max(asked_of_redis), at_most=0.02)
     best = best_peer(samples)
     report.say(f"{case}: {ratio(samples, OURS, best, SPEED):.0f} times the best peer ({best}).")
 
@@ -97,10 +97,10 @@ def _waves(subject: ThreadCaller | TaskCallers, name: str, server_pid: int, path
     def stretch(calls: int) -> dict[str, float]:
         nonlocal number
         number += 1
-        asked = [f"{name}:{number}:{place}" for place in range(max(1, calls // ASKED))] * ASKED
+        keys = [f"{name}:{number}:{place}" for place in range(max(1, calls // ASKED))] * ASKED
         before = _commandstats(path)
-        sample = measure_calls(server_pid, len(asked), lambda spent: subject.ask(asked, spent))
-        seen = {name: (count - before[name]) / len(asked) for name, count in _commandstats(path).items()}
+        sample = measure_calls(server_pid, len(keys), lambda spent: subject.ask(keys, spent))
+        seen = {name: (count - before[name]) / len(keys) for name, count in _commandstats(path).items()}
         # A plain INCRBY is all that one peer sends; those in scripts are counted as well.
         return {**sample, "seen": max(seen["evalsha"], seen["incrby"]), "asked": seen["looked up"]}
 

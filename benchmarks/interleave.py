@@ -103,7 +103,7 @@ def own_keys(owner: str, count: int) -> list[str]:
 
 
 def measure_calls(server_pid: int, calls: int, work: Callable[[list[int]], int]) -> dict[str, float]:
-    """What so many calls cost both sides. The work notes how long some of them took, and says how many passed."""
+    """Measures what calls cost both sides. `work` notes how long some took, and returns how many passed."""
     spent: list[int] = []
     server_us, cpu, started = server_cpu_us(server_pid), time.process_time(), time.perf_counter_ns()
     passed = work(spent)
@@ -128,9 +128,9 @@ class ThreadCaller:
     def __init__(self, make: Callable[..., Callable[[str], Any]], *args: Any, every: int = 1) -> None:
         self._take, self._untimed = make(*args), every - 1
 
-    def ask(self, asked: Iterable[str], spent: list[int]) -> int:
+    def ask(self, wanted: Iterable[str], spent: list[int]) -> int:
         """Every key once; how many passed."""
-        take, untimed, keys, passed = self._take, self._untimed, iter(asked), 0
+        take, untimed, keys, passed = self._take, self._untimed, iter(wanted), 0
         clock, note = time.perf_counter_ns, spent.append
         for key in keys:
             before = clock()
@@ -162,9 +162,9 @@ class TaskCallers:
         asyncio.set_event_loop(self._loop)
         self._take = self._loop.run_until_complete(make(*args))
 
-    def ask(self, asked: Iterable[str], spent: list[int]) -> int:
+    def ask(self, keys: Iterable[str], spent: list[int]) -> int:
         """Every key once, by whoever is free; how many passed."""
-        return self._loop.run_until_complete(self._ask(iter(asked), spent))
+        return self._loop.run_until_complete(self._ask(iter(keys), spent))
 
     async def _ask(self, keys: Iterator[str], spent: list[int]) -> int:
         return sum(await asyncio.gather(*(self._one(keys, spent) for _ in range(self._number))))
@@ -191,8 +191,8 @@ def over_keys(subject: ThreadCaller | TaskCallers, keys: Sequence[str], server_p
     subject.ask(itertools.islice(turn, max(2_000, min(len(keys), 10_000))), [])
 
     def stretch(calls: int) -> dict[str, float]:
-        asked = list(itertools.islice(turn, calls))
-        return measure_calls(server_pid, calls, lambda spent: subject.ask(asked, spent))
+        wanted = list(itertools.islice(turn, calls))
+        return measure_calls(server_pid, calls, lambda spent: subject.ask(wanted, spent))
 
     return stretch
 

@@ -37,7 +37,7 @@ def _bytes_per_key(report: BenchmarkReport) -> None:
         f"throttled-py {name}": (other_limiters.throttled, name, 100, 60) for name in other_limiters.THROTTLED
     }
     made |= {f"pyrate-limiter {name}": (other_limiters.pyrate, name, 100, 60) for name in other_limiters.PYRATE}
-    made["floor: GCRA, lock, four facts (rich)"] = (baselines.locked_with_details, 100, 60)
+    made["floor: GCRA, lock, four numbers (rich)"] = (baselines.locked_with_details, 100, 60)
     rows = []
     for name, how in made.items():
         # A process anew for each sample: memory that was used once is not given back.

@@ -30,9 +30,9 @@ CASES = (ONE, MANY, NEW)
 SPEED = "per_cpu_second"
 
 OURS = "headgate token bucket"
-READ = "the same, and four facts read"
+READ = "the same, and four numbers read"
 FIXED = "limits fixed"
-RICH = "floor: GCRA, lock, four facts (rich)"
+RICH = "floor: GCRA, lock, four numbers (rich)"
 
 # Never refused: one key that is asked a million times a second; many keys that live long; keys that live a second.
 ALGORITHMS = {

@@ -33,7 +33,7 @@ def answer(report: BenchmarkReport) -> None:
         "limits moving": (other_limiters.limits, "moving", 1, 1),
         "throttled-py gcra": (other_limiters.throttled, "gcra", 1, 1),
         "pyrate-limiter gcra": (other_limiters.pyrate, "gcra", 1, 1),
-        "floor: GCRA, lock, four facts (rich)": (baselines.locked_with_details, 1, 1),
+        "floor: GCRA, lock, four numbers (rich)": (baselines.locked_with_details, 1, 1),
     }
     samples = run_interleaved(
         report,

@@ -60,7 +60,7 @@ def _subjects() -> dict[str, tuple[Any, ...]]:
         "throttled-py gcra": (other_limiters.throttled, "gcra", LIMIT, YEAR),
         "pyrate-limiter log": (other_limiters.pyrate, "log", LIMIT, YEAR),
         "pyrate-limiter gcra": (other_limiters.pyrate, "gcra", LIMIT, YEAR),
-        "floor: GCRA, lock, four facts (rich)": (_rich, LIMIT, YEAR),
+        "floor: GCRA, lock, four numbers (rich)": (_rich, LIMIT, YEAR),
         "floor: GCRA, no lock (wrong under threads)": (baselines.unlocked, LIMIT, YEAR),
     }
 

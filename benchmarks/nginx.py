@@ -163,14 +163,14 @@ def _round(report: BenchmarkReport, workers: int, number: int, server: RedisServ
         for text in (baselines.MINIMAL_GCRA, baselines.FOUR_GCRA)
     )
     push(BOOK, server.url)
-    said = {"url": server.url, "port": server.port, "sha": one, "four": four}
+    settings = {"url": server.url, "port": server.port, "sha": one, "four": four}
     for seconds, warming, names in COMPARED:
         with ExitStack() as stack:
             urls: dict[str, str] = {}
             for name in names:
                 port = free_port()
                 gate = stack.enter_context(
-                    Nginx(GATE, HTTP % {**said, "floors": port}, main=MAIN, workers=workers)
+                    Nginx(GATE, HTTP % {**settings, "floors": port}, main=MAIN, workers=workers)
                 )
                 pin_workers(gate, server, workers)
                 urls[name] = (gate.url if name.startswith("headgate") else f"http://127.0.0.1:{port}") + PATHS[
@@ -199,17 +199,18 @@ def pin_workers(gate: Nginx, server: RedisServer, workers: int) -> None:
 def run_wrk(url: str, seconds: int) -> dict[str, float]:
     core = str(min(os.sched_getaffinity(0)))
     words = ["taskset", "-c", core, str(command("wrk", "wrk")), "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s"]
-    said = subprocess.run([*words, "--latency", url], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"(\d+) requests in", said)
-    refused = re.search(r"Non-2xx or 3xx responses: (\d+)", said)
-    speed, p99 = re.search(r"Requests/sec:\s+([\d.]+)", said), re.search(r"99%\s+([\d.]+)(us|ms|s)", said)
-    assert found, said
-    assert speed, said
-    assert p99, said
+    output = subprocess.run([*words, "--latency", url], capture_output=True, text=True, check=True).stdout
+    match = re.search(r"(\d+) requests in", output)
+    refused = re.search(r"Non-2xx or 3xx responses: (\d+)", output)
+    speed, p99 = re.search(r"Requests/sec:\s+([\d.]+)", output), re.search(r"99%\s+([\d.]+)(us|ms|s)", output)
+    assert match, output
+    assert speed, output
+    assert p99, output
     return {
         SPEED: float(speed[1]),
+        "count": float(match[1]),
         "p99_us": float(p99[1]) * {"us": 1, "ms": 1e3, "s": 1e6}[p99[2]],
-        "refused": int(refused[1]) / int(found[1]) if refused else 0.0,
+        "refused": int(refused[1]) / int(match[1]) if refused else 0.0,
     }
 
 

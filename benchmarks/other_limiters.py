@@ -16,7 +16,7 @@ CONNECTIONS = 4000  # redis-py's pools hold 100 unless told otherwise, and fail 
 
 
 def limits(strategy: str, amount: int, seconds: int, url: str = "memory://") -> Take:
-    """Answers yes or no; its other facts take a second call."""
+    """Answers yes or no; its other numbers take a second call."""
     import limits as library
     from limits import storage, strategies
 

@@ -101,15 +101,20 @@ def _exceeded(report: BenchmarkReport, server: RedisServer) -> None:
     rows = []
     for text in EXCEEDED:
         limit = headgate.parse(text)
-        admitted, asked, prefetched = _hammer(f"{server.url}?prefetch=100ms", text, seconds)
+        admitted, requests, prefetched = _hammer(f"{server.url}?prefetch=100ms", text, seconds)
         alone, allowance = _limit_per_second(limit), PROCESSES * max_prefetch(limit)
         fullest = _fullest_window(admitted) if "fixed" in text else _fullest_second(admitted)
         if "fixed" in text:
             allowance = 0
         report.keep(
-            limit=text, admitted=len(admitted), asked=asked, prefetched=prefetched, fullest=fullest, alone=alone
+            limit=text,
+            admitted=len(admitted),
+            requests=requests,
+            prefetched=prefetched,
+            fullest=fullest,
+            alone=alone,
         )
-        numbers = (asked, len(admitted), prefetched / len(admitted), fullest, alone, alone + allowance)
+        numbers = (requests, len(admitted), prefetched / len(admitted), fullest, alone, alone + allowance)
         rows.append([text, *(figure(number) for number in numbers)])
         report.target(
             f"{text}: units more than the limit, in the fullest second", fullest - alone, at_most=allowance
@@ -121,7 +126,7 @@ def _exceeded(report: BenchmarkReport, server: RedisServer) -> None:
 
 
 def _limit_per_second(limit: Any) -> int:
-    """What the limit itself admits at most in a second: of a bucket what it holds, and what comes meanwhile."""
+    """Returns the most that the limit itself admits in a second: a bucket's burst, and its rate for a second."""
     if isinstance(limit, headgate.TokenBucket):
         return limit.burst + limit.amount * SPAN_US // limit.period_us
     return int(limit.amount)
@@ -146,7 +151,7 @@ def _hammer(url: str, text: str, seconds: float) -> tuple[list[AdmittedCall], in
     with spawn.Pool(PROCESSES, initializer=_set_barrier, initargs=(spawn.Barrier(PROCESSES),)) as pool:
         shifts = pool.map(_work, [(url, text, seconds)] * PROCESSES, chunksize=1)
     admitted = sorted(each for calls, _, _ in shifts for each in calls)
-    return admitted, sum(asked for _, asked, _ in shifts), sum(prefetched for _, _, prefetched in shifts)
+    return admitted, sum(requests for _, requests, _ in shifts), sum(prefetched for _, _, prefetched in shifts)
 
 
 _together: list[Barrier] = []
@@ -162,7 +167,7 @@ def _work(job: tuple[str, str, float]) -> tuple[list[AdmittedCall], int, int]:
     engine: Any = limiter.engine
     limiter.peek("hot")  # the connection is open before the race begins
     _together[0].wait(60)
-    clock, asked = time.monotonic_ns, 0
+    clock, requests = time.monotonic_ns, 0
     admitted: list[AdmittedCall] = []
     until = clock() + int(seconds * 1e9)
     while (before := clock()) < until:
@@ -170,9 +175,9 @@ def _work(job: tuple[str, str, float]) -> tuple[list[AdmittedCall], int, int]:
             time.sleep(CALM)
             before = clock()
         decision = limiter.take("hot")
-        asked += 1
+        requests += 1
         if decision.allowed:
             admitted.append(AdmittedCall(before // 1000, clock() // 1000, decision.outcome[-1]))
     prefetched = engine.prefetched
     limiter.close()
-    return admitted, asked, prefetched
+    return admitted, requests, prefetched

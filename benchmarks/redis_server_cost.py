@@ -1,4 +1,4 @@
-"""What does a decision cost inside the server, beside the least that a script could do?
+"""Measures the cost of a decision inside the server, compared with a minimal script.
 
 redis-benchmark calls our assembled scripts and the minimal GCRA in turn, 50 clients, 16 calls in a pipeline and
 one at a time; server and clients have a core each. 100,000 keys, every call allowed. The sliding log of 70,000 a

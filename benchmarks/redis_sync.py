@@ -107,10 +107,10 @@ def over_keys(
     turn = itertools.cycle(keys)
 
     def stretch(calls: int) -> dict[str, float]:
-        asked = list(itertools.islice(turn, calls))
+        wanted = list(itertools.islice(turn, calls))
         clock, spent = time.perf_counter_ns, []
         server_us, cpu, started = server_cpu_us(server_pid), time.process_time(), clock()
-        for key in asked:
+        for key in wanted:
             before = clock()
             take(key)
             spent.append(clock() - before)

@@ -61,8 +61,8 @@ def _subjects(server: RedisServer) -> list[Subject]:
 def by_threads(name: str, server_pid: int, make: Callable[..., Callable[[str], Any]], *args: Any) -> Stretch:
     take, turn = make(*args), itertools.cycle(own_keys(name, KEYS))
 
-    def ask(asked: Sequence[str], spent: list[int]) -> int:
-        keys = iter(asked)  # next() of a list's iterator is atomic
+    def ask(wanted: Sequence[str], spent: list[int]) -> int:
+        keys = iter(wanted)  # next() of a list's iterator is atomic
         threads = [_CallingThread(take, keys) for _ in range(THREADS)]
         for thread in threads:
             thread.start()
@@ -74,8 +74,8 @@ def by_threads(name: str, server_pid: int, make: Callable[..., Callable[[str], A
     ask(list(itertools.islice(turn, KEYS)), [])
 
     def stretch(calls: int) -> dict[str, float]:
-        asked = list(itertools.islice(turn, calls))
-        return measure_calls(server_pid, calls, lambda spent: ask(asked, spent))
+        wanted = list(itertools.islice(turn, calls))
+        return measure_calls(server_pid, calls, lambda spent: ask(wanted, spent))
 
     return stretch
 

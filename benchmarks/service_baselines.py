@@ -1,7 +1,7 @@
 """The empty application and the empty servicer that the service is measured by.
 
-They run on the service's own servers, with its settings, in one event loop; what they answer is nothing. A process
-is as Python makes it, or `tuned` as the service's are.
+The application runs on the service's own HTTP server, with its settings, the servicer on grpcio's asyncio server;
+what they answer is nothing. A process is as Python makes it, or `tuned` as the service's are.
 """
 
 import sys
@@ -12,8 +12,7 @@ import uvloop
 
 from headgate.service.asgi import Receive, Send
 from headgate.service.envoy.messages import RateLimitRequest, RateLimitResponse
-from headgate.service.envoy.rls import PATH
-from headgate.service.hardened_grpc import GrpcServer
+from headgate.service.envoy.rls import METHOD, SERVICE
 from headgate.service.http_server import Granian
 from headgate.service.settings import Settings, address
 from headgate.service.supervisor import open_listener, run_server_loop
@@ -45,7 +44,11 @@ async def main(kind: str, where: str) -> None:
         method: Any = grpc.unary_unary_rpc_method_handler(
             should_rate_limit, RateLimitRequest.FromString, lambda response: response.SerializeToString()
         )
-        await (await GrpcServer(Settings(), place, {PATH: method}).start()).completion
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: method}),))
+        server.add_insecure_port(where)
+        await server.start()
+        await server.wait_for_termination()
 
 
 if __name__ == "__main__":

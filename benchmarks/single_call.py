@@ -1,4 +1,4 @@
-"""What does a lone call pay for sharing? One task, or one thread, that asks one question at a time.
+"""How much does batching cost a lone call? One task, or one thread, makes one call at a time.
 
 Beside it the bare call: the same bytes for the same script, written into the same kind of connection, and one
 future awaited. What lies between them is all that a Limiter does around a round trip. Client and server on one

@@ -35,6 +35,8 @@ SERVER_FIXTURES = {
     *("cluster", "valkey_cluster", "sentinels"),
 }
 
+BROWSER_TESTS = Path(__file__).parent / "dashboard" / "browser"
+
 # Tests that load the machine, or measure how long something takes.
 ALONE = (
     "tests/chaos/",
@@ -50,6 +52,7 @@ ALONE = (
 
 # Files that take a minute or two, mostly by waiting: they begin first, so that the others need not wait for them.
 LONG = (
+    "tests/integrations/test_celery.py",
     "tests/service/envoy/test_two_envoys.py",
     "tests/service/test_faults_under_load.py",
     "tests/engines/test_slot_renewal.py",
@@ -137,6 +140,9 @@ def sentinels() -> Iterator[Sentinels]:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leaves files out in which no test has the mark that is asked for: to import them all takes half a minute."""
+    # A browser's driver keeps an event loop running, beside which no other can run: make test-browser.
+    if collection_path == BROWSER_TESTS and not any("dashboard/browser" in each for each in config.args):
+        return True
     folders = {"alone": ALONE, "computes": COMPUTE}.get(config.option.markexpr)
     if folders is None or collection_path.is_dir():
         return None

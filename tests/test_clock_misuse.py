@@ -41,7 +41,7 @@ def test_the_systems_clock_changes_nothing(make: Callable[..., Any]) -> None:
 
 @every
 @pytest.mark.parametrize("clock", [3, "now", object(), ManualClock], ids=["int", "str", "object", "class"])
-def test_what_is_no_clock(make: Callable[..., Any], clock: Any) -> None:
+def test_invalid_clocks_are_refused(make: Callable[..., Any], clock: Any) -> None:
     with pytest.raises(
         InvalidRule, match=r"^A clock has now_us, sleep_us and asleep_us, as ManualClock\(\) has; not "
     ):

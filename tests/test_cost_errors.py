@@ -43,18 +43,20 @@ def test_a_limit_knows_the_greatest_cost_that_can_pass(text: str, redis_server: 
 def test_a_rule_says_so_too() -> None:
     rules = {"rules": [{"name": "upload", "limit": "100/s", "cost": "size", "missing": "deny"}]}
     limiter = Limiter.from_rules(rules, clock=ManualClock())
-    told = {size: str(limiter.check({"size": size})) for size in ("101", "9" * 16, "9" * 40, "x", "-1", "1.5", "")}
+    messages = {
+        size: str(limiter.check({"size": size})) for size in ("101", "9" * 16, "9" * 40, "x", "-1", "1.5", "")
+    }
     refused = 'refused by rule "upload"'
-    assert told["101"] == f"{refused} (100/s): a cost of 101 is too large, at most 100 can ever pass"
+    assert messages["101"] == f"{refused} (100/s): a cost of 101 is too large, at most 100 can ever pass"
     for size in ("9" * 16, "9" * 40):
-        assert told[size] == f"{refused}, because size, the cost, is more than 2^53"
+        assert messages[size] == f"{refused}, because size, the cost, is more than 2^53"
     for size in ("x", "-1", "1.5"):
-        assert told[size] == f"{refused}, because size, the cost, is no whole number"
-    assert told[""] == f"{refused}, because size, the cost, is missing"
+        assert messages[size] == f"{refused}, because size, the cost, is no whole number"
+    assert messages[""] == f"{refused}, because size, the cost, is missing"
 
 
 @pytest.mark.parametrize("cost", [1.5, 3.0, True, "3", None, -1])
-def test_what_is_no_cost(cost: Any) -> None:
+def test_invalid_costs_are_refused(cost: Any) -> None:
     limiter = Limiter("3/s")
     decision = limiter.take("key")
     with pytest.raises(InvalidCharge) as raised:

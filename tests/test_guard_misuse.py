@@ -49,7 +49,7 @@ def test_a_function_that_might_form_a_key_is_refused_when_it_is_called(limiter: 
 
 @pytest.mark.parametrize("limiter", [LIMITER, AWAITED], ids=["sync", "async"])
 @pytest.mark.parametrize("key", [None, 3, b"key"], ids=repr)
-def test_what_is_no_key(limiter: Any, key: Any) -> None:
+def test_invalid_keys_are_refused(limiter: Any, key: Any) -> None:
     with pytest.raises(InvalidCharge, match=r"^A key is a string, not "):
         limiter.guard(key)
     with pytest.raises(InvalidCharge, match=r"^A key must not be empty"):

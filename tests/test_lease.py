@@ -20,7 +20,7 @@ class SlotTableMeter:
         self.clock = ManualClock()
         self.table = SlotTable()
         self.down = False
-        self.asked = 0
+        self.calls = 0
 
     def acquire(self) -> Outcome:
         return self.table.acquire("key", self.limit, self.clock.now_us())[0]
@@ -37,7 +37,7 @@ class SlotTableMeter:
         return self.table.peek("key", self.limit, self.clock.now_us())[1]
 
     def _reach(self) -> None:
-        self.asked += 1
+        self.calls += 1
         if self.down:
             raise EngineUnavailable("nobody answers")
 
@@ -89,7 +89,7 @@ def test_it_is_released_once(lease: Lease, meter: SlotTableMeter) -> None:
     assert not lease
     assert not lease.release()
     assert not lease.renew()
-    assert meter.asked == 1
+    assert meter.calls == 1
     assert repr(lease).endswith("gone>")
 
 
@@ -129,7 +129,7 @@ def test_a_with_statement_releases_it_whatever_happens(lease: Lease, meter: Slot
 def test_released_inside_it_is_not_released_again(lease: Lease, meter: SlotTableMeter) -> None:
     with lease:
         lease.release()
-    assert meter.asked == 1
+    assert meter.calls == 1
 
 
 def test_a_release_that_fails_is_raised_and_can_be_repeated(lease: Lease, meter: SlotTableMeter) -> None:

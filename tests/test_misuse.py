@@ -64,7 +64,7 @@ def type_name(given: object) -> str:
 
 @both
 @pytest.mark.parametrize("given", [None, 3, b"memory://", object(), Limiter("3/s"), open_engine], ids=type_name)
-def test_what_is_no_engine(given: Any, make: int) -> None:
+def test_invalid_engines_are_refused(given: Any, make: int) -> None:
     for kind in (SYNC, ASYNC):
         with pytest.raises(
             InvalidRule, match=r"^An engine is a URL such as memory:// or redis://host:6379/0, or "
@@ -97,7 +97,7 @@ NOT_DECISIONS = ["nonsense", None, 3, {"allowed": True}, (True, 1)]
 
 
 @pytest.mark.parametrize("given", NOT_DECISIONS, ids=repr)
-def test_what_is_no_decision(given: Any) -> None:
+def test_invalid_decisions_are_refused(given: Any) -> None:
     limiter, ruled = Limiter("3/s"), Limiter.from_rules(RULES)
     settle: Any = partial(limiter.settle, cost=2), partial(ruled.settle, cost=2)
     for verb in (*settle, limiter.refund, ruled.refund, ruled.cancel, ruled.renew, ruled.release, ruled.receipts):
@@ -106,7 +106,7 @@ def test_what_is_no_decision(given: Any) -> None:
 
 
 @pytest.mark.parametrize("given", NOT_DECISIONS, ids=repr)
-async def test_what_is_no_decision_awaited(given: Any) -> None:
+async def test_invalid_decisions_are_refused_by_async_limiters(given: Any) -> None:
     limiter, ruled = AsyncLimiter("3/s"), AsyncLimiter.from_rules(RULES)
     settle: Any = partial(limiter.settle, cost=2), partial(ruled.settle, cost=2)
     for verb in (*settle, limiter.refund, ruled.refund, ruled.cancel, ruled.renew, ruled.release):
@@ -115,7 +115,7 @@ async def test_what_is_no_decision_awaited(given: Any) -> None:
 
 
 @pytest.mark.parametrize("given", [None, 3, {"receipt": "x"}, Limiter("3/s").take("key")], ids=type_name)
-async def test_what_is_no_answer_of_the_service(given: Any) -> None:
+async def test_invalid_responses_of_the_service_are_refused(given: Any) -> None:
     """It is not even asked: nobody listens at this address."""
     sentence = r"^An answer of the service, or its receipt, is expected; not "
     with Client("http://127.0.0.1:1") as gate:

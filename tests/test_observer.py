@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -32,15 +33,15 @@ class RecordingObserver(Observer):
 
     def __init__(self) -> None:
         self.decisions: list[Decision] = []
-        self.latencies_us: list[int] = []
+        self.latencies_us: list[int | None] = []
         self.errors: list[Exception] = []
         self.closed: int = 0
 
-    def decided(self, decision: Decision, latency_us: int, response_follows: bool) -> None:
+    def decided(self, decision: Decision, latency_us: int | None, response_follows: bool) -> None:
         self.decisions.append(decision)
         self.latencies_us.append(latency_us)
 
-    def failed(self, error: Exception, latency_us: int) -> None:
+    def failed(self, error: Exception, latency_us: int | None) -> None:
         self.errors.append(error)
 
     def close(self) -> None:
@@ -59,7 +60,7 @@ def test_every_verb_that_decides_is_reported_once() -> None:
     ]
     assert observer.decisions == decisions
     assert [decision.allowed for decision in decisions] == [True, True, False, True, True]
-    assert all(latency_us >= 0 for latency_us in observer.latencies_us)
+    assert all(latency_us is not None and latency_us >= 0 for latency_us in observer.latencies_us)
 
 
 @pytest.mark.parametrize("limit", ["2/minute", "2/minute; 5/hour"])
@@ -135,10 +136,73 @@ def test_a_call_that_cannot_be_decided_is_reported(decide: Callable[[list[Observ
     assert observer.decisions == []
 
 
+class SampleObserver(RecordingObserver):
+    """Records a sample of the calls."""
+
+    def __init__(self, sample: float, all_refusals: bool = True) -> None:
+        super().__init__()
+        self.sample, self.all_refusals = sample, all_refusals
+
+
+def limiter_of_one_key(observers: list[Observer]) -> Callable[[], Decision]:
+    limiter = Limiter("500/hour fixed", clock=ManualClock(), observers=observers)
+    return lambda: limiter.take("ann")
+
+
+def limiter_of_a_rule(observers: list[Observer]) -> Callable[[], Decision]:
+    book = {"rules": [{"name": "api", "limit": "500/hour fixed"}]}
+    limiter = Limiter.from_rules(book, clock=ManualClock(), observers=observers)
+    return lambda: limiter.check({})
+
+
+def limiter_of_a_shadow(observers: list[Observer]) -> Callable[[], Decision]:
+    book = {"rules": [{"name": "api", "limit": "500/hour fixed", "mode": "shadow"}]}
+    limiter = Limiter.from_rules(book, clock=ManualClock(), observers=observers)
+    return lambda: limiter.check({})
+
+
+@pytest.mark.parametrize("make", [limiter_of_one_key, limiter_of_a_rule, limiter_of_a_shadow])
+def test_an_observer_of_a_sample_receives_its_share_and_all_refusals(
+    make: Callable[[list[Observer]], Callable[[], Decision]],
+) -> None:
+    random.seed(7)
+    tenth, part_of_it, refusals = SampleObserver(0.1), SampleObserver(0.05, all_refusals=False), SampleObserver(0)
+    call = make([tenth, part_of_it, refusals])
+    decisions = [call() for _ in range(1000)]
+    refused = [decision for decision in decisions if decision.has_refusal]
+    assert len(refused) == 500
+    assert refusals.decisions == refused
+    assert [each for each in tenth.decisions if each.has_refusal] == refused
+    assert 20 <= len(tenth.decisions) - 500 <= 90
+    # One number is drawn for all: who receives fewer calls receives some of those that others do.
+    assert 20 <= len(part_of_it.decisions) <= 90
+    assert {id(each) for each in part_of_it.decisions} <= {id(each) for each in tenth.decisions}
+    # What was drawn is timed, and so is nothing else.
+    timed = [latency_us is not None for latency_us in tenth.latencies_us]
+    passes = [was_timed for was_timed, each in zip(timed, tenth.decisions, strict=True) if not each.has_refusal]
+    assert all(passes)
+    assert 20 <= sum(timed) - len(passes) <= 90
+    assert None not in part_of_it.latencies_us
+
+
+def test_calls_are_not_timed_if_no_observer_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    observer = RecordingObserver()
+    monkeypatch.setattr(RecordingObserver, "uses_latency", False)
+    for make in (limiter_of_one_key, limiter_of_a_rule):
+        make([observer])()
+    assert observer.latencies_us == [None, None]
+
+
+def test_an_observer_that_is_given_twice_receives_a_call_once() -> None:
+    observer = RecordingObserver()
+    Limiter("9/minute", observers=[observer, observer]).take("ann")
+    assert len(observer.decisions) == 1
+
+
 class FailingObserver(Observer):
     """Raises an error for every decision."""
 
-    def decided(self, decision: Decision, latency_us: int, response_follows: bool) -> None:
+    def decided(self, decision: Decision, latency_us: int | None, response_follows: bool) -> None:
         raise RuntimeError("disk full")
 
 

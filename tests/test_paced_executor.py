@@ -79,7 +79,7 @@ def test_a_call_that_is_cancelled_before_its_turn_charges_nothing() -> None:
     assert limiter.peek("api").remaining == 2, "what the sleeper charged was given back"
 
 
-def test_what_goes_wrong_is_the_callers_to_see() -> None:
+def test_errors_are_raised_at_the_caller() -> None:
     with _pool(Limiter("1/s burst 1", clock=ManualClock()), cost=2) as pool, pytest.raises(RateLimited):
         pool.submit(abs, -1).result(30)
     with _pool(Limiter("1/s", f"redis://127.0.0.1:{free_port()}/0")) as pool, pytest.raises(EngineUnavailable):

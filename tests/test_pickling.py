@@ -89,9 +89,9 @@ def ruled_decisions(engine: str) -> list[Decision]:
     limiter.overrides("vip").set("user=vip", "1/minute")
     calls: list[dict[str, str]] = [{}, {"user": "ann"}, {"user": "ann"}, {"user": "ann"}, {"user": "vip"}]
     calls += [{"user": "vip"}, {"user": "bob", "path": "/jobs"}, {"user": "bob", "path": "/plan"}]
-    found: list[Decision] = [limiter.check(call) for call in calls]
-    found.append(Limiter.from_rules({"rules": []}).check({}))
-    return found
+    answered: list[Decision] = [limiter.check(call) for call in calls]
+    answered.append(Limiter.from_rules({"rules": []}).check({}))
+    return answered
 
 
 @ways

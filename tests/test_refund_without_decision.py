@@ -62,7 +62,7 @@ def test_no_more_passes_than_was_given_back_nor_than_on_a_key_never_used(
 
 @pytest.mark.parametrize("text", [text for text in LIMITS if "smooth" not in text])
 @given(costs=st.lists(st.integers(1, 3), min_size=1, max_size=4))
-def test_what_was_just_taken_is_given_back_whole(text: str, costs: list[int]) -> None:
+def test_recently_taken_units_are_given_back_completely(text: str, costs: list[int]) -> None:
     key = UntrackedRefundKey(text)
     taken = sum(cost for cost in costs if key.meter.decide("k", cost)[0])
     before, after = run(give_back(key.meter, "k", 30))

@@ -37,11 +37,11 @@ class SlotQueueMeter:
         for leave_at_us, leaver in self.leaving.items():
             if now_us >= leave_at_us:
                 self.table.leave("key", leaver)
-        facts, given = self.table.acquire(key, self.limit, now_us, ticket, wait)
+        outcome, given = self.table.acquire(key, self.limit, now_us, ticket, wait)
         self.log.append(
-            ("ask" if ticket is None else "again") + ("" if wait else " last") + ("!" if facts[0] else "")
+            ("ask" if ticket is None else "again") + ("" if wait else " last") + ("!" if outcome[0] else "")
         )
-        return facts, given
+        return outcome, given
 
     def leave(self, key: str, ticket: int) -> bool:
         self.log.append("leave")
@@ -63,7 +63,7 @@ def test_a_free_slot_is_had_at_once(meter: SlotQueueMeter) -> None:
     assert meter.log == ["ask last!"]
 
 
-def test_without_patience_nobody_waits(meter: SlotQueueMeter) -> None:
+def test_without_a_timeout_a_caller_does_not_wait(meter: SlotQueueMeter) -> None:
     with pytest.raises(RateLimited) as raised:
         run(acquire(meter, "key", 0, meter.sleep_us))
     assert raised.value.decision.retry_after == 30
@@ -87,7 +87,7 @@ def test_it_sleeps_no_longer_than_the_lease_lasts(meter: SlotQueueMeter) -> None
     assert meter.log == ["ask", "10ms", "again!"]
 
 
-def test_who_is_further_back_asks_less_often_until_the_line_moves(meter: SlotQueueMeter) -> None:
+def test_waiters_further_back_poll_less_often_until_the_queue_moves(meter: SlotQueueMeter) -> None:
     now_us = meter.clock.now_us()
     _, first = meter.table.acquire("key", meter.limit, now_us, wait=True)
     _, second = meter.table.acquire("key", meter.limit, now_us, wait=True)
@@ -127,7 +127,7 @@ def test_a_clock_that_steps_back_does_not_prolong_the_wait(meter: SlotQueueMeter
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_who_is_interrupted_leaves_the_line(meter: SlotQueueMeter, error: type[BaseException]) -> None:
+def test_an_interrupted_waiter_leaves_the_queue(meter: SlotQueueMeter, error: type[BaseException]) -> None:
     def sleep_us(duration_us: int) -> None:
         raise error
 
@@ -136,7 +136,7 @@ def test_who_is_interrupted_leaves_the_line(meter: SlotQueueMeter, error: type[B
     assert meter.log == ["ask", "leave"]
 
 
-def test_who_gets_no_answer_leaves_the_line(meter: SlotQueueMeter) -> None:
+def test_a_waiter_without_an_engine_leaves_the_queue(meter: SlotQueueMeter) -> None:
     meter.failing = True
     with pytest.raises(EngineUnavailable):
         run(acquire(meter, "key", SECOND, meter.sleep_us))

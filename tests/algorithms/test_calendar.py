@@ -23,8 +23,8 @@ def us(text: str) -> int:
 
 
 def around(unit: str, zone: str, now: str) -> list[str]:
-    found = boundaries(unit, zone, us(now))
-    return [f"{datetime.fromtimestamp(start // SECOND, UTC):%Y-%m-%d %H:%M}" for start in found]
+    edges = boundaries(unit, zone, us(now))
+    return [f"{datetime.fromtimestamp(start // SECOND, UTC):%Y-%m-%d %H:%M}" for start in edges]
 
 
 def hours(zone: str, now: str) -> float:
@@ -100,21 +100,21 @@ ZONES = [
 
 @given(st.sampled_from(["day", "week", "month", "year"]), st.sampled_from(ZONES), st.integers(0, 5 * 10**15))
 def test_windows_follow_each_other_without_gap_or_overlap(unit: str, zone: str, now_us: int) -> None:
-    found = boundaries(unit, zone, now_us)
-    assert len(found) == 6
-    assert list(found) == sorted(set(found))
-    assert found[1] <= now_us < found[2]
-    assert boundaries(unit, zone, found[1]) == found
-    assert boundaries(unit, zone, found[2] - 1) == found
-    assert boundaries(unit, zone, found[2])[:5] == found[1:]
+    edges = boundaries(unit, zone, now_us)
+    assert len(edges) == 6
+    assert list(edges) == sorted(set(edges))
+    assert edges[1] <= now_us < edges[2]
+    assert boundaries(unit, zone, edges[1]) == edges
+    assert boundaries(unit, zone, edges[2] - 1) == edges
+    assert boundaries(unit, zone, edges[2])[:5] == edges[1:]
     tz = ZoneInfo(zone)
-    for start in found:
+    for start in edges:
         at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=start // SECOND)
         today, before = at.astimezone(tz).date(), (at - timedelta(seconds=1)).astimezone(tz).date()
         assert before < today
         if unit == "week" and zone == "UTC":
             assert today.weekday() == 0
-    assert all(later - earlier < 367 * 24 * HOUR for earlier, later in pairwise(found))
+    assert all(later - earlier < 367 * 24 * HOUR for earlier, later in pairwise(edges))
 
 
 def test_resolving_brings_the_boundaries_and_remembers_them() -> None:
@@ -148,7 +148,7 @@ def test_an_unknown_zone_is_refused_with_what_may_be_meant(name: str, advice: st
         time_zone(name)
 
 
-def test_a_machine_without_zones_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_zone_database_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zoneinfo.available_timezones", set)
     with pytest.raises(InvalidRule, match="install the package tzdata"):
         time_zone("Mars/Olympus")

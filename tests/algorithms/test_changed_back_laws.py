@@ -30,20 +30,20 @@ class ChangedBackKey:
         return self._decide(limit, at, cost, None)[0]
 
     def reserve(self, limit: Limit, at: float, cost: int = 1) -> Outcome:
-        facts = self._decide(limit, at, cost, DAY)
-        assert facts[0]
-        return facts
+        outcome = self._decide(limit, at, cost, DAY)
+        assert outcome[0]
+        return outcome
 
     def _decide(self, limit: Limit, at: float, cost: int, patience_us: int | None) -> Outcome:
         now_us = START_US + round(at * SECOND)
-        facts, after = algorithm(limit).decide(limit, self.state, now_us, cost, patience_us)
+        outcome, after = algorithm(limit).decide(limit, self.state, now_us, cost, patience_us)
         self._keep(limit, after)
-        return facts
+        return outcome
 
-    def give_back(self, limit: Limit, at: float, facts: Outcome, cost: int, units: int, cancel: bool) -> bool:
+    def give_back(self, limit: Limit, at: float, outcome: Outcome, cost: int, units: int, cancel: bool) -> bool:
         now_us = START_US + round(at * SECOND)
         after = algorithm(limit).refund(
-            limit, self.state, now_us, units, Receipt.from_outcome(facts, cost), cancel
+            limit, self.state, now_us, units, Receipt.from_outcome(outcome, cost), cancel
         )
         if after is not None:
             self._keep(limit, after)

@@ -65,13 +65,13 @@ class ChangedLimitKey:
         seen = self.state
         if seen is not None and model.convert_pace is not None and self.written is not None:
             seen = model.convert_pace(limit, seen, self.written.pace)
-        facts, after = model.decide(resolve(limit, self.now_us), seen, self.now_us, cost)
+        outcome, after = model.decide(resolve(limit, self.now_us), seen, self.now_us, cost)
         if after is not seen:
             self.state, self.written = (
                 after if model.write_pending is None else model.write_pending(limit, after),
                 limit,
             )
-        return facts
+        return outcome
 
 
 # Charges of so many units, after so long.
@@ -124,7 +124,7 @@ def test_a_refused_charge_changes_no_answer_of_another_limit(
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 @given(history=charges, pause_us=pauses, cost=st.integers(1, 40))
-def test_after_a_change_the_wait_that_is_told_is_true(
+def test_after_a_limit_change_retry_after_is_exact(
     one: str, other: str, history: list[tuple[int, int]], pause_us: int, cost: int
 ) -> None:
     count, limit = used(parse(one), history), parse(other)

@@ -71,17 +71,17 @@ class SteppingClockKey:
         return sum(-(-(last_us // cell_us - first_us // cell_us + 1) // cells) for first_us, last_us in self.spans)
 
     def take(self, cost: int, patience_us: int | None = None) -> Outcome:
-        facts, after = self.model.decide(self.limit, self.state, self.now_us, cost, patience_us)
-        if not facts[0] and not self.steps:
+        outcome, after = self.model.decide(self.limit, self.state, self.now_us, cost, patience_us)
+        if not outcome[0] and not self.steps:
             assert after is self.state, "a refusal on a clock that only swings leaves no trace"
         if after is not self.state:
             self.state = after if self.model.write_pending is None else self.model.write_pending(self.limit, after)
-        if facts[0]:
+        if outcome[0]:
             self.passed += cost
-            self.receipts.append(Receipt.from_outcome(facts, cost))
-            self.delay_us = max(self.delay_us, facts[4])
-            self.served_us = max(self.served_us, self.now_us + facts[4])
-        return facts
+            self.receipts.append(Receipt.from_outcome(outcome, cost))
+            self.delay_us = max(self.delay_us, outcome[4])
+            self.served_us = max(self.served_us, self.now_us + outcome[4])
+        return outcome
 
     def give_back(self, which: int, units: int, cancel: bool) -> None:
         """Some units of one of the last charges."""
@@ -187,7 +187,7 @@ def test_a_clock_that_is_set_back_mints_the_way_back_at_most(
 
 @pytest.mark.parametrize("text", LIMITS)
 @given(history=histories, cost=st.integers(1, 3))
-def test_nobody_waits_for_the_clock_longer_than_it_may_swing(
+def test_a_clock_swing_adds_at_most_the_maximum_swing_to_a_wait(
     text: str, history: list[tuple[tuple[str, int], int, int]], cost: int
 ) -> None:
     life = live(text, history)
@@ -212,7 +212,7 @@ doings = st.lists(
 @pytest.mark.parametrize("text", [text for text in LIMITS if isinstance(parse(text), BUCKETS)])
 @example(history=[(("on", 0), "take", 1, 12), *[(("on", -99_000), "refund", 1, 0)] * 2], cost=1)
 @given(history=doings, cost=st.integers(1, 3))
-def test_nobody_waits_for_the_clock_longer_whatever_is_reserved_and_given_back(
+def test_a_clock_swing_adds_at_most_the_maximum_swing_with_reservations_and_refunds(
     text: str, history: list[Doing], cost: int
 ) -> None:
     """No longer than it may swing, besides the limit's own wait and what a reservation was told. Where it was not
@@ -243,5 +243,5 @@ def test_a_dead_state_says_no_more_than_none_even_if_the_clock_swings_back(
         return  # A smooth burst that is forgotten starts anew, with less.
     dead_us = life.model.dead_at_us(life.limit, life.state) + later_us - min(back_us, MAX_CLOCK_SWING_US)
     if dead_us >= life.highest_us:
-        kept, _ = life.model.decide(life.limit, life.state, dead_us, cost)
-        assert kept == life.model.decide(life.limit, None, dead_us, cost)[0]
+        outcome, _ = life.model.decide(life.limit, life.state, dead_us, cost)
+        assert outcome == life.model.decide(life.limit, None, dead_us, cost)[0]

@@ -65,11 +65,11 @@ class SwingingClockKey:
             self.refund(-1 - which % len(self.charges), units, verb == "cancel")
 
     def charge(self, cost: int, patience_us: int | None) -> None:
-        facts, after = self.model.decide(self.limit, self.state, self.now_us, cost, patience_us)
-        if facts[0]:
+        outcome, after = self.model.decide(self.limit, self.state, self.now_us, cost, patience_us)
+        if outcome[0]:
             self.proved_us = max(self.proved_us, self.now_us)
-            served_us = max(self.proved_us, self.now_us + facts[DELAY_US])
-            self.charges.append((served_us, Receipt.from_outcome(facts, cost)))
+            served_us = max(self.proved_us, self.now_us + outcome[DELAY_US])
+            self.charges.append((served_us, Receipt.from_outcome(outcome, cost)))
         if after is not self.state:
             self.state = after if self.model.write_pending is None else self.model.write_pending(self.limit, after)
 

@@ -59,12 +59,12 @@ def test_windows_of_a_calendar_are_taken_for_the_longest() -> None:
         ("1/12000d", "less than one in 10\\^9 seconds"),
     ],
 )
-def test_what_cannot_be_divided_says_why(text: str, why: str) -> None:
+def test_an_indivisible_limit_raises_the_reason(text: str, why: str) -> None:
     with pytest.raises(InvalidRule, match=f'^"{text}" cannot be divided among holders: .*{why}'):
         quota_units(parse(text))
 
 
-def test_what_has_no_limit_is_not_divided() -> None:
+def test_an_unlimited_rule_cannot_be_divided() -> None:
     with pytest.raises(InvalidRule, match="it has no rate"):
         quota_units(UNLIMITED)
 
@@ -77,13 +77,13 @@ def test_a_rate_is_kept_or_rounded_down(amount: int, period_us: int, burst: int)
     except InvalidRule:
         assume(False)
     divided = quota_units(limit)
-    true, said = Fraction(limit.amount, limit.period_us), Fraction(divided.amount, divided.period_us)
+    true, rounded = Fraction(limit.amount, limit.period_us), Fraction(divided.amount, divided.period_us)
     assert divided.amount <= MAX_UNITS
     assert divided.burst == burst
-    assert said <= true
-    assert true - said < Fraction(1, divided.period_us)
+    assert rounded <= true
+    assert true - rounded < Fraction(1, divided.period_us)
     if true >= Fraction(1, 1000 * SECOND):
-        assert true - said < true / 10**6
+        assert true - rounded < true / 10**6
 
 
 @given(st.integers(2, 10**6), st.integers(1, 10**9))
@@ -110,7 +110,7 @@ def test_the_least_part_lets_something_pass(amount: int, burst: int) -> None:
 
 
 @given(st.integers(1, MAX_UNITS), st.integers(0, 10**12), st.integers(0, 10**12))
-def test_what_was_wanted_fits_into_its_grains(amount: int, units: int, elapsed_us: int) -> None:
+def test_demand_is_rounded_up_to_grant_units(amount: int, units: int, elapsed_us: int) -> None:
     divided = QuotaUnits(amount, 1000 * SECOND, 1)
     grains = divided.grains(units, elapsed_us)
     allowed = Fraction(amount * grains, ALL_GRANT_UNITS) * max(1, elapsed_us) / divided.period_us

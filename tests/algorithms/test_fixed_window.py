@@ -40,8 +40,8 @@ class FixedWindowKey:
     def ask(self, at: float, cost: int, patience: float | None = None) -> Outcome:
         now_us = round((MIDNIGHT + at) * SECOND)
         patience_us = None if patience is None else round(patience * SECOND)
-        facts, self.state = decide(ready(self.limit, now_us), self.state, now_us, cost, patience_us)
-        return facts
+        outcome, self.state = decide(ready(self.limit, now_us), self.state, now_us, cost, patience_us)
+        return outcome
 
     def take(self, at: float, cost: int = 1) -> str:
         allowed, remaining, retry_us, *_ = self.ask(at, cost)
@@ -50,8 +50,8 @@ class FixedWindowKey:
         return "never" if retry_us is None else f"in {retry_us / SECOND:.12g}"
 
     def reserve(self, at: float, cost: int = 1, patience: float = 1e9) -> Receipt | None:
-        facts = self.ask(at, cost, patience)
-        return Receipt.from_outcome(facts, cost) if facts[0] else None
+        outcome = self.ask(at, cost, patience)
+        return Receipt.from_outcome(outcome, cost) if outcome[0] else None
 
     def refund(self, at: float, receipt: Receipt | None, units: int = 10**9, cancel: bool = False) -> bool:
         assert receipt is not None
@@ -273,7 +273,7 @@ def test_equality_ignores_the_boundaries() -> None:
         (1, "day", "Asia Shanghai", "is a name such as"),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_sentence(
+def test_an_invalid_limit_is_refused_with_the_reason(
     amount: int, per: float | str, zone: str | None, sentence: str
 ) -> None:
     with pytest.raises(InvalidRule, match=sentence):
@@ -310,9 +310,9 @@ def live(limit: FixedWindow, life: Life) -> tuple[State | None, int, list[Receip
         now_us += round(windows * length_us(limit))
         if verb in ("take", "reserve"):
             patience_us = None if verb == "take" else which * length_us(limit)
-            facts, state = decide(ready(limit, now_us), state, now_us, cost, patience_us)
-            if facts[0] and cost:
-                charges.append(Receipt.from_outcome(facts, cost))
+            outcome, state = decide(ready(limit, now_us), state, now_us, cost, patience_us)
+            if outcome[0] and cost:
+                charges.append(Receipt.from_outcome(outcome, cost))
         elif which < len(charges):
             charge = charges[-1 - which]
             given = refund(ready(limit, now_us), state, now_us, cost, charge, verb == "cancel")
@@ -333,7 +333,7 @@ def test_at_most_amount_is_served_in_any_window(limit: FixedWindow, life: Life) 
 
 
 @given(limits, lives)
-def test_nobody_is_served_before_an_earlier_reservation(limit: FixedWindow, life: Life) -> None:
+def test_reservations_are_served_in_order(limit: FixedWindow, life: Life) -> None:
     gone = [step for step in life if step[1] in ("take", "reserve")]
     served = [charge.served_us for charge in live(limit, gone)[2]]
     assert served == sorted(served)
@@ -344,10 +344,10 @@ def test_a_denied_charge_leaves_no_trace_and_passes_exactly_retry_after_later(
     limit: FixedWindow, life: Life, cost: int
 ) -> None:
     state, now_us, _ = live(limit, life)
-    facts, after = decide(ready(limit, now_us), state, now_us, cost)
-    retry_us = facts[RETRY_AFTER_US]
+    outcome, after = decide(ready(limit, now_us), state, now_us, cost)
+    retry_us = outcome[RETRY_AFTER_US]
     assert (retry_us is None) == (cost > limit.amount)
-    if facts[0] or retry_us is None:
+    if outcome[0] or retry_us is None:
         return
     assert after is state
     assert decide(ready(limit, now_us + retry_us), state, now_us + retry_us, cost)[0][0]
@@ -381,8 +381,8 @@ def test_a_dead_state_says_what_none_does(limit: FixedWindow, life: Life, later:
     dead_us = dead_at_us(limit, state)
     when_us = max(now_us, dead_us) + round(later * length_us(limit))
     for cost in (0, 1, limit.amount, limit.amount + 1):
-        facts, after = decide(ready(limit, when_us), state, when_us, cost)
-        assert (facts, None if after is state else after) == decide(ready(limit, when_us), None, when_us, cost)
+        outcome, after = decide(ready(limit, when_us), state, when_us, cost)
+        assert (outcome, None if after is state else after) == decide(ready(limit, when_us), None, when_us, cost)
     last_us = dead_us - MAX_CLOCK_SWING_US - 1
     if last_us >= now_us and state[1]:
         assert not decide(ready(limit, last_us), state, last_us, limit.amount)[0][0]
@@ -397,9 +397,9 @@ def test_a_clock_that_steps_back_frees_nothing_and_locks_nobody_out(
         return
     before, _ = decide(ready(limit, now_us), state, now_us, 0)
     then_us = now_us - round(back * length_us(limit))
-    facts, after = decide(ready(limit, then_us), state, then_us, 0)
-    assert facts[REMAINING] <= before[REMAINING]
-    wait_us = facts[RETRY_AFTER_US]
+    outcome, after = decide(ready(limit, then_us), state, then_us, 0)
+    assert outcome[REMAINING] <= before[REMAINING]
+    wait_us = outcome[RETRY_AFTER_US]
     assert wait_us is not None
     assert decide(ready(limit, then_us + wait_us), after, then_us + wait_us, 1)[0][0]
     if limit.period_us:
@@ -414,10 +414,10 @@ def test_a_changed_limit_counts_what_was_served_in_its_own_window(
     if state is None or state[0] <= now_us:
         return
     changed = ready(changed, now_us)
-    facts, after = decide(changed, state, now_us, 0)
+    outcome, after = decide(changed, state, now_us, 0)
     start_us = now_us - now_us % changed.period_us if changed.period_us else changed.boundaries_us[1]
     counts = state[3] >= start_us
-    assert 0 <= facts[REMAINING] <= max(0, changed.amount - (state[1] if counts else 0))
+    assert 0 <= outcome[REMAINING] <= max(0, changed.amount - (state[1] if counts else 0))
     assert after is state
     assert dead_at_us(changed, state) == dead_at_us(limit, state) <= now_us + HORIZON_US + YEAR
 

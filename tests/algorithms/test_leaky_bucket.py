@@ -35,11 +35,11 @@ class LeakyBucketKey:
 
     def ask(self, at_ms: float, cost: int = 1, patience_us: int | None = None) -> tuple[bool, int, int | None]:
         """Allowed; nginx's excess; the wait in ms if allowed, else retry_after in ms (None never)."""
-        facts, self.state = decide(self.limit, self.state, T0 + round(at_ms * 1000), cost, patience_us)
-        if facts[ALLOWED] and cost:
-            self.receipt = Receipt.from_outcome(facts, cost)
-        wait_us = facts[DELAY_US] if facts[ALLOWED] else facts[RETRY_AFTER_US]
-        return facts[ALLOWED], facts[MARK], None if wait_us is None else wait_us // 1000
+        outcome, self.state = decide(self.limit, self.state, T0 + round(at_ms * 1000), cost, patience_us)
+        if outcome[ALLOWED] and cost:
+            self.receipt = Receipt.from_outcome(outcome, cost)
+        wait_us = outcome[DELAY_US] if outcome[ALLOWED] else outcome[RETRY_AFTER_US]
+        return outcome[ALLOWED], outcome[MARK], None if wait_us is None else wait_us // 1000
 
     def remaining(self, at_ms: int) -> int:
         return decide(self.limit, self.state, T0 + at_ms * 1000, 0)[0][REMAINING]
@@ -132,10 +132,10 @@ def test_facts_speak_of_the_whole_queue() -> None:
     assert key.remaining(0) == 4
     key.ask(0, 3)
     assert (key.remaining(0), key.remaining(999), key.remaining(1000)) == (1, 1, 2)
-    facts, _ = decide(key.limit, key.state, T0 + 500_500, 0)
-    assert facts == (True, 1, 0, 2_499_500, 0, T0 + 500_500, 2500)
-    facts, _ = decide(key.limit, key.state, T0 + 500_500, 4)
-    assert facts == (False, 1, 2_499_500, 2_499_500, 0, T0 + 500_500, 5500)
+    outcome, _ = decide(key.limit, key.state, T0 + 500_500, 0)
+    assert outcome == (True, 1, 0, 2_499_500, 0, T0 + 500_500, 2500)
+    outcome, _ = decide(key.limit, key.state, T0 + 500_500, 4)
+    assert outcome == (False, 1, 2_499_500, 2_499_500, 0, T0 + 500_500, 5500)
 
 
 def test_more_than_the_queue_can_hold_is_never_allowed() -> None:
@@ -202,7 +202,7 @@ def test_a_charge_is_given_back_in_parts_but_not_more_than_once() -> None:
         assert key.give_back(0, charge._replace(refunded_units=5), cancel=cancel) is False
 
 
-def test_what_has_drained_is_not_given_back_twice() -> None:
+def test_a_refund_does_not_give_back_drained_units() -> None:
     """Take 10, let others take 10 a second later, refund the first: nothing is minted."""
     key = LeakyBucketKey(LeakyBucket(10, burst=9, delay=None))
     key.ask(0, 10)
@@ -234,7 +234,7 @@ def test_a_cancelled_reservation_frees_its_place_unless_it_was_served() -> None:
     assert key.give_back(2000, key.receipt, cancel=True) is True
 
 
-def test_what_later_reservations_built_on_stays() -> None:
+def test_a_cancelled_place_keeps_the_units_that_later_reservations_wait_for() -> None:
     key = LeakyBucketKey(LeakyBucket(1, burst=4, delay=None))
     key.ask(0, 5)
     key.ask(0, 3, FOREVER_US)
@@ -263,10 +263,12 @@ def test_a_changed_limit_keeps_the_queue() -> None:
     # A debt of a faster limit is cut to the deepest of this one.
     slow = LeakyBucket(1, per=1000)
     state = (2**52, T0 // 1000, 0, 0)
-    facts, _ = decide(slow, state, T0, 1)
-    assert facts[RETRY_AFTER_US] == (slow.max_water + 1000 - slow.capacity) * 1_000_000
-    assert facts[MARK] == slow.max_water
-    assert dead_at_us(slow, state) - T0 - MAX_CLOCK_SWING_US == facts[RESET_AFTER_US] == slow.max_water * 1_000_000
+    outcome, _ = decide(slow, state, T0, 1)
+    assert outcome[RETRY_AFTER_US] == (slow.max_water + 1000 - slow.capacity) * 1_000_000
+    assert outcome[MARK] == slow.max_water
+    assert (
+        dead_at_us(slow, state) - T0 - MAX_CLOCK_SWING_US == outcome[RESET_AFTER_US] == slow.max_water * 1_000_000
+    )
 
 
 def test_a_limit_prints_its_text_form() -> None:
@@ -300,9 +302,9 @@ def test_taking_n_is_taking_one_n_times(limit: LeakyBucket, steps: Steps, cost: 
     once, after_once = decide(limit, state, now_us, cost)
     answers = []
     for _ in range(cost):
-        facts, state = decide(limit, state, now_us, 1)
-        answers.append(facts)
-    assert once[ALLOWED] == all(facts[ALLOWED] for facts in answers)
+        outcome, state = decide(limit, state, now_us, 1)
+        answers.append(outcome)
+    assert once[ALLOWED] == all(outcome[ALLOWED] for outcome in answers)
     if once[ALLOWED]:
         assert once == answers[-1]
         assert after_once == state
@@ -311,10 +313,10 @@ def test_taking_n_is_taking_one_n_times(limit: LeakyBucket, steps: Steps, cost: 
 @given(limits, arrivals, st.integers(0, 40))
 def test_a_denied_charge_passes_exactly_at_its_retry(limit: LeakyBucket, steps: Steps, cost: int) -> None:
     state, now_us = walk(limit, steps)
-    facts, after = decide(limit, state, now_us, cost)
-    assert after is state or (facts[ALLOWED] and cost)
-    retry_us = facts[RETRY_AFTER_US]
-    if facts[ALLOWED]:
+    outcome, after = decide(limit, state, now_us, cost)
+    assert after is state or (outcome[ALLOWED] and cost)
+    retry_us = outcome[RETRY_AFTER_US]
+    if outcome[ALLOWED]:
         assert retry_us == 0
     elif retry_us is None:
         assert cost > limit.burst + 1
@@ -341,9 +343,9 @@ def test_no_span_passes_more_than_its_share_and_nobody_overtakes(
     served: list[tuple[int, int]] = []
     for (gap_us, cost), patience_us in zip(steps, patience, strict=False):
         now_us += gap_us
-        facts, state = decide(limit, state, now_us, cost, patience_us)
-        if facts[ALLOWED]:
-            served.append(((now_us + facts[DELAY_US]) // 1000, cost))
+        outcome, state = decide(limit, state, now_us, cost, patience_us)
+        if outcome[ALLOWED]:
+            served.append(((now_us + outcome[DELAY_US]) // 1000, cost))
     assert served == sorted(served, key=lambda one: one[0])
     for i, (start_ms, _) in enumerate(served):
         units = 0
@@ -359,10 +361,10 @@ def test_a_forgotten_key_answers_as_the_kept_one(
     state, _ = walk(limit, [(0, 1), *steps])
     assert state is not None
     now_us = dead_at_us(limit, state) + later_us
-    kept, after = decide(limit, state, now_us, cost, patience_us)
+    outcome, after = decide(limit, state, now_us, cost, patience_us)
     forgotten, fresh = decide(limit, None, now_us, cost, patience_us)
-    assert kept == forgotten
-    assert after == fresh or not (kept[ALLOWED] and cost)
+    assert outcome == forgotten
+    assert after == fresh or not (outcome[ALLOWED] and cost)
     before_us = dead_at_us(limit, state) - MAX_CLOCK_SWING_US - 1
     assert decide(limit, state, before_us, 0)[0] != decide(limit, None, before_us, 0)[0]
 
@@ -380,8 +382,8 @@ def test_a_refund_never_leaves_less_water_than_had_the_charge_not_been_made(
     limit: LeakyBucket, before: Steps, cost: int, later: Steps, gap_us: int
 ) -> None:
     without, now_us = walk(limit, before)
-    facts, state = decide(limit, without, now_us, cost)
-    if not facts[ALLOWED]:
+    outcome, state = decide(limit, without, now_us, cost)
+    if not outcome[ALLOWED]:
         return
     for step_us, units in later:
         now_us += step_us
@@ -390,7 +392,7 @@ def test_a_refund_never_leaves_less_water_than_had_the_charge_not_been_made(
             state = after
             without = decide(limit, without, now_us, units)[1]
     now_us += gap_us
-    given_back = refund(limit, state, now_us, cost, Receipt.from_outcome(facts, cost), False)
+    given_back = refund(limit, state, now_us, cost, Receipt.from_outcome(outcome, cost), False)
     if given_back is not None:
         assert given_back[0] >= 0
         held = decide(limit, given_back, now_us, 0)[0][MARK]
@@ -402,9 +404,9 @@ def test_a_refund_at_once_restores_what_was(
     limit: LeakyBucket, steps: Steps, cost: int, patience_us: int | None, cancel: bool
 ) -> None:
     state, now_us = walk(limit, steps)
-    facts, after = decide(limit, state, now_us, cost, patience_us)
-    if facts[ALLOWED]:
-        restored = refund(limit, after, now_us, cost, Receipt.from_outcome(facts, cost), cancel)
+    outcome, after = decide(limit, state, now_us, cost, patience_us)
+    if outcome[ALLOWED]:
+        restored = refund(limit, after, now_us, cost, Receipt.from_outcome(outcome, cost), cancel)
         assert restored is not None
         before = decide(limit, state, now_us, 0)[0]
         again = decide(limit, restored, now_us, 0)[0]

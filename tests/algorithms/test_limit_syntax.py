@@ -69,7 +69,7 @@ MEANINGS: list[tuple[str, Limit, str]] = [
 
 
 @pytest.mark.parametrize(("text", "limit", "shortest"), MEANINGS)
-def test_what_a_text_means(text: str, limit: Limit, shortest: str) -> None:
+def test_parse_returns_the_limit_and_its_shortest_text(text: str, limit: Limit, shortest: str) -> None:
     assert parse(text) == limit
     assert type(parse(text)) is type(limit)
     assert str(parse(text)) == shortest
@@ -213,12 +213,12 @@ def test_a_limit_that_cannot_be_held(text: str, sentence: str) -> None:
 
 
 @given(st.text(max_size=20) | st.from_regex(r"[0-9.,_/a-z ]{0,20}", fullmatch=True))
-def test_whatever_is_written_is_a_limit_or_gets_a_sentence(text: str) -> None:
+def test_any_text_parses_or_is_refused_with_a_message(text: str) -> None:
     try:
         limit = parse(text)
     except InvalidRule as refused:
-        said = str(refused)
+        sentence = str(refused)
     else:
-        said = f"{limit}."
+        sentence = f"{limit}."
         assert parse(limit.text) == limit
-    assert said.endswith((".", "?"))
+    assert sentence.endswith((".", "?"))

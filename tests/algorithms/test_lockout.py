@@ -96,7 +96,7 @@ def test_it_does_what_a_long_memory_would(after: int, within_us: int, for_us: in
 
 
 @given(st.lists(st.integers(-100, 100), max_size=60))
-def test_whatever_the_clock_does_nobody_waits_longer_than_the_numbers_say(steps: list[int]) -> None:
+def test_a_clock_change_never_prolongs_a_lockout(steps: list[int]) -> None:
     numbers, state, now_us = Lockout(2, 30, 50), None, NOW
     for step in steps:
         now_us += step
@@ -117,7 +117,7 @@ def test_whatever_the_clock_does_nobody_waits_longer_than_the_numbers_say(steps:
         ((1, 1, 100 * YEAR + 1), '"for" may be at most 100 years'),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_sentence(numbers: tuple[int, int, int], sentence: str) -> None:
+def test_an_invalid_lockout_is_refused_with_the_reason(numbers: tuple[int, int, int], sentence: str) -> None:
     with pytest.raises(InvalidRule, match=sentence):
         Lockout(*numbers)
     assert Lockout(1, 1, 1) == (1, 1, 1)

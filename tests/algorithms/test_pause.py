@@ -14,7 +14,7 @@ steps = st.lists(
 )
 
 
-def test_the_clock_stands_until_the_end_and_then_goes_on() -> None:
+def test_the_key_clock_stops_until_the_pause_ends() -> None:
     state = pause.extended(None, NOW, 10 * SECOND)
     shown = [pause.clock_us(state, NOW + second * SECOND, False) - NOW for second in (0, 4, 10, 11, 70)]
     assert shown == [0, 0, 0, SECOND, 60 * SECOND]

@@ -83,21 +83,23 @@ class GrantSimulation:
 
     def report(self, step: GrantStep, now_us: int) -> None:
         wants = None if step.number < 0 else step.number
-        known_us = max((each.counted_us for told in self.given.values() for each in told), default=0)
+        known_us = max((each.counted_us for grants in self.given.values() for each in grants), default=0)
         unknown_us = now_us + known_us - self.true_us
-        told, self.state = grant(
+        granted, self.state = grant(
             self.division, self.state, now_us, self.name(step.holder), wants, TTL_US, GRACE_US, unknown_us
         )
         assert len(self.state.holders) <= MAX_HOLDERS
         assert all(0 < len(holder.grants) <= MAX_GRANTS_PER_HOLDER for holder in self.state.holders)
         assert dead_at_us(self.state) <= max(now_us, self.state.stamp_us) + LIVE_US
-        if told is None:
+        if granted is None:
             return
-        assert (told.units > 0) == (told.burst > 0)
+        assert (granted.units > 0) == (granted.burst > 0)
         late_us = 0 if step.kind == "report" else GRACE_US
         arrives_us = self.true_us + late_us
         counted_us = self.true_us + LIVE_US
-        given = RecordedGrant(self.division, told.units, told.burst, arrives_us, arrives_us + TTL_US, counted_us)
+        given = RecordedGrant(
+            self.division, granted.units, granted.burst, arrives_us, arrives_us + TTL_US, counted_us
+        )
         if step.kind == "lost":
             given = given._replace(until_us=0)
         self.given.setdefault(self.name(step.holder), []).append(given)
@@ -105,20 +107,25 @@ class GrantSimulation:
     def judge(self) -> tuple[Fraction, Fraction]:
         """How full the limit is, by the most that anybody may be using: its rate, and its burst. 1 is full."""
         alive = {
-            name: [each for each in told if each.counted_us > self.true_us] for name, told in self.given.items()
+            name: [each for each in grants if each.counted_us > self.true_us]
+            for name, grants in self.given.items()
         }
         used = [
-            max((each for each in told if each.arrives_us <= self.true_us < each.until_us), default=None, key=late)
-            for told in alive.values()
+            max(
+                (each for each in grants if each.arrives_us <= self.true_us < each.until_us),
+                default=None,
+                key=late,
+            )
+            for grants in alive.values()
         ]
-        told = [each for parts in alive.values() for each in parts]
-        if not told:
+        live = [each for parts in alive.values() for each in parts]
+        if not live:
             return Fraction(0), Fraction(0)
         rate = sum(max((pace(each) for each in parts), default=Fraction(0)) for parts in alive.values())
         burst = sum(max((each.burst for each in parts), default=0) for parts in alive.values())
         assert sum(pace(each) for each in used if each) <= rate
-        most_rate = max(Fraction(each.division.amount, each.division.period_us) for each in told)
-        return rate / most_rate, Fraction(burst, max(each.division.burst for each in told))
+        most_rate = max(Fraction(each.division.amount, each.division.period_us) for each in live)
+        return rate / most_rate, Fraction(burst, max(each.division.burst for each in live))
 
 
 def pace(given: RecordedGrant) -> Fraction:
@@ -186,7 +193,7 @@ def test_a_clock_that_jumps_ahead_puts_the_limit_out_once_more(
 
 
 def owed(least: int, noted: list[int]) -> tuple[list[int], int]:
-    """What every holder is owed, worked out by sorting, and what is left over."""
+    """Computes by sorting what each holder should get, and what is left over."""
     busy = [rank for rank, each in enumerate(noted) if each > 0][: ALL_GRANT_UNITS // least]
     parts = dict.fromkeys(range(len(noted)), 0)
     left, waiting = ALL_GRANT_UNITS, sorted(busy, key=lambda rank: (max(least, noted[rank]), rank))
@@ -274,9 +281,11 @@ class ReportRounds:
 
     def report(self, at_us: int, holder: int) -> None:
         self.now_us = at_us
-        told, self.state = grant(self.part, self.state, at_us, str(holder), self.wants[holder], TTL_US, GRACE_US)
-        assert told is not None
-        self.parts[holder] = told.grains
+        granted, self.state = grant(
+            self.part, self.state, at_us, str(holder), self.wants[holder], TTL_US, GRACE_US
+        )
+        assert granted is not None
+        self.parts[holder] = granted.grains
 
     def noted(self) -> dict[int, int]:
         assert self.state is not None
@@ -286,13 +295,13 @@ class ReportRounds:
         return noted
 
     def assert_fair(self) -> None:
-        """Everybody has its target."""
+        """Asserts that each holder has its target."""
         noted = self.noted()
         parts = fair(self.part.least, list(noted.values()))
         assert {holder: self.parts[holder] for holder in noted} == dict(zip(noted, parts, strict=True))
 
     def assert_owed(self) -> None:
-        """Everybody has at least what it is owed, if all that want any can have some."""
+        """Asserts that each holder has at least what it is owed, if all that want any can have some."""
         noted = self.noted()
         if sum(each > 0 for each in noted.values()) <= ALL_GRANT_UNITS // self.part.least:
             parts, _ = owed(self.part.least, list(noted.values()))
@@ -328,7 +337,7 @@ def test_a_change_is_everywhere_within_two_reports(
 
 @settings(max_examples=100)
 @given(HOLDING, st.sampled_from(DIVISIONS), st.integers(1, REPORT_US), WANTS.filter(lambda wants: wants >= 0))
-def test_who_comes_is_served_within_two_reports(
+def test_a_new_holder_is_served_within_two_reports(
     holding: tuple[list[int], list[int]], part: QuotaUnits, phase_us: int, wants: int
 ) -> None:
     rounds = ReportRounds(*holding, part)

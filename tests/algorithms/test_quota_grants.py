@@ -27,36 +27,36 @@ class GrantLedgerHarness:
         return BASE_US + round(at * SECOND)
 
     def tells(self, at: float, holder: str, wants: float | None) -> float | None:
-        """What the holder is told, in units per second."""
+        """Returns the granted rate in units per second."""
         grains = None if wants is None else self.division.grains(round(wants * 1000), 1000 * SECOND)
-        told, self.state = quota_grants.grant(
+        granted, self.state = quota_grants.grant(
             self.division, self.state, self.us(at), holder, grains, self.ttl_us, self.grace_us, self.unknown_us
         )
-        if told is None:
+        if granted is None:
             return None
-        assert told.ttl_us == self.ttl_us
-        return told.units * SECOND / told.period_us
+        assert granted.ttl_us == self.ttl_us
+        return granted.units * SECOND / granted.period_us
 
     def leaves(self, at: float, holder: str) -> None:
         self.state = quota_grants.remove_holder(self.state, self.us(at), holder)
 
 
-def test_who_is_alone_has_what_it_wants_and_half_of_the_rest() -> None:
+def test_a_single_holder_gets_its_demand_and_half_of_the_rest() -> None:
     ledger = GrantLedgerHarness()
     assert ledger.tells(0, "a", 40) == 45 + 27.5
     assert ledger.tells(5, "a", 200) == 100
     assert ledger.tells(10, "a", 0) == 50
 
 
-def test_who_wants_little_has_it_and_the_others_share_the_rest() -> None:
+def test_a_small_demand_is_met_and_the_others_share_the_rest() -> None:
     ledger = GrantLedgerHarness()
-    told: list[float | None] = []
+    rates: list[float | None] = []
     for at in (0, 5, 10, 15):
-        told = [ledger.tells(at, "a", 20), ledger.tells(at + 1, "b", 200), ledger.tells(at + 2, "c", 90)]
-    assert told == [22.5, 38.75, 38.75]
+        rates = [ledger.tells(at, "a", 20), ledger.tells(at + 1, "b", 200), ledger.tells(at + 2, "c", 90)]
+    assert rates == [22.5, 38.75, 38.75]
 
 
-def test_what_was_told_is_blocked_until_it_has_run_out() -> None:
+def test_a_grant_is_blocked_until_it_expires() -> None:
     ledger = GrantLedgerHarness()
     assert ledger.tells(0, "a", 200) == 100
     assert ledger.tells(1, "b", 200) == 0
@@ -65,7 +65,7 @@ def test_what_was_told_is_blocked_until_it_has_run_out() -> None:
     assert ledger.tells(10, "b", 200) == 50
 
 
-def test_who_falls_silent_is_forgotten_with_its_part() -> None:
+def test_a_silent_holder_expires_with_its_part() -> None:
     ledger = GrantLedgerHarness()
     ledger.tells(0, "a", 20)
     assert ledger.tells(9.9, "b", 200) == 38.75
@@ -75,7 +75,7 @@ def test_who_falls_silent_is_forgotten_with_its_part() -> None:
     assert quota_grants.dead_at_us(ledger.state) == ledger.us(20)
 
 
-def test_who_says_goodbye_wants_nothing_more_but_may_be_using_what_it_has() -> None:
+def test_a_departed_holder_keeps_its_grant_until_it_expires() -> None:
     ledger = GrantLedgerHarness()
     ledger.tells(0, "a", 20)
     ledger.tells(0, "b", 200)
@@ -89,16 +89,16 @@ def test_who_says_goodbye_wants_nothing_more_but_may_be_using_what_it_has() -> N
 
 def test_an_idle_holder_has_a_standby_as_long_as_there_is_room() -> None:
     ledger = GrantLedgerHarness()
-    told: list[float | None] = []
+    rates: list[float | None] = []
     for at in (0, 5, 10, 15):
-        told = [ledger.tells(at, "busy", 40), ledger.tells(at + 1, "idle", 0)]
-    assert told == [pytest.approx(45 + 55 / 3, abs=0.001), pytest.approx(55 / 3, abs=0.001)]
+        rates = [ledger.tells(at, "busy", 40), ledger.tells(at + 1, "idle", 0)]
+    assert rates == [pytest.approx(45 + 55 / 3, abs=0.001), pytest.approx(55 / 3, abs=0.001)]
     for at in (20, 25, 30):
-        told = [ledger.tells(at, "busy", 200), ledger.tells(at + 1, "idle", 0)]
-    assert told == [100, 0]
+        rates = [ledger.tells(at, "busy", 200), ledger.tells(at + 1, "idle", 0)]
+    assert rates == [100, 0]
 
 
-def test_who_comes_finds_something_unless_all_is_used() -> None:
+def test_a_new_holder_gets_the_unused_part() -> None:
     ledger = GrantLedgerHarness()
     assert ledger.tells(0, "a", 0) == 50
     assert ledger.tells(0, "b", 200) == 50
@@ -107,8 +107,8 @@ def test_who_comes_finds_something_unless_all_is_used() -> None:
 
 def test_a_demand_that_trembles_changes_nothing() -> None:
     ledger = GrantLedgerHarness()
-    told = {ledger.tells(at, "a", wants) for at, wants in enumerate([40, 44, 36, 45, 34, 41])}
-    assert told == {72.5}
+    rates = {ledger.tells(at, "a", wants) for at, wants in enumerate([40, 44, 36, 45, 34, 41])}
+    assert rates == {72.5}
     assert ledger.tells(6, "a", 33) != 72.5
     assert [
         damped_demand(0, 0),
@@ -121,7 +121,7 @@ def test_a_demand_that_trembles_changes_nothing() -> None:
     assert damped_demand(0, ALL_GRANT_UNITS) == damped_demand(ALL_GRANT_UNITS, ALL_GRANT_UNITS) == ALL_GRANT_UNITS
 
 
-def test_who_cannot_know_is_taken_to_want_an_equal_part() -> None:
+def test_an_unknown_demand_counts_as_an_equal_part() -> None:
     ledger = GrantLedgerHarness()
     ledger.tells(0, "a", 200)
     assert ledger.tells(1, "b", None) == 0
@@ -131,15 +131,15 @@ def test_who_cannot_know_is_taken_to_want_an_equal_part() -> None:
     assert ledger.tells(11, "b", None) == 11.25
 
 
-def test_parts_that_would_let_nothing_pass_are_not_told() -> None:
+def test_parts_too_small_for_a_unit_are_not_granted() -> None:
     ledger = GrantLedgerHarness("100/s burst 2")
-    told: list[float | None] = []
+    rates: list[float | None] = []
     for at in (0, 5, 10, 15):
-        told = [ledger.tells(at, name, wants) for name, wants in (("a", 0), ("b", 1), ("c", 30), ("d", 90))]
-    assert told == [0, 50, 50, 0]
+        rates = [ledger.tells(at, name, wants) for name, wants in (("a", 0), ("b", 1), ("c", 30), ("d", 90))]
+    assert rates == [0, 50, 50, 0]
 
 
-def test_a_ledger_listens_until_what_nobody_remembers_has_run_out() -> None:
+def test_a_new_ledger_grants_nothing_until_lost_grants_have_expired() -> None:
     ledger = GrantLedgerHarness(unknown_until=6)
     assert ledger.tells(0, "a", 200) is None
     assert ledger.tells(5.9, "b", 200) is None
@@ -163,7 +163,7 @@ def test_a_clock_that_steps_back_leaves_every_part_its_time() -> None:
     assert ledger.tells(-3590, "b", 200) == 100
 
 
-def test_a_ttl_that_became_shorter_does_not_end_what_was_told() -> None:
+def test_a_shorter_ttl_does_not_end_earlier_grants() -> None:
     ledger = GrantLedgerHarness()
     ledger.tells(0, "a", 40)
     ledger.ttl_us, ledger.grace_us = 2 * SECOND, SECOND
@@ -174,16 +174,16 @@ def test_a_ttl_that_became_shorter_does_not_end_what_was_told() -> None:
 
 def test_many_falling_parts_are_merged_never_shortened() -> None:
     ledger = GrantLedgerHarness()
-    told: list[tuple[int, int]] = []
+    grants: list[tuple[int, int]] = []
     for second, wants in enumerate([200, 70, 50, 35, 25, 15, 8]):
         ledger.tells(second, "a", wants)
         assert ledger.state is not None
         (holder,) = ledger.state.holders
-        told.append(holder.grants[-1])
-        assert len(holder.grants) == min(len(told), quota_grants.MAX_GRANTS_PER_HOLDER)
-        for _, end_us in told:
+        grants.append(holder.grants[-1])
+        assert len(holder.grants) == min(len(grants), quota_grants.MAX_GRANTS_PER_HOLDER)
+        for _, end_us in grants:
             at_us = end_us - 1
-            most = max(grains for grains, until_us in told if until_us > at_us)
+            most = max(grains for grains, until_us in grants if until_us > at_us)
             assert max(grains for grains, until_us in holder.grants if until_us > at_us) >= most
 
 

@@ -46,7 +46,7 @@ steps = st.lists(step, max_size=30)
 
 
 class Oracle:
-    """What passed, and when; in exact fractions."""
+    """The units that passed, and when, in exact fractions."""
 
     def __init__(self, limit: Limit) -> None:
         self.limit = limit
@@ -98,8 +98,8 @@ def level_of(limit: Any) -> Callable[[Any, int], Fraction]:
         shut = Fraction(max(0, free_us - now_us)) / Fraction(limit.interval_us)
         return shut + Fraction(limit.store) - saved
 
-    known = {"token_bucket": token_bucket, "leaky_bucket": leaky_bucket, "smooth": smooth}[limit.algorithm]
-    return lambda state, now_us: Fraction(0) if state is None else known(state, now_us)
+    formula = {"token_bucket": token_bucket, "leaky_bucket": leaky_bucket, "smooth": smooth}[limit.algorithm]
+    return lambda state, now_us: Fraction(0) if state is None else formula(state, now_us)
 
 
 class RefundedKey:
@@ -127,11 +127,11 @@ class RefundedKey:
         self.oracle.check([(receipt.served_us, units) for receipt, units in self.charges])
 
     def charge(self, cost: int, reserves: bool) -> None:
-        facts, self.state = self.model.decide(
+        outcome, self.state = self.model.decide(
             self.limit, self.state, self.now_us, cost, HORIZON_US if reserves else None
         )
-        if facts[0]:
-            self.charges.append((Receipt.from_outcome(facts, cost), Fraction(cost)))
+        if outcome[0]:
+            self.charges.append((Receipt.from_outcome(outcome, cost), Fraction(cost)))
 
     def surcharge(self, units: int) -> None:
         if not self.charges:
@@ -237,8 +237,8 @@ class ClockedRefundedKey(RefundedKey):
         """The units that the bucket must hold at the highest reading."""
         rounded = Fraction(2 * len(self.charges), 1000) if isinstance(self.limit, LeakyBucket) else 0
         slack_us = 2000 if isinstance(self.limit, LeakyBucket) else 0
-        kept = sum((units for _, units in self.charges), Fraction(0))
-        return kept - rounded - self.oracle.rate * (self.forward_us + slack_us)
+        charged = sum((units for _, units in self.charges), Fraction(0))
+        return charged - rounded - self.oracle.rate * (self.forward_us + slack_us)
 
 
 readings = st.one_of(
@@ -257,9 +257,7 @@ SET_BACK = [
 @pytest.mark.parametrize("text", [text for text in LIMITS if "smooth" not in text])
 @example(history=SET_BACK)
 @given(history=st.lists(st.tuples(readings, step), max_size=40))
-def test_whatever_the_clock_does_water_only_drains_or_is_given_back(
-    text: str, history: list[tuple[tuple[str, int], Step]]
-) -> None:
+def test_a_clock_change_never_frees_units(text: str, history: list[tuple[tuple[str, int], Step]]) -> None:
     life = ClockedRefundedKey(text)
     for (kind, us), (verb, _, units, which, cancels) in history:
         life.read(life.now_us + us if kind == "on" else life.highest_us - us)
@@ -281,7 +279,7 @@ def test_a_token_bucket_gets_all_back_in_whatever_order(text: str, order: list[i
     assert life.level(life.state, life.now_us) == 0
 
 
-def test_what_drains_while_charges_are_given_back_is_not_lost() -> None:
+def test_drained_units_are_kept_while_charges_are_refunded() -> None:
     """Six charges a tenth of a second apart, five given back as far apart: only what the sixth took is used."""
     life = RefundedKey("1/minute burst 20")
     for _ in range(6):

@@ -24,12 +24,12 @@ from headgate.errors import InvalidRule
 START = 1_700_000_000
 
 
-def asked(
+def decide_and_store(
     limit: SlidingLog, state: State | None, now_us: int, cost: int, patience_us: int | None = None
 ) -> tuple[Outcome, State | None]:
-    """What is answered, and what an engine keeps."""
-    facts, after = decide(limit, state, now_us, cost, patience_us)
-    return facts, after if after is None or after is state else write_pending(limit, after)
+    """Returns the outcome, and the state that an engine stores."""
+    outcome, after = decide(limit, state, now_us, cost, patience_us)
+    return outcome, after if after is None or after is state else write_pending(limit, after)
 
 
 class SlidingLogKey:
@@ -41,8 +41,10 @@ class SlidingLogKey:
 
     def ask(self, at: float, cost: int, patience: float | None = None) -> Outcome:
         patience_us = None if patience is None else round(patience * SECOND)
-        facts, self.state = asked(self.limit, self.state, round((START + at) * SECOND), cost, patience_us)
-        return facts
+        outcome, self.state = decide_and_store(
+            self.limit, self.state, round((START + at) * SECOND), cost, patience_us
+        )
+        return outcome
 
     def take(self, at: float, cost: int = 1) -> str:
         allowed, remaining, retry_us, *_ = self.ask(at, cost)
@@ -51,9 +53,9 @@ class SlidingLogKey:
         return "never" if retry_us is None else f"in {retry_us / SECOND:.12g}"
 
     def reserve(self, at: float, cost: int = 1, patience: float = 1e9) -> Receipt:
-        facts = self.ask(at, cost, patience)
-        assert facts[0]
-        return Receipt.from_outcome(facts, cost)
+        outcome = self.ask(at, cost, patience)
+        assert outcome[0]
+        return Receipt.from_outcome(outcome, cost)
 
     def refund(self, at: float, receipt: Receipt, units: int = 10**9, cancel: bool = False) -> bool:
         after = refund(self.limit, self.state, round((START + at) * SECOND), units, receipt, cancel)
@@ -89,7 +91,7 @@ def test_a_cost_of_several_units_waits_for_the_last_of_them() -> None:
 
 
 @pytest.mark.parametrize("gone", range(101))
-def test_what_remains_is_found_however_many_units_left(gone: int) -> None:
+def test_remaining_is_right_after_any_number_of_units_expired(gone: int) -> None:
     key = SlidingLogKey(SlidingLog(150, 1000))
     for at in range(100):
         key.take(at)
@@ -184,7 +186,7 @@ def test_reservations_are_given_back_in_any_order() -> None:
     assert key.units() == [0, 0]
 
 
-def test_what_later_reservations_pushed_out_is_not_given_back() -> None:
+def test_a_refund_skips_units_that_later_reservations_pushed_out() -> None:
     key = SlidingLogKey(SlidingLog(2, 60))
     key.take(0, 2)
     first, *_, last = [key.reserve(0, 2) for _ in range(2 + MAX_UNITS_BEFORE // 2)]
@@ -320,7 +322,7 @@ def test_units_written_in_again_come_before_all_others() -> None:
         (lambda: SlidingLog(1, 0), "between one microsecond"),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_sentence(make: Callable[[], SlidingLog], sentence: str) -> None:
+def test_an_invalid_limit_is_refused_with_the_reason(make: Callable[[], SlidingLog], sentence: str) -> None:
     with pytest.raises(InvalidRule, match=sentence):
         make()
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headgate.algorithms.decision import DELAY_US, MARK, RESET_AFTER_US, RETRY_AFTER_US, Outcome, Receipt
 from headgate.algorithms.limit import HORIZON_US, MAX_CLOCK_SWING_US, SECOND
 from headgate.algorithms.sliding_log import SlidingLog, State, dead_at_us, decide, pack, refund, unpack
-from tests.algorithms.test_sliding_log import START, asked
+from tests.algorithms.test_sliding_log import START, decide_and_store
 
 # Laws. Small periods make coincidences likely: equal instants, and units exactly one period old.
 
@@ -27,7 +27,7 @@ def walk(limit: SlidingLog, steps: list[tuple[int, int, int | None]]) -> tuple[S
     state, now_us = None, now_0
     for gap, cost, patience_us in steps:
         now_us += gap
-        _, state = asked(limit, state, now_us, cost, patience_us)
+        _, state = decide_and_store(limit, state, now_us, cost, patience_us)
     return state, now_us
 
 
@@ -69,8 +69,8 @@ def test_it_answers_as_a_log_that_forgets_nothing(
     state, now_us = None, now_0
     for gap, cost, patience_us in steps:
         now_us += gap
-        facts, state = asked(limit, state, now_us, cost, patience_us)
-        assert facts == everything.ask(now_us, cost, patience_us)
+        outcome, state = decide_and_store(limit, state, now_us, cost, patience_us)
+        assert outcome == everything.ask(now_us, cost, patience_us)
 
 
 moves = st.tuples(
@@ -106,9 +106,9 @@ def test_no_period_ever_serves_more_than_the_amount(
                 assert given > 0
                 assert decide(limit, state, now_us, cost, HORIZON_US)[0][DELAY_US] <= delay_us
         else:
-            facts, state = asked(limit, state, now_us, cost, patience_us)
-            if facts[0]:
-                charges.append((true_us + facts[DELAY_US], Receipt.from_outcome(facts, cost)))
+            outcome, state = decide_and_store(limit, state, now_us, cost, patience_us)
+            if outcome[0]:
+                charges.append((true_us + outcome[DELAY_US], Receipt.from_outcome(outcome, cost)))
     served: Counter[int] = Counter()
     for instant_us, receipt in gone + charges:
         served[instant_us] += receipt.cost - receipt.refunded_units
@@ -121,14 +121,14 @@ def test_taking_several_is_taking_one_several_times(
     limit: SlidingLog, steps: list[tuple[int, int, int | None]], cost: int
 ) -> None:
     state, now_us = walk(limit, steps)
-    facts, at_once = asked(limit, None if state is None else unpack(pack(state)), now_us, cost)
+    outcome, at_once = decide_and_store(limit, None if state is None else unpack(pack(state)), now_us, cost)
     passed = []
     for _ in range(cost):
-        one, state = asked(limit, state, now_us, 1)
+        one, state = decide_and_store(limit, state, now_us, 1)
         passed.append(one)
-    assert facts[0] == all(one[0] for one in passed)
-    if facts[0]:
-        assert passed[-1] == facts
+    assert outcome[0] == all(one[0] for one in passed)
+    if outcome[0]:
+        assert passed[-1] == outcome
         assert state is not None
         assert at_once is not None
         assert pack(state) == pack(at_once)
@@ -140,13 +140,13 @@ def test_a_denied_charge_leaves_no_trace_and_passes_exactly_retry_after_later(
 ) -> None:
     state, now_us = walk(limit, steps)
     before = None if state is None else pack(state)
-    facts, after = decide(limit, state, now_us, cost)
-    assert decide(limit, state, now_us, cost) == (facts, after)
-    assert facts[0] or after is state
+    outcome, after = decide(limit, state, now_us, cost)
+    assert decide(limit, state, now_us, cost) == (outcome, after)
+    assert outcome[0] or after is state
     assert before == (None if state is None else pack(state))
     if cost > limit.amount:
-        assert facts[RETRY_AFTER_US] is None
-    elif wait_us := facts[RETRY_AFTER_US]:
+        assert outcome[RETRY_AFTER_US] is None
+    elif wait_us := outcome[RETRY_AFTER_US]:
         assert decide(limit, state, now_us + wait_us - 1, cost)[0][RETRY_AFTER_US] == 1
         assert decide(limit, state, now_us + wait_us, cost)[0][0]
         assert decide(limit, state, now_us, cost, wait_us)[0][4] == wait_us
@@ -198,19 +198,19 @@ def test_a_dead_state_says_no_more_than_none(
     state, now_us = None, now_0
     for gap, units, patient_us, *_ in steps:
         now_us += gap
-        _, state = asked(limit, state, now_us, units, patient_us)
+        _, state = decide_and_store(limit, state, now_us, units, patient_us)
     if state is None:
         return
     dead_us = dead_at_us(limit, state)
     assert decide(limit, state, dead_us - MAX_CLOCK_SWING_US - 1, 0)[0][RESET_AFTER_US] > 0
-    facts, after = decide(limit, state, dead_us + later_us, cost, patience_us)
+    outcome, after = decide(limit, state, dead_us + later_us, cost, patience_us)
     fresh, first = decide(limit, None, dead_us + later_us, cost, patience_us)
-    assert facts == fresh
-    assert after == (first if facts[0] and cost else state)
+    assert outcome == fresh
+    assert after == (first if outcome[0] and cost else state)
 
 
 @given(limits, calls)
-def test_what_is_packed_can_be_unpacked(limit: SlidingLog, steps: list[tuple[int, int, int | None]]) -> None:
+def test_unpack_restores_a_packed_state(limit: SlidingLog, steps: list[tuple[int, int, int | None]]) -> None:
     state, now_us = walk(limit, steps)
     if state is not None:
         again = unpack(pack(state))

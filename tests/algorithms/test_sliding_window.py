@@ -36,8 +36,8 @@ class SlidingWindowKey:
 
     def ask(self, at: float, cost: int, patience: float | None = None) -> Outcome:
         patience_us = None if patience is None else round(patience * SECOND)
-        facts, self.state = decide(self.limit, self.state, round((START + at) * SECOND), cost, patience_us)
-        return facts
+        outcome, self.state = decide(self.limit, self.state, round((START + at) * SECOND), cost, patience_us)
+        return outcome
 
     def take(self, at: float, cost: int = 1) -> str:
         allowed, remaining, retry_us, *_ = self.ask(at, cost)
@@ -46,8 +46,8 @@ class SlidingWindowKey:
         return "never" if retry_us is None else f"in {retry_us / SECOND:.12g}"
 
     def reserve(self, at: float, cost: int = 1, patience: float = 1e9) -> Receipt | None:
-        facts = self.ask(at, cost, patience)
-        return Receipt.from_outcome(facts, cost) if facts[0] else None
+        outcome = self.ask(at, cost, patience)
+        return Receipt.from_outcome(outcome, cost) if outcome[0] else None
 
     def refund(self, at: float, receipt: Receipt | None, units: int = 10**9, cancel: bool = False) -> bool:
         assert receipt is not None
@@ -300,7 +300,7 @@ def test_its_text(limit: SlidingWindow, text: str) -> None:
         (1, 0.000013, 10, "Use 13 cells"),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_sentence(amount: int, per: float, cells: int, sentence: str) -> None:
+def test_an_invalid_limit_is_refused_with_the_reason(amount: int, per: float, cells: int, sentence: str) -> None:
     with pytest.raises(InvalidRule, match=sentence):
         SlidingWindow(amount, per, cells)
 
@@ -332,9 +332,9 @@ def live(limit: SlidingWindow, life: Life) -> tuple[State | None, int, list[Rece
         now_us += round(cells * limit.cell_us)
         if verb in ("take", "reserve"):
             patience_us = None if verb == "take" else which * 2 * limit.cell_us
-            facts, state = decide(limit, state, now_us, cost, patience_us)
-            if facts[0] and cost:
-                charges.append(Receipt.from_outcome(facts, cost))
+            outcome, state = decide(limit, state, now_us, cost, patience_us)
+            if outcome[0] and cost:
+                charges.append(Receipt.from_outcome(outcome, cost))
         elif which < len(charges):
             charge = charges[-1 - which]
             given = refund(limit, state, now_us, cost, charge, verb == "cancel")
@@ -356,7 +356,7 @@ def test_at_most_amount_is_served_in_any_run_of_cells(limit: SlidingWindow, life
 
 
 @given(limits, lives)
-def test_nobody_is_served_before_an_earlier_reservation(limit: SlidingWindow, life: Life) -> None:
+def test_reservations_are_served_in_order(limit: SlidingWindow, life: Life) -> None:
     served = [charge.served_us for charge in live(limit, life)[2]]
     assert served == sorted(served)
 
@@ -366,10 +366,10 @@ def test_a_denied_charge_leaves_no_trace_and_passes_exactly_retry_after_later(
     limit: SlidingWindow, life: Life, cost: int
 ) -> None:
     state, now_us, _ = live(limit, life)
-    facts, after = decide(limit, state, now_us, cost)
-    retry_us = facts[RETRY_AFTER_US]
+    outcome, after = decide(limit, state, now_us, cost)
+    retry_us = outcome[RETRY_AFTER_US]
     assert (retry_us is None) == (cost > limit.amount)
-    if facts[0] or retry_us is None:
+    if outcome[0] or retry_us is None:
         return
     assert after is state
     assert decide(limit, state, now_us + retry_us, cost)[0][0]
@@ -404,8 +404,8 @@ def test_a_dead_state_says_what_none_does(
     when_us = max(now_us, dead_us) + later_us
     for judge in (limit, changed):
         for cost in (0, 1, judge.amount, judge.amount + 1):
-            facts, after = decide(judge, state, when_us, cost)
-            assert (facts, None if after is state else after) == decide(judge, None, when_us, cost)
+            outcome, after = decide(judge, state, when_us, cost)
+            assert (outcome, None if after is state else after) == decide(judge, None, when_us, cost)
     last_us = dead_us - MAX_CLOCK_SWING_US - 1
     if last_us >= now_us:
         assert not decide(limit, state, last_us, limit.amount)[0][0]
@@ -419,9 +419,9 @@ def test_a_clock_that_steps_back_frees_nothing_and_locks_nobody_out(
     if state is None:
         return
     before, _ = decide(limit, state, now_us, 0)
-    facts, after = decide(limit, state, now_us - back_us, 0)
-    assert facts[REMAINING] <= before[REMAINING]
-    wait_us = facts[RETRY_AFTER_US]
+    outcome, after = decide(limit, state, now_us - back_us, 0)
+    assert outcome[REMAINING] <= before[REMAINING]
+    wait_us = outcome[RETRY_AFTER_US]
     assert wait_us is not None
     assert wait_us <= (state[3] + limit.cells) * limit.cell_us + MAX_CLOCK_SWING_US  # as far as it was ever put
     assert decide(limit, after, now_us - back_us + wait_us, 1)[0][0]
@@ -448,11 +448,11 @@ def test_a_changed_limit_tells_the_wait_to_the_microsecond(
     """Of takes and of reservations, on a clock that swings; and nobody passes before an earlier reservation."""
     state, now_us, _ = live(limit, life)
     now_us += later_us - back_us
-    facts, after = decide(changed, state, now_us, cost)
-    retry_us = facts[RETRY_AFTER_US]
+    outcome, after = decide(changed, state, now_us, cost)
+    retry_us = outcome[RETRY_AFTER_US]
     peeked = decide(changed, state, now_us, 0)[0]
-    assert (facts[0] or not cost) == (cost <= peeked[REMAINING])
-    if facts[0] or retry_us is None:
+    assert (outcome[0] or not cost) == (cost <= peeked[REMAINING])
+    if outcome[0] or retry_us is None:
         return
     assert after is state
     assert retry_us <= peeked[RESET_AFTER_US]

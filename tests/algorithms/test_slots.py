@@ -28,7 +28,7 @@ limits = st.builds(Slots, st.integers(1, 50), st.sampled_from([0.000_001, 1, 30,
 
 @st.composite
 def counts(draw: st.DrawFn, now_us: int = NOW) -> State:
-    """What a keeper may count: nobody is behind a newcomer, and what is alive ends ahead."""
+    """Draws the counts of a slot table: a new lease ends last, and live ones end in the future."""
     alive = draw(st.integers(0, 100))
     behind = draw(st.integers(0, alive))
     opens_us = now_us + draw(st.integers(1, 100 * SECOND))
@@ -36,7 +36,7 @@ def counts(draw: st.DrawFn, now_us: int = NOW) -> State:
     return alive, behind, opens_us, last_us, draw(st.integers(0, now_us + 1000))
 
 
-def test_a_limit_says_itself() -> None:
+def test_a_limit_has_a_text_form() -> None:
     assert str(Slots(20)) == "20 slots"
     assert str(Slots(20, ttl=30)) == "20 slots"
     assert str(Slots(1, ttl=45)) == "1 slots ttl 45s"
@@ -60,12 +60,12 @@ def test_a_limit_says_itself() -> None:
         (1, 367 * 86400, "at most 366 days"),
     ],
 )
-def test_what_cannot_be_gets_a_sentence(amount: int, ttl: float, words: str) -> None:
+def test_an_invalid_limit_is_refused_with_the_reason(amount: int, ttl: float, words: str) -> None:
     with pytest.raises(InvalidRule, match=words):
         Slots(amount, ttl)
 
 
-#                  alive, behind, opens, last, fresh      cost   facts                            lease
+#                  alive, behind, opens, last, fresh      cost   outcome                          lease
 STORY: list[tuple[State | None, int, Outcome, tuple[int, int] | None]] = [
     (None, 0, (True, 3, 0, 0, 0, NOW, 0), None),
     (None, 1, (True, 2, 0, 30 * SECOND, 0, NOW, NOW), (NOW, NOW + 30 * SECOND)),
@@ -100,9 +100,9 @@ STORY: list[tuple[State | None, int, Outcome, tuple[int, int] | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("state", "cost", "facts", "lease"), STORY)
-def test_story(state: State | None, cost: int, facts: Outcome, lease: tuple[int, int] | None) -> None:
-    assert decide(Slots(3), state, NOW, cost) == (facts, lease)
+@pytest.mark.parametrize(("state", "cost", "outcome", "lease"), STORY)
+def test_story(state: State | None, cost: int, outcome: Outcome, lease: tuple[int, int] | None) -> None:
+    assert decide(Slots(3), state, NOW, cost) == (outcome, lease)
 
 
 def test_the_one_that_opens() -> None:
@@ -110,15 +110,15 @@ def test_the_one_that_opens() -> None:
 
 
 @given(limits, counts())
-def test_who_has_fewer_ahead_than_slots_gets_one(limit: Slots, state: State) -> None:
+def test_a_caller_with_fewer_leases_ahead_than_slots_gets_a_slot(limit: Slots, state: State) -> None:
     alive, behind, *_ = state
-    facts, lease = decide(limit, state, NOW, 1)
-    assert facts[0] == (lease is not None) == (alive - behind < limit.amount)
-    assert 0 <= facts[1] < limit.amount
+    outcome, lease = decide(limit, state, NOW, 1)
+    assert outcome[0] == (lease is not None) == (alive - behind < limit.amount)
+    assert 0 <= outcome[1] < limit.amount
 
 
 @given(limits, counts())
-def test_a_look_says_what_a_newcomer_would_get(limit: Slots, state: State) -> None:
+def test_a_peek_reports_the_outcome_of_a_new_caller(limit: Slots, state: State) -> None:
     state = state[0], 0, *state[2:]
     seen, none = decide(limit, state, NOW, 0)
     got, _ = decide(limit, state, NOW, 1)
@@ -129,22 +129,22 @@ def test_a_look_says_what_a_newcomer_would_get(limit: Slots, state: State) -> No
 
 
 @given(limits, counts())
-def test_who_is_refused_is_told_when_one_ends(limit: Slots, state: State) -> None:
-    facts, _ = decide(limit, state, NOW, 1)
-    if facts[0]:
-        assert facts[2] == 0
+def test_a_refusal_reports_when_a_slot_expires(limit: Slots, state: State) -> None:
+    outcome, _ = decide(limit, state, NOW, 1)
+    if outcome[0]:
+        assert outcome[2] == 0
     else:
         assert turn(limit, state[0]) is not None
-        assert facts[2] == state[2] - NOW > 0
-        assert facts[2] <= facts[3]
-        assert facts[6] == state[0] - state[1] - limit.amount + 1 > 0
+        assert outcome[2] == state[2] - NOW > 0
+        assert outcome[2] <= outcome[3]
+        assert outcome[6] == state[0] - state[1] - limit.amount + 1 > 0
 
 
 @given(limits, counts())
 def test_a_fence_is_new_and_not_behind_the_clock(limit: Slots, state: State) -> None:
-    facts, lease = decide(limit, state, NOW, 1)
+    outcome, lease = decide(limit, state, NOW, 1)
     if lease is not None:
-        assert facts[6] == lease[0] >= max(state[4], NOW)
+        assert outcome[6] == lease[0] >= max(state[4], NOW)
         assert lease[1] == renewed_us(limit, NOW) == NOW + limit.ttl_us
 
 

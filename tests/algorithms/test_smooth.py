@@ -39,14 +39,14 @@ class SmoothKey:
         """Allowed; the wait in seconds if it was, else retry_after (None never)."""
         patience_us = None if patience is None else round(patience * 1_000_000)
         now_us = T0 + round(at * 1_000_000)
-        facts, self.state = decide(self.limit, self.state, now_us, cost, patience_us)
-        if facts[ALLOWED] and cost:
-            self.receipt = Receipt.from_outcome(facts, cost)
-        wait_us = facts[DELAY_US] if facts[ALLOWED] else facts[RETRY_AFTER_US]
-        return facts[ALLOWED], None if wait_us is None else wait_us / 1_000_000
+        outcome, self.state = decide(self.limit, self.state, now_us, cost, patience_us)
+        if outcome[ALLOWED] and cost:
+            self.receipt = Receipt.from_outcome(outcome, cost)
+        wait_us = outcome[DELAY_US] if outcome[ALLOWED] else outcome[RETRY_AFTER_US]
+        return outcome[ALLOWED], None if wait_us is None else wait_us / 1_000_000
 
     @property
-    def kept(self) -> tuple[float, int]:
+    def level_and_time(self) -> tuple[float, int]:
         assert self.state is not None
         return self.state[0], self.state[1] - T0
 
@@ -85,9 +85,9 @@ def walk(limit: Smooth, steps: Steps, state: State | None = None) -> tuple[State
 
 
 def reserve(limit: Smooth, state: State | None, now_us: int, cost: int) -> tuple[Outcome, State]:
-    facts, after = decide(limit, state, now_us, cost, 10**15)
+    outcome, after = decide(limit, state, now_us, cost, 10**15)
     assert after is not None
-    return facts, after
+    return outcome, after
 
 
 def full_us(limit: Smooth, state: State) -> float:
@@ -194,13 +194,13 @@ def test_a_refund_opens_the_window_and_refills_the_store() -> None:
 def test_a_refund_cools_the_warm_up_again() -> None:
     key = SmoothKey(Smooth(2, warmup=4))
     key.ask(0, 4)
-    assert key.kept == (4.0, 4_000_000)
+    assert key.level_and_time == (4.0, 4_000_000)
     assert key.give_back(1, key.receipt)
-    assert key.kept == (8.0, 1_000_000)
+    assert key.level_and_time == (8.0, 1_000_000)
     key = SmoothKey(Smooth(2, warmup=4))
     key.ask(0, 2)
     assert key.give_back(0, key.receipt, units=1)
-    assert key.kept == (7.0, 1_375_000)  # as if one had been taken, the dearest
+    assert key.level_and_time == (7.0, 1_375_000)  # as if one had been taken, the dearest
     assert key.give_back(1.3, key.receipt._replace(refunded_units=1)) is False
 
 
@@ -209,19 +209,19 @@ def test_a_refund_under_a_later_charge_opens_no_window_of_a_warm_up() -> None:
     key.acquire(0, 4)
     first = key.receipt
     assert key.acquire(0, 4) == 4  # is served then, and pays until 8
-    before = key.kept
+    before = key.level_and_time
     assert key.give_back(0, first) is False
-    assert key.kept == before
+    assert key.level_and_time == before
 
 
 def test_a_reservation_is_cancelled_whole_or_not_at_all() -> None:
     for limit in (Smooth(10), Smooth(10, warmup=5)):
         key = SmoothKey(limit)
         key.ask(0, 5)
-        before = key.kept
+        before = key.level_and_time
         key.acquire(0, 3)
         assert key.give_back(0.1, key.receipt, cancel=True)
-        assert key.kept == before
+        assert key.level_and_time == before
         key.acquire(0.1, 3)
         first = key.receipt
         key.acquire(0.1, 1)
@@ -262,12 +262,12 @@ def test_a_denied_charge_passes_exactly_at_its_retry(
     limit: Smooth, steps: Steps, cost: int, patience_us: int | None
 ) -> None:
     state, now_us = walk(limit, steps)
-    facts, after = decide(limit, state, now_us, cost, patience_us)
-    assert after is state or (facts[ALLOWED] and cost)
-    retry_us = facts[RETRY_AFTER_US] or 0
-    if facts[ALLOWED]:
+    outcome, after = decide(limit, state, now_us, cost, patience_us)
+    assert after is state or (outcome[ALLOWED] and cost)
+    retry_us = outcome[RETRY_AFTER_US] or 0
+    if outcome[ALLOWED]:
         assert retry_us == 0
-        assert facts[DELAY_US] == max(0, state[1] - now_us)
+        assert outcome[DELAY_US] == max(0, state[1] - now_us)
     else:
         assert decide(limit, state, now_us + retry_us, cost)[0][ALLOWED]
         assert not decide(limit, state, now_us + retry_us - 1, cost)[0][ALLOWED]
@@ -280,8 +280,8 @@ def test_remaining_units_pass_one_by_one(limit: Smooth, steps: Steps) -> None:
     remaining, stored = decide(limit, state, now_us, 0)[0][REMAINING], retune(limit, state, now_us)[0]
     if limit.store < 1000:
         for _ in range(remaining):
-            facts, state = reserve(limit, state, now_us, 1)
-            assert facts[DELAY_US] == 0
+            outcome, state = reserve(limit, state, now_us, 1)
+            assert outcome[DELAY_US] == 0
         # A last unit that lacks less than a microsecond's worth costs nothing, as in Guava.
         if limit.warmup_us or (math.ceil(stored) - stored) * limit.interval_us > 1 or stored == int(stored):
             assert not decide(limit, state, now_us, 1)[0][ALLOWED]
@@ -294,9 +294,9 @@ def test_no_span_passes_more_than_its_share_and_nobody_overtakes(limit: Smooth, 
     served: list[tuple[int, int]] = []
     for gap, cost, patience_us in steps:
         now_us += int(gap * limit.interval_us)
-        facts, state = decide(limit, state, now_us, cost, patience_us)
-        if facts[ALLOWED]:
-            served.append((now_us + facts[DELAY_US], cost))
+        outcome, state = decide(limit, state, now_us, cost, patience_us)
+        if outcome[ALLOWED]:
+            served.append((now_us + outcome[DELAY_US], cost))
     assert served == sorted(served, key=lambda one: one[0])
     for i, (start_us, _) in enumerate(served):
         units = 0
@@ -316,23 +316,23 @@ def test_a_forgotten_warm_up_answers_as_the_kept_one(
     full_us = state[2] + decide(limit, state, state[2], 0)[0][RESET_AFTER_US]
     assert dead_at_us(limit, state) == full_us + MAX_CLOCK_SWING_US
     now_us = dead_at_us(limit, state) + later_us
-    kept, after = decide(limit, state, now_us, cost, patience_us)
+    outcome, after = decide(limit, state, now_us, cost, patience_us)
     forgotten, fresh = decide(limit, None, now_us, cost, patience_us)
-    assert kept == forgotten
-    assert after == fresh or not (kept[ALLOWED] and cost)
+    assert outcome == forgotten
+    assert after == fresh or not (outcome[ALLOWED] and cost)
 
 
 @given(bursty, arrivals, st.integers(0, 10**9), arrivals)
 def test_a_forgotten_burst_never_gets_more_than_the_kept_one(
     limit: Smooth, steps: Steps, later_us: int, then: Steps
 ) -> None:
-    kept, _ = walk(limit, steps)
-    now_us = dead_at_us(limit, kept) + later_us
-    assert limit.store == 0 or dead_at_us(limit, kept) >= max(kept[1] + DAY, full_us(limit, kept))
+    state, _ = walk(limit, steps)
+    now_us = dead_at_us(limit, state) + later_us
+    assert limit.store == 0 or dead_at_us(limit, state) >= max(state[1] + DAY, full_us(limit, state))
     forgotten: State | None = None
     for gap, cost, _ in then:
         now_us += int(gap * limit.interval_us)
-        first, kept = reserve(limit, kept, now_us, cost)
+        first, state = reserve(limit, state, now_us, cost)
         other, forgotten = reserve(limit, forgotten, now_us, cost)
         assert first[DELAY_US] <= other[DELAY_US] + 1
 
@@ -368,13 +368,13 @@ def test_a_refund_of_a_burst_never_gives_more_than_had_the_charge_not_been_made(
     limit: Smooth, before: Steps, cost: int, later: Steps, gap_us: int
 ) -> None:
     without, now_us = walk(limit, before)
-    facts, state = reserve(limit, without, now_us, cost)
+    outcome, state = reserve(limit, without, now_us, cost)
     for gap, units, _ in later:
         now_us += int(gap * limit.interval_us)
         _, state = reserve(limit, state, now_us, units)
         _, without = reserve(limit, without, now_us, units)
     now_us += gap_us
-    back = refund(limit, state, now_us, cost, Receipt.from_outcome(facts, cost), False)
+    back = refund(limit, state, now_us, cost, Receipt.from_outcome(outcome, cost), False)
     if back is not None:
         assert back[1] >= now_us
         assert 0 <= back[0] <= limit.store
@@ -387,10 +387,10 @@ def test_refunding_and_taking_again_gains_nothing(
     limit: Smooth, before: Steps, cost: int, later: Steps, units: int
 ) -> None:
     state, now_us = walk(limit, before)
-    facts, state = reserve(limit, state, now_us, cost)
+    outcome, state = reserve(limit, state, now_us, cost)
     state, now_us = walk(limit, later, state)
     units = min(units, cost)
-    back = refund(limit, state, now_us, units, Receipt.from_outcome(facts, cost), False)
+    back = refund(limit, state, now_us, units, Receipt.from_outcome(outcome, cost), False)
     if back is not None:
         _, again = reserve(limit, back, now_us, units)
         held = retune(limit, state, now_us)
@@ -403,8 +403,8 @@ def test_refunding_and_taking_again_gains_nothing(
 def test_a_refund_at_once_restores_what_was(limit: Smooth, steps: Steps, cost: int, cancel: bool) -> None:
     state, now_us = walk(limit, steps)
     before = retune(limit, state, now_us)
-    facts, after = reserve(limit, state, now_us, cost)
-    back = refund(limit, after, now_us, cost, Receipt.from_outcome(facts, cost), cancel)
+    outcome, after = reserve(limit, state, now_us, cost)
+    back = refund(limit, after, now_us, cost, Receipt.from_outcome(outcome, cost), cancel)
     assert back is not None or after[1] == before[1]
     if back is not None and limit.warmup_us:
         assert back[1] == before[1]

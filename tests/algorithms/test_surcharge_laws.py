@@ -90,7 +90,7 @@ class SurchargedKey:
 
 @pytest.mark.parametrize("text", [*BUCKETS, *SMOOTH, *WINDOWS])
 @given(steps=takes, units=st.integers(1, 100))
-def test_what_fits_is_charged_as_a_take_would(text: str, steps: list[tuple[float, int]], units: int) -> None:
+def test_a_surcharge_that_fits_equals_a_take(text: str, steps: list[tuple[float, int]], units: int) -> None:
     taken = SurchargedKey(text).play(steps)
     units = min(units, taken.limit.max_cost)
     taken.now_us += taken.copy().take(units)[RETRY_AFTER_US] or 0
@@ -134,7 +134,7 @@ def test_in_parts_it_is_the_same(text: str, steps: list[tuple[float, int]], unit
         max_size=20,
     )
 )
-def test_what_was_surcharged_passes_no_more(text: str, events: list[tuple[float, int, str]]) -> None:
+def test_surcharged_units_count_against_the_limit(text: str, events: list[tuple[float, int, str]]) -> None:
     """Over any span up to a take that passed: the units taken and surcharged are at most burst + rate * span."""
     key, counted = SurchargedKey(text), []
     burst, rate = Fraction(key.limit.units_at_once), key.limit.units_per_second / 1_000_000

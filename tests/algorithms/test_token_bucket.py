@@ -36,9 +36,9 @@ class TokenBucketKey:
 
     def ask(self, at: float, cost: int, patience: float | None = None) -> Outcome:
         patience_us = None if patience is None else round(patience * SECOND)
-        facts, after = decide(self.limit, self.state, _us(at), cost, patience_us)
+        outcome, after = decide(self.limit, self.state, _us(at), cost, patience_us)
         self.state = after
-        return facts
+        return outcome
 
     def take(self, at: float, cost: int = 1) -> str:
         allowed, remaining, retry_us, *_ = self.ask(at, cost)
@@ -50,9 +50,9 @@ class TokenBucketKey:
         return self.ask(at, 0)[1]
 
     def charge(self, at: float, cost: int, patience: float | None = None) -> Receipt:
-        facts = self.ask(at, cost, patience)
-        assert facts[0], facts
-        return Receipt.from_outcome(facts, cost)
+        outcome = self.ask(at, cost, patience)
+        assert outcome[0], outcome
+        return Receipt.from_outcome(outcome, cost)
 
     def refund(self, at: float, receipt: Receipt, units: int = LONG, *, cancel: bool = False) -> bool:
         after = refund(self.limit, self.state, _us(at), units, receipt, cancel)
@@ -117,8 +117,8 @@ def test_no_fraction_is_ever_lost(amount: int, per: float, units: int) -> None:
         assert not denied[0]
         assert denied[2] is not None
         now_us += denied[2]
-        facts, state = decide(limit, state, now_us, 1)
-        assert facts[0]
+        outcome, state = decide(limit, state, now_us, 1)
+        assert outcome[0]
         assert now_us - BASE_US == -(-unit * round(per * SECOND) // amount)
 
 
@@ -127,8 +127,8 @@ def test_whole_microseconds_alone_would_be_a_third_wrong() -> None:
     limit, state = TokenBucket(700_000, burst=2), None
     passed = 0
     for now_us in range(BASE_US, BASE_US + 100_001):
-        facts, after = decide(limit, state, now_us, 1)
-        if facts[0]:
+        outcome, after = decide(limit, state, now_us, 1)
+        if outcome[0]:
             state, passed = after, passed + 1
     assert passed == 70_002
 
@@ -154,7 +154,7 @@ def test_a_limit_that_cannot_be_exact_is_refused(amount: int, per: float, burst:
     ("amount", "per", "burst"),
     [(1, YEAR / SECOND, 100), (1_000_000, 1, 1_000_000), (10**9 + 7, 86_400, 9_007_199), (123_457, 86_400, 10**9)],
 )
-def test_what_lies_just_within_the_bound_is_exact(amount: int, per: float, burst: int) -> None:
+def test_limits_just_within_the_bound_are_exact(amount: int, per: float, burst: int) -> None:
     key = TokenBucketKey(TokenBucket(amount, per, burst))
     assert key.take(0, burst - 1) == "1 left"
     assert key.take(0) == "0 left"
@@ -198,8 +198,8 @@ def test_a_reservation_beyond_its_patience_charges_nothing() -> None:
 def test_debt_is_bounded() -> None:
     limit = TokenBucket(1, YEAR / SECOND, burst=3)
     _, state = decide(limit, None, BASE_US, 3)
-    facts, deeper = decide(limit, state, BASE_US, 1, 10**18)
-    assert (facts[0], facts[4]) == (True, YEAR)
+    outcome, deeper = decide(limit, state, BASE_US, 1, 10**18)
+    assert (outcome[0], outcome[4]) == (True, YEAR)
     assert decide(limit, deeper, BASE_US, 1, 10**18)[0][:3] == (False, 0, 2 * YEAR)
     assert 2 * YEAR > HORIZON_US
 
@@ -305,34 +305,34 @@ LIMITS = st.builds(
 @example(TokenBucket(820), TokenBucket(782), 22, 0.0)
 @given(LIMITS, LIMITS, st.integers(1, 1000), st.floats(0, 2))
 def test_another_pace_keeps_the_units(old: TokenBucket, new: TokenBucket, used: int, wait: float) -> None:
-    """Nobody gets a fresh burst by a change: what was used and has not come back yet is still used, rounded up."""
+    """A change gives no fresh burst: units that were used and have not refilled yet stay used, rounded up."""
     used = min(used, old.burst)
     _, state = decide(old, None, BASE_US, used)
     now_us = BASE_US + round(wait * old.period_us / old.amount * used)
     held, _ = decide(old, state, now_us, 0)
     assert state is not None
     seen = convert_pace(new, state, old.pace)
-    facts, _ = decide(new, seen, now_us, 0)
+    outcome, _ = decide(new, seen, now_us, 0)
     still_used = old.burst - held[1]
     # Of nearly the same rate the pace is the same, and the time is kept.
     least = still_used if old.pace != new.pace else still_used * 16 // 17
-    assert facts[1] <= max(0, new.burst - least)
-    assert new.burst - facts[1] <= min(new.burst, still_used * 17 // 16 + 2)
+    assert outcome[1] <= max(0, new.burst - least)
+    assert new.burst - outcome[1] <= min(new.burst, still_used * 17 // 16 + 2)
 
 
 @given(LIMITS, LIMITS, st.lists(st.tuples(st.booleans(), st.integers(1, 9)), max_size=30))
-def test_whoever_alternates_between_two_limits_gets_no_more_than_the_larger_burst(
+def test_alternating_between_two_limits_admits_at_most_the_larger_burst(
     one: TokenBucket, other: TokenBucket, calls: list[tuple[bool, int]]
 ) -> None:
     """At one instant: two versions of a rulebook at work on one key mint nothing."""
-    passed, kept, text = 0, one, ""
+    passed, stored_limit, text = 0, one, ""
     for first, cost in calls:
         limit = one if first else other
         state = unpack(text, limit, str(limit.pace)) if text else None
-        facts, after = decide(limit, state, BASE_US, cost)
-        if facts[0] and after is not None:
-            passed, kept, text = passed + cost, limit, pack(after, str(limit.pace))
-    assert passed <= max(one.burst, other.burst), kept
+        outcome, after = decide(limit, state, BASE_US, cost)
+        if outcome[0] and after is not None:
+            passed, stored_limit, text = passed + cost, limit, pack(after, str(limit.pace))
+    assert passed <= max(one.burst, other.burst), stored_limit
 
 
 def test_the_pace_is_kept_with_the_state() -> None:
@@ -413,7 +413,7 @@ def test_the_stored_form(text: str) -> None:
     assert pack(unpack(text)) == text
 
 
-def test_what_is_stored() -> None:
+def test_the_stored_text_of_a_state() -> None:
     key = TokenBucketKey(TokenBucket(7, burst=2))
     key.take(0)
     assert _stored(key) == f"{BASE_US + 142_857}:1"

@@ -33,13 +33,13 @@ def histories(draw: st.DrawFn, limit: TokenBucket, *, reserves: bool = True) -> 
     """Charges one after another, with gaps about as long as a few units take."""
     unit_us = limit.period_us // limit.amount + 1
     patience = st.none() | st.integers(0, 30 * unit_us) if reserves else st.none()
-    asked = st.builds(
+    charges = st.builds(
         BucketCharge,
         st.sampled_from([0, 0, 1]) | st.integers(0, 4 * unit_us),
         st.integers(1, limit.burst),
         patience,
     )
-    return draw(st.lists(asked, max_size=12))
+    return draw(st.lists(charges, max_size=12))
 
 
 class PlayedHistory:
@@ -50,16 +50,16 @@ class PlayedHistory:
         self.state: State | None = None
         self.now_us = BASE_US
         self.receipts: list[Receipt] = []
-        for asked in history:
-            self.now_us += asked.gap_us
-            self.ask(asked.cost, asked.patience_us)
+        for charge in history:
+            self.now_us += charge.gap_us
+            self.ask(charge.cost, charge.patience_us)
 
     def ask(self, cost: int, patience_us: int | None = None) -> Outcome:
-        facts, after = decide(self.limit, self.state, self.now_us, cost, patience_us)
+        outcome, after = decide(self.limit, self.state, self.now_us, cost, patience_us)
         self.state = after
-        if facts[0] and cost:
-            self.receipts.append(Receipt.from_outcome(facts, cost))
-        return facts
+        if outcome[0] and cost:
+            self.receipts.append(Receipt.from_outcome(outcome, cost))
+        return outcome
 
     def refund(self, receipt: Receipt, units: int, *, cancel: bool = False) -> None:
         after = refund(self.limit, self.state, self.now_us, units, receipt, cancel)
@@ -96,11 +96,11 @@ def _within_the_rate(limit: TokenBucket, served: list[tuple[int, int]], slack_us
 
 @given(lives(), st.integers(1, 12))
 def test_taking_n_is_the_same_as_taking_one_n_times(life: PlayedHistory, cost: int) -> None:
-    facts, after = decide(life.limit, life.state, life.now_us, cost)
+    outcome, after = decide(life.limit, life.state, life.now_us, cost)
     one_by_one = [life.ask(1) for _ in range(cost)]
-    assert all(each[0] for each in one_by_one) == facts[0]
-    if facts[0]:
-        assert one_by_one[-1] == facts
+    assert all(each[0] for each in one_by_one) == outcome[0]
+    if outcome[0]:
+        assert one_by_one[-1] == outcome
         assert life.state == after
 
 
@@ -108,15 +108,15 @@ def test_taking_n_is_the_same_as_taking_one_n_times(life: PlayedHistory, cost: i
 def test_a_denied_charge_leaves_no_trace_and_passes_exactly_retry_after_later(
     life: PlayedHistory, cost: int
 ) -> None:
-    facts, after = decide(life.limit, life.state, life.now_us, cost)
-    assume(not facts[0])
+    outcome, after = decide(life.limit, life.state, life.now_us, cost)
+    assume(not outcome[0])
     assert after is life.state
     if cost > life.limit.burst:
-        assert facts[2] is None
+        assert outcome[2] is None
     else:
-        assert facts[2] is not None
-        assert decide(life.limit, life.state, life.now_us + facts[2], cost)[0][0]
-        assert not decide(life.limit, life.state, life.now_us + facts[2] - 1, cost)[0][0]
+        assert outcome[2] is not None
+        assert decide(life.limit, life.state, life.now_us + outcome[2], cost)[0][0]
+        assert not decide(life.limit, life.state, life.now_us + outcome[2] - 1, cost)[0][0]
 
 
 @given(lives(), st.integers(1, 50))
@@ -148,7 +148,7 @@ def test_reservations_are_served_within_the_rate_and_in_order(life: PlayedHistor
 
 @given(lives(), st.lists(st.integers(0, 11), max_size=4), st.data())
 def test_cancelling_never_lets_more_be_served(life: PlayedHistory, places: list[int], data: st.DataObject) -> None:
-    """Whatever is cancelled, what was promised to the others and what is granted after stays within the rate."""
+    """After any cancellation, the remaining reservations and later grants stay within the rate."""
     cancelled: set[int] = set()
     for place in places:
         life.now_us += data.draw(st.integers(0, 1000))
@@ -189,10 +189,10 @@ def test_a_refund_leaves_at_least_what_others_poured(life: PlayedHistory, cost: 
     life.refund(receipt, cost)
     assert life.level() == level
     life.state = charged
-    for asked in data.draw(histories(life.limit, reserves=False)):
-        life.now_us = without.now_us = life.now_us + asked.gap_us
-        if life.ask(asked.cost)[0]:
-            assert without.ask(asked.cost)[0]
+    for charge in data.draw(histories(life.limit, reserves=False)):
+        life.now_us = without.now_us = life.now_us + charge.gap_us
+        if life.ask(charge.cost)[0]:
+            assert without.ask(charge.cost)[0]
     life.refund(receipt, cost)
     assert life.level() >= without.level()
 
@@ -242,8 +242,8 @@ def test_a_changed_limit_keeps_the_time_until_dry_at_most_a_full_bucket(
 def test_a_dead_state_says_no_more_than_none(life: PlayedHistory, cost: int, later_us: int) -> None:
     if life.state is not None:
         now_us = max(life.now_us, dead_at_us(life.limit, life.state)) + later_us
-        kept, _ = decide(life.limit, life.state, now_us, cost)
-        assert kept == decide(life.limit, None, now_us, cost)[0]
+        outcome, _ = decide(life.limit, life.state, now_us, cost)
+        assert outcome == decide(life.limit, None, now_us, cost)[0]
 
 
 @given(lives())

@@ -49,9 +49,9 @@ LEAKS = "leaks"
 
 
 def main(arguments: list[str]) -> int:
-    known = [*(fault.name for fault in FAULTS), LEAKS]
-    if unknown := [word for word in arguments if word not in known]:
-        sys.stderr.write(f'faults: there is no fault "{unknown[0]}". There are: {", ".join(known)}.\n')
+    scenarios = [*(fault.name for fault in FAULTS), LEAKS]
+    if unknown := [word for word in arguments if word not in scenarios]:
+        sys.stderr.write(f'faults: there is no fault "{unknown[0]}". There are: {", ".join(scenarios)}.\n')
         return 2
     _print(result_table.table_head())
     good = [_run(fault) for fault in FAULTS if not arguments or fault.name in arguments]

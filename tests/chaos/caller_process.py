@@ -41,7 +41,7 @@ LEDGER_EVERY = 0.01
 
 
 class CallerPlan(NamedTuple):
-    """What one process is to do."""
+    """The calls that one process makes."""
 
     url: str
     fallback: str | None
@@ -104,8 +104,8 @@ async def _tasks(wire: Connection, part: CallerPlan, seen: ProcessRecord) -> Non
         limiters[LEDGER] = AsyncLimiter(LIMITS[LEDGER], part.url_with("deny"))
     stop = asyncio.Event()
 
-    async def caller(asked: Iterator[tuple[str, int, float]]) -> None:
-        for limit, key, due in asked:
+    async def caller(schedule: Iterator[tuple[str, int, float]]) -> None:
+        for limit, key, due in schedule:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             if stop.is_set():
                 return
@@ -125,8 +125,8 @@ async def _tasks(wire: Connection, part: CallerPlan, seen: ProcessRecord) -> Non
 
     with contextlib.suppress(EngineUnavailable):  # connected before the story begins
         await limiters[FIXED].peek(key_of(FIXED, 0))
-    asked = [call_schedule(part, number) for number in range(part.callers)] + [_ledger(part)] * part.ledger
-    running = [asyncio.create_task(control()), *(asyncio.create_task(caller(each)) for each in asked)]
+    schedules = [call_schedule(part, number) for number in range(part.callers)] + [_ledger(part)] * part.ledger
+    running = [asyncio.create_task(control()), *(asyncio.create_task(caller(each)) for each in schedules)]
     wire.send("ready")
     await asyncio.to_thread(wire.recv)
     stop.set()
@@ -140,8 +140,8 @@ def _threads(wire: Connection, part: CallerPlan, seen: ProcessRecord) -> None:
     limiters = {limit: Limiter(LIMITS[limit], engine) for limit in AMOUNT}
     stop = threading.Event()
 
-    def caller(asked: Iterator[tuple[str, int, float]]) -> None:
-        for limit, key, due in asked:
+    def caller(schedule: Iterator[tuple[str, int, float]]) -> None:
+        for limit, key, due in schedule:
             if stop.wait(max(0.0, due - time.monotonic())):
                 return
             start = time.monotonic()

@@ -108,16 +108,16 @@ def _at_us(call: CallRecord, epoch: float) -> int:
 
 def _states(history: History, events: set[int]) -> dict[int, WindowState]:
     """Of each window of a second, what it was."""
-    found: dict[int, set[bool]] = {}
+    states: dict[int, set[bool]] = {}
     for at_us, call in history:
-        found.setdefault(at_us // SECOND, set()).add(call.degraded)
+        states.setdefault(at_us // SECOND, set()).add(call.degraded)
     return {
         window: WindowState.TROUBLED
         if len(kinds) > 1 or window in events
         else WindowState.CUT_OFF
         if True in kinds
         else WindowState.QUIET
-        for window, kinds in found.items()
+        for window, kinds in states.items()
     }
 
 
@@ -129,15 +129,15 @@ def _windows(history: History, states: dict[int, WindowState], limit: int) -> It
 
 
 def _spans(history: History, states: dict[int, WindowState], limit: int) -> Iterable[tuple[WindowState, float]]:
-    found: list[tuple[WindowState, float]] = [
+    spans: list[tuple[WindowState, float]] = [
         (state, _excess([at_us for at_us, call in stretch if call.allowed], limit))
         for state, stretch in groupby(history, key=lambda each: states[each[0] // SECOND])
         if state is not WindowState.TROUBLED
     ]
     if WindowState.TROUBLED in states.values():
         admitted_us = [at_us for at_us, call in history if call.allowed]
-        found.append((WindowState.TROUBLED, _ratio(admitted_us, limit) * limit))
-    return found
+        spans.append((WindowState.TROUBLED, _ratio(admitted_us, limit) * limit))
+    return spans
 
 
 def _ratio(admitted_us: Sequence[int], limit: int) -> float:

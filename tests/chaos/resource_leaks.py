@@ -44,14 +44,14 @@ class LeakResult(NamedTuple):
 
     @property
     def failures(self) -> list[str]:
-        found = []
+        failures = []
         for who, before in self.before.items():
             after = self.after[who]
             counted = zip(("fds", "threads", "tasks"), before, after, strict=False)
-            found += [f"{who}: {old} {what} became {new}" for what, old, new in counted if new > old]
+            failures += [f"{who}: {old} {what} became {new}" for what, old, new in counted if new > old]
             if after.kb > before.kb + MOST_KB:
-                found.append(f"{who}: memory grew from {before.kb:,} to {after.kb:,} kB")
-        return found
+                failures.append(f"{who}: memory grew from {before.kb:,} to {after.kb:,} kB")
+        return failures
 
     def lines(self) -> list[str]:
         verdict = "FAIL" if self.failures else "pass"
@@ -92,7 +92,7 @@ def run_outage_cycles(cycles: int = CYCLES, before: int = BEFORE, peace: float =
 
 
 def _lowest_footprint(wire: Connection) -> Footprint:
-    """What is there at each of several looks: a probe that comes and goes is not left behind."""
+    """Returns the lowest of several samples: a probe that comes and goes is no leak."""
     looks = []
     for _ in range(LOOKS):
         wire.send("count")

@@ -31,7 +31,7 @@ PATIENCE = 60.0
 
 @dataclass
 class ChaosLoad:
-    """Who calls, and what became of it."""
+    """The processes that call, and the results of their calls."""
 
     fallback: str | None = "local"
     threads: bool = False
@@ -83,7 +83,7 @@ class ChaosLoad:
                 wire.close()
 
     def disturb(self) -> None:
-        """Whatever happens now may lose counts."""
+        """Note that counts may be lost from now on."""
         self.disturbed_us.append(time.time_ns() // 1000)
 
     def hold(self) -> None:
@@ -96,7 +96,7 @@ class ChaosLoad:
         self.back_at = time.monotonic()
 
     def _forgotten(self, url: str) -> tuple[int, int]:
-        """What was admitted and is not counted, of all."""
+        """Returns how many admitted calls no count has, and how many calls were admitted."""
         admitted = [0] * LEDGER_KEYS
         for seen in self.seen:
             for call in seen.calls:
@@ -112,5 +112,5 @@ class ChaosLoad:
 def _receive(wire: Connection) -> ProcessRecord:
     if not wire.poll(PATIENCE):
         raise TimeoutError(f"a process of the load said nothing for {PATIENCE:g} s")
-    said: ProcessRecord = wire.recv()
-    return said
+    record: ProcessRecord = wire.recv()
+    return record

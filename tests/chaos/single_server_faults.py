@@ -154,9 +154,9 @@ def connection_limit(load: ChaosLoad) -> None:
 
 def _say(line: socket.socket, words: bytes) -> None:
     line.sendall(words + b"\r\n")
-    said = line.recv(1000)
-    if said.startswith(b"-"):
-        raise RuntimeError(f"the server answered {said!r} to {words!r}")
+    reply = line.recv(1000)
+    if reply.startswith(b"-"):
+        raise RuntimeError(f"the server answered {reply!r} to {words!r}")
 
 
 def upgrade(load: ChaosLoad) -> None:

@@ -39,8 +39,8 @@ class DeferredFallback(FallbackEngine):
         self.owing = shard
 
 
-@pytest.mark.parametrize(("seconds", "asked"), [(0.018, 1), (0.010, 3)])
-def test_a_caller_tells_only_if_there_is_time_for_it(seconds: float, asked: int) -> None:
+@pytest.mark.parametrize(("seconds", "engine_calls"), [(0.018, 1), (0.010, 3)])
+def test_a_caller_tells_only_if_there_is_time_for_it(seconds: float, engine_calls: int) -> None:
     clock = ManualClock()
     wire = DistantEngine(clock, seconds)
     engine = DeferredFallback(wire, clock=clock, deadline=DEADLINE)
@@ -50,20 +50,20 @@ def test_a_caller_tells_only_if_there_is_time_for_it(seconds: float, asked: int)
         assert meter.decide("key", 1)[0]  # by the share
     wire.down = False
     clock.advance(1)
-    before, began_us = wire.asked, clock.now_us()
-    facts = meter.decide("key", 1)
-    assert facts[0]
-    assert wire.asked - before == asked
+    before, began_us = wire.calls, clock.now_us()
+    outcome = meter.decide("key", 1)
+    assert outcome[0]
+    assert wire.calls - before == engine_calls
     assert clock.now_us() - began_us <= DEADLINE * 1_000_000
-    assert isinstance(facts, DegradedOutcome) is (asked == 1)
+    assert isinstance(outcome, DegradedOutcome) is (engine_calls == 1)
 
-    assert engine.owing is not None or asked > 1
+    assert engine.owing is not None or engine_calls > 1
     if engine.owing is not None:
         engine.settle_shard(engine.owing)
     clock.advance(2)
-    before = wire.asked
+    before = wire.calls
     assert meter.decide("key", 1)[:2] == (True, 4)  # four, one and one
-    assert wire.asked - before == 1
+    assert wire.calls - before == 1
 
 
 @pytest.mark.servers
@@ -81,7 +81,7 @@ def test_a_script_is_loaded_even_if_only_one_reply_comes_in_time() -> None:
 
 
 @pytest.mark.servers
-async def test_whoever_asks_after_one_who_waited_in_vain_waits_no_longer() -> None:
+async def test_calls_after_a_timeout_wait_no_longer() -> None:
     with RedisServer() as server:
         limiter = AsyncLimiter("100/day", f"{server.url}?deadline=50ms")
         await limiter.take("key")

@@ -38,7 +38,7 @@ def test_a_key_that_moves_while_all_are_gone_has_one_share(clock: ManualClock) -
     assert sum(meter.decide("key", 1)[0] for _ in range(20)) == 4
 
 
-def test_the_heir_is_told_what_was_admitted_meanwhile(clock: ManualClock) -> None:
+def test_the_new_master_gets_the_settlement(clock: ManualClock) -> None:
     wire = FailoverEngine(MemoryEngine(clock))
     engine = ImmediateFallback(wire, clock=clock)
     meter = engine.meter(FixedWindow(10, 3600), "limit")
@@ -49,7 +49,7 @@ def test_the_heir_is_told_what_was_admitted_meanwhile(clock: ManualClock) -> Non
     assert sum(meter.decide("key", 1)[0] for _ in range(20)) == 4
 
 
-def test_a_key_that_moves_while_it_is_asked_about_is_no_error(clock: ManualClock) -> None:
+def test_a_key_that_moves_during_a_call_raises_no_error(clock: ManualClock) -> None:
     wire = FailoverEngine(MemoryEngine(clock))
     meter = ImmediateFallback(wire, clock=clock).meter(FixedWindow(3, 3600), "limit")
     wire.down = True

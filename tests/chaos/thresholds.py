@@ -45,7 +45,7 @@ class FaultResult(NamedTuple):
 def judge_load(
     fault: str, load: ChaosLoad, *, harmless: bool = False, margin: float = MARGIN, within: float = RECOVERED
 ) -> FaultResult:
-    """What the load saw, against the bars."""
+    """Compares what the load measured with the thresholds."""
     calls = [call for seen in load.seen for call in seen.calls]
     degraded = [call for call in calls if call.degraded]
     errors = [call for call in calls if call.error]

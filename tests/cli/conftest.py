@@ -30,7 +30,7 @@ class Prompt:
         assert self(*words, "--json") == code, self.err
         return json.loads(self.out)
 
-    def told(self, *words: str, code: int = 2) -> str:
+    def failure(self, *words: str, code: int = 2) -> str:
         """The one sentence that a command fails with."""
         assert self(*words) == code
         assert self.out == ""

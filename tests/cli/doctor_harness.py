@@ -1,4 +1,4 @@
-"""What the tests of `headgate doctor` share: a rulebook, and findings by the name of their check."""
+"""Harness of doctor tests: a rulebook, and findings by the name of their check."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ rules:
 
 
 def examined(prompt: Prompt, *words: str, code: int = 0) -> dict[str, Found]:
-    """What doctor found, by the name of the check; of several the gravest."""
+    """Returns doctor's findings by the name of their check; of several the gravest."""
     findings: list[Found] = prompt.json("doctor", *words, code=code)["findings"]
     findings.sort(key=lambda finding: [OK, WARNING, ERROR].index(finding["level"]))
     return {finding["check"]: finding for finding in findings}

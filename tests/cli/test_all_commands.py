@@ -79,11 +79,11 @@ def test_a_limit_as_a_document(prompt: Prompt) -> None:
 
 
 def test_options_are_not_guessed(prompt: Prompt) -> None:
-    told = prompt.told("limit", "10/s", "--nod", "3")
-    assert '"--nod" is not an option of headgate limit. Did you mean --nodes?' in told
+    message = prompt.failure("limit", "10/s", "--nod", "3")
+    assert '"--nod" is not an option of headgate limit. Did you mean --nodes?' in message
 
 
-def test_an_error_is_json_too_and_nothing_else_is_said(prompt: Prompt) -> None:
+def test_with_json_only_a_json_error_is_printed(prompt: Prompt) -> None:
     assert prompt("limit", "10/minit", "--json") == 2
     assert prompt.out == ""
     assert "Did you mean 10/minute?" in json.loads(prompt.err)["error"]

@@ -54,7 +54,7 @@ def test_python_runs_it_as_a_module(module: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["dmeo"], '"dmeo" is not a command of headgate. Did you mean demo?'),
         (["xyzzy"], '"xyzzy" is not a command of headgate. Known: limit, take, peek,'),
@@ -80,16 +80,14 @@ def test_python_runs_it_as_a_module(module: str) -> None:
         (["limit", "0/s"], "must be a whole number of at least 1, not 0."),
     ],
 )
-def test_what_cannot_be_is_told_in_one_sentence(
-    capsys: pytest.CaptureFixture[str], words: list[str], told: str
-) -> None:
+def test_a_usage_error_is_one_sentence(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
     code, out, err = run(capsys, *words)
     assert (code, out) == (2, "")
-    assert told in sentence(err)
+    assert message in sentence(err)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "lines"),
     [
         ("100/s burst 200", ["200 at once", "one every 10 ms", "after 2 s at most", "above 200 never"]),
         ("700000/s", ["7 units are 10 us", "one every 1.43 us"]),
@@ -110,11 +108,11 @@ def test_what_cannot_be_is_told_in_one_sentence(
         ("20 slots", ["20 holders at a time", "30 s loses its slot"]),
     ],
 )
-def test_a_limit_is_explained(capsys: pytest.CaptureFixture[str], text: str, told: list[str]) -> None:
+def test_a_limit_is_explained(capsys: pytest.CaptureFixture[str], text: str, lines: list[str]) -> None:
     code, out, err = run(capsys, "limit", text)
     assert (code, err) == (0, "")
     words = re.sub(r"\s+", " ", out)
-    assert all(each in words for each in (*told, "algorithm", "exact", "idle keys", "refused"))
+    assert all(each in words for each in (*lines, "algorithm", "exact", "idle keys", "refused"))
     assert all(len(line) <= 110 for line in out.splitlines())
 
 
@@ -137,7 +135,7 @@ def test_several_limits_are_explained_together(capsys: pytest.CaptureFixture[str
         (172_800_000_000, "2 days"),
     ],
 )
-def test_lengths_of_time_are_said_as_people_say_them(us: float, words: str) -> None:
+def test_durations_are_printed_in_words(us: float, words: str) -> None:
     assert in_words(us) == words
 
 

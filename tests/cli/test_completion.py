@@ -12,7 +12,7 @@ from tests.cli.conftest import Prompt
 
 
 def completed(script: str, line: str, environment: dict[str, str] | None = None) -> list[str]:
-    """What bash offers when TAB is pressed at the end of the line."""
+    """Returns what bash offers when TAB is pressed at the end of the line."""
     words = line.split(" ")
     program = f"""
         {script}
@@ -83,7 +83,8 @@ def test_every_command_is_known_to_every_shell(prompt: Prompt, shell: str) -> No
         assert all(word in document["script"] for word, _ in place.commands)
 
 
-def test_another_shell_is_told_what_there_is(prompt: Prompt) -> None:
+def test_an_unknown_shell_lists_the_known_ones(prompt: Prompt) -> None:
     assert (
-        prompt.told("completion", "powershell") == '"powershell" is not what SHELL may be. Known: bash, zsh, fish.'
+        prompt.failure("completion", "powershell")
+        == '"powershell" is not what SHELL may be. Known: bash, zsh, fish.'
     )

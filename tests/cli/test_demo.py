@@ -51,7 +51,7 @@ def test_in_a_pipe_it_tells_line_by_line_and_does_not_wait(
     assert slept == []
 
 
-def test_in_a_pipe_it_waits_if_told_how_long(capsys: pytest.CaptureFixture[str], slept: list[float]) -> None:
+def test_in_a_pipe_it_waits_if_seconds_are_given(capsys: pytest.CaptureFixture[str], slept: list[float]) -> None:
     assert main(["demo", "--seconds", "100"]) == 0
     assert sum(slept) == pytest.approx(100)
     assert "20.0 s  over" in capsys.readouterr().out

@@ -45,7 +45,7 @@ def test_without_colours_there_are_none_and_without_blocks_only_letters(played: 
     assert "\n".join(chart(played, 120, 40, LETTERS)).isascii()
 
 
-def test_those_who_waited_are_yellow(played: FlashSale) -> None:
+def test_delayed_buyers_are_yellow(played: FlashSale) -> None:
     lines = chart(played, 80, 24, Style(color=True, blocks=True))
     yellow = [ESCAPE.sub("", line).split()[0] for line in lines if re.search("\x1b\\[33m[▁▂▃▄▅▆▇█]", line)]
     assert yellow == ["leaky"]
@@ -59,7 +59,7 @@ def test_the_doubling_can_be_seen_and_its_absence_too(played: FlashSale) -> None
     assert all(rows[name][after] in "▁▂▃" for name in ("sliding window", "sliding log"))
 
 
-def test_what_has_not_begun_is_blank() -> None:
+def test_future_seconds_are_blank() -> None:
     sale = FlashSale()
     assert "0.0 s of 20" in chart(sale, 80, 24, PLAIN)[0]
     sale.play_until(4.4)

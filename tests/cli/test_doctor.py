@@ -23,10 +23,19 @@ def test_a_healthy_server(prompt: Prompt, server: RedisServer) -> None:
     with Limiter("5/hour", server.url) as limiter:
         limiter.take("ann")
     keys = server.call("KEYS", "*")
-    found = examined(prompt, "--engine", server.url)
-    assert {*found} == {"version", "cluster mode", "rights", "scripts", "eviction", "clock", "latency", "counts"}
-    assert all(each["level"] == OK for check, each in found.items() if check != "latency")
-    assert found["version"]["message"].startswith(server.kind.capitalize())
+    findings = examined(prompt, "--engine", server.url)
+    assert {*findings} == {
+        "version",
+        "cluster mode",
+        "rights",
+        "scripts",
+        "eviction",
+        "clock",
+        "latency",
+        "counts",
+    }
+    assert all(each["level"] == OK for check, each in findings.items() if check != "latency")
+    assert findings["version"]["message"].startswith(server.kind.capitalize())
     assert server.call("KEYS", "*") == keys
     with Limiter("5/hour", server.url) as limiter:
         assert limiter.peek("ann").remaining == 4
@@ -86,9 +95,9 @@ def test_a_right_that_is_missing(prompt: Prompt, server: RedisServer, command: s
         finding = examined(prompt, "--engine", url, code=3)["rights"]
         assert finding["change"] == f"ACL SETUSER clerk +{command}"
         run_on(server, finding)
-        found = examined(prompt, "--engine", url)
-        assert found["rights"]["level"] == OK
-        assert found["eviction"]["change"] == "ACL SETUSER clerk +info"
+        findings = examined(prompt, "--engine", url)
+        assert findings["rights"]["level"] == OK
+        assert findings["eviction"]["change"] == "ACL SETUSER clerk +info"
     finally:
         server.call("ACL", "DELUSER", "clerk")
 
@@ -117,10 +126,10 @@ def test_a_server_that_is_down(prompt: Prompt, tmp_path: Path) -> None:
     book.write_text(BOOK)
     with RedisServer() as server:
         url = server.url
-    found = examined(prompt, "--engine", url, "--rules", str(book), code=1)
-    assert found["server"]["level"] == ERROR
-    assert "Connection refused" in found["server"]["message"]
-    assert found["rulebook"]["level"] == OK
+    findings = examined(prompt, "--engine", url, "--rules", str(book), code=1)
+    assert findings["server"]["level"] == ERROR
+    assert "Connection refused" in findings["server"]["message"]
+    assert findings["rulebook"]["level"] == OK
 
 
 def test_a_cluster_under_the_url_of_a_single_server(prompt: Prompt, cluster: Cluster) -> None:
@@ -180,5 +189,5 @@ def test_the_pushed_rulebook(prompt: Prompt, tmp_path: Path, redis_server: Redis
     book = tmp_path / "rules.yaml"
     book.write_text(BOOK)
     assert prompt("rules", "push", str(book), "--author", "ann", "--engine", redis_server.url) == 0
-    found = examined(prompt, "--engine", redis_server.url)
-    assert found["rulebook"]["where"] == "the pushed rulebook"
+    findings = examined(prompt, "--engine", redis_server.url)
+    assert findings["rulebook"]["where"] == "the pushed rulebook"

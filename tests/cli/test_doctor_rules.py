@@ -32,12 +32,12 @@ def decide(log: Path, addresses: list[str], calls: int, shared_at: str | None = 
 def test_all_clients_behind_a_proxy_in_a_log(prompt: Prompt, tmp_path: Path) -> None:
     log = tmp_path / "decisions.jsonl"
     book = decide(log, ["10.0.0.5"], 150)
-    found = examined(prompt, "--log", str(log), "--rules", str(book), code=3)
-    assert found["shared key"]["change"] == 'trusted_proxies=["10.0.0.5"]'
-    assert "150 of 150 calls" in found["shared key"]["message"]
-    assert found["unused rule"]["where"] == f"{book}:8"
-    assert found["unused rule"]["change"] == "when: {path: /export}"
-    assert '"export" decided no call' in found["unused rule"]["message"]
+    findings = examined(prompt, "--log", str(log), "--rules", str(book), code=3)
+    assert findings["shared key"]["change"] == 'trusted_proxies=["10.0.0.5"]'
+    assert "150 of 150 calls" in findings["shared key"]["message"]
+    assert findings["unused rule"]["where"] == f"{book}:8"
+    assert findings["unused rule"]["change"] == "when: {path: /export}"
+    assert '"export" decided no call' in findings["unused rule"]["message"]
 
 
 def test_a_rule_in_shadow_mode_is_seen_too(prompt: Prompt, tmp_path: Path) -> None:
@@ -53,9 +53,9 @@ def test_all_clients_behind_a_proxy_in_the_counts(
     prompt: Prompt, tmp_path: Path, redis_server: RedisServer
 ) -> None:
     book = decide(tmp_path / "log", ["10.0.0.5"], 150, redis_server.url)
-    found = examined(prompt, "--engine", redis_server.url, "--rules", str(book), code=3)
-    assert found["shared key"]["change"] == 'trusted_proxies=["10.0.0.5"]'
-    assert '"export" decided no call' in found["unused rule"]["message"]
+    findings = examined(prompt, "--engine", redis_server.url, "--rules", str(book), code=3)
+    assert findings["shared key"]["change"] == 'trusted_proxies=["10.0.0.5"]'
+    assert '"export" decided no call' in findings["unused rule"]["message"]
 
 
 def test_a_proxy_with_public_addresses(prompt: Prompt, tmp_path: Path) -> None:
@@ -69,9 +69,9 @@ def test_a_proxy_with_public_addresses(prompt: Prompt, tmp_path: Path) -> None:
 def test_clients_with_addresses_of_their_own(prompt: Prompt, tmp_path: Path) -> None:
     log = tmp_path / "decisions.jsonl"
     decide(log, [f"198.51.100.{number}" for number in range(50)], 2000)
-    found = examined(prompt, "--log", str(log))
-    assert "shared key" not in found
-    assert found["shared keys"]["level"] == OK
+    findings = examined(prompt, "--log", str(log))
+    assert "shared key" not in findings
+    assert findings["shared keys"]["level"] == OK
 
 
 def test_few_calls_prove_nothing(prompt: Prompt, tmp_path: Path) -> None:
@@ -107,9 +107,9 @@ def test_a_rulebook_that_is_not_there(prompt: Prompt) -> None:
 def test_a_rule_that_is_off_and_a_misspelled_attribute(prompt: Prompt, tmp_path: Path) -> None:
     book = tmp_path / "rules.yaml"
     book.write_text(BOOK.replace("    key: address\n", "    key: ip\n    mode: off\n"))
-    found = examined(prompt, "--rules", str(book))
-    assert (found["unused rule"]["change"], found["unused rule"]["where"]) == ("mode: shadow", f"{book}:2")
-    assert '"ip"' in found["rulebook"]["message"]
+    findings = examined(prompt, "--rules", str(book))
+    assert (findings["unused rule"]["change"], findings["unused rule"]["where"]) == ("mode: shadow", f"{book}:2")
+    assert '"ip"' in findings["rulebook"]["message"]
     book.write_text("rules: []\n")
     assert "no rules" in examined(prompt, "--rules", str(book))["rulebook"]["message"]
 
@@ -188,33 +188,33 @@ def test_an_application(tmp_path: Path, text: str, app: str, setting: str) -> No
     """The engine and the rulebook are those of the application, and the line is the one of its framework."""
     decide(tmp_path / "decisions.jsonl", ["10.0.0.5"], 150)
     (tmp_path / "main.py").write_text(text)
-    code, found = run_in(tmp_path, "--app", app, "--log", "decisions.jsonl")
+    code, findings = run_in(tmp_path, "--app", app, "--log", "decisions.jsonl")
     assert code == 3
-    assert found["engine"]["level"] == WARNING
-    assert found["application"]["level"] == OK
-    assert found["unmatched rule"]["where"] == "rules.yaml:8"
-    assert found["unmatched rule"]["message"] == f'The rule "export" matches no route of {app}.'
-    assert found["shared key"]["change"] == setting
+    assert findings["engine"]["level"] == WARNING
+    assert findings["application"]["level"] == OK
+    assert findings["unmatched rule"]["where"] == "rules.yaml:8"
+    assert findings["unmatched rule"]["message"] == f'The rule "export" matches no route of {app}.'
+    assert findings["shared key"]["change"] == setting
 
 
 def test_an_application_without_limits(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(BOOK)
     (tmp_path / "main.py").write_text(FASTAPI)
-    code, found = run_in(tmp_path, "--app", "main:bare")
+    code, findings = run_in(tmp_path, "--app", "main:bare")
     assert code == 0
-    assert found["application"]["change"] == 'rate_limits(app, "rules.yaml", "redis://localhost:6379/0")'
+    assert findings["application"]["change"] == 'rate_limits(app, "rules.yaml", "redis://localhost:6379/0")'
 
 
 def test_a_module_that_fails(prompt: Prompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "doctors_broken_module.py").write_text("1 / 0\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    sentence = prompt.told("doctor", "--app", "doctors_broken_module:app")
+    sentence = prompt.failure("doctor", "--app", "doctors_broken_module:app")
     assert sentence == "doctors_broken_module cannot be imported: ZeroDivisionError: division by zero."
 
 
 def test_nothing_to_check(prompt: Prompt) -> None:
-    assert "There is nothing to check." in prompt.told("doctor")
+    assert "There is nothing to check." in prompt.failure("doctor")
 
 
 @pytest.mark.parametrize(
@@ -230,12 +230,12 @@ def test_nothing_to_check(prompt: Prompt) -> None:
     ],
 )
 def test_bad_input(prompt: Prompt, words: tuple[str, ...], sentence: str) -> None:
-    assert sentence in prompt.told("doctor", *words)
+    assert sentence in prompt.failure("doctor", *words)
 
 
 def test_a_log_that_is_no_decision_log(prompt: Prompt, tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     log.write_text('192.0.2.7 - - [16/Nov/2026:03:49:04 +0000] "GET / HTTP/1.1" 200 5\n' * 3)
-    assert "is not a decision log: 0 of its 3 lines" in prompt.told("doctor", "--log", str(log))
+    assert "is not a decision log: 0 of its 3 lines" in prompt.failure("doctor", "--log", str(log))
     log.write_text("")
-    assert "is not a decision log" in prompt.told("doctor", "--log", str(log))
+    assert "is not a decision log" in prompt.failure("doctor", "--log", str(log))

@@ -71,7 +71,7 @@ def test_slots_pass_as_many_as_finish(played: FlashSale) -> None:
     assert between(slots.served, 5, 8) == pytest.approx(300, rel=0.15), "20 of them, a fifth of a second each"
 
 
-def test_a_buyer_who_found_no_slot_is_not_charged_for_asking() -> None:
+def test_a_buyer_refused_for_lack_of_slots_is_not_charged() -> None:
     clock = ManualClock()
     slots = SlotGate("slots", "20 slots", "", clock, Random(1))
     for number in range(20):

@@ -90,14 +90,14 @@ rules:
 """
 
 
-def test_a_case_is_told_by_the_name_of_its_count(prompt: Prompt, server: RedisServer, tmp_path: Path) -> None:
+def test_the_case_is_read_from_the_counter_name(prompt: Prompt, server: RedisServer, tmp_path: Path) -> None:
     path = tmp_path / "tiers.yaml"
     path.write_text(TIERS)
     with Limiter.from_rules(str(path), server.url) as program:
         for plan, cost in (("pro", 50), ("user@#1", 8), ("", 3)):
             program.check({"plan": plan}, cost)
-    told = ("keys", "--engine", server.url, "--rules", str(path))
-    assert {(each["name"], each["used"], each["of"]) for each in prompt.json(*told)["keys"]} == {
+    words = ("keys", "--engine", server.url, "--rules", str(path))
+    assert {(each["name"], each["used"], each["of"]) for each in prompt.json(*words)["keys"]} == {
         ("a@pro", 50, 100),
         ("a#1@pro", 50, 500),
         ("a@user@#1", 8, 20),
@@ -106,9 +106,9 @@ def test_a_case_is_told_by_the_name_of_its_count(prompt: Prompt, server: RedisSe
         ("a~", 3, 5),
     }
     assert prompt("overrides", "set", "a", "all", "200/hour", "--engine", server.url, "--rules", str(path)) == 0
-    rows = prompt.json(*told, "--rule", "a")["keys"]
-    own = {each["name"]: each["of"] for each in rows if "~" not in each["name"]}
-    assert own == {"a@pro": 200, "a#1@pro": 500, "a@user@#1": 200, "a": 200}, "one override, whatever the case"
+    rows = prompt.json(*words, "--rule", "a")["keys"]
+    limits = {each["name"]: each["of"] for each in rows if "~" not in each["name"]}
+    assert limits == {"a@pro": 200, "a#1@pro": 500, "a@user@#1": 200, "a": 200}, "one override, whatever the case"
 
 
 def test_a_limit_is_not_guessed(prompt: Prompt, server: RedisServer, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_rule_that_is_nowhere_is_refused(prompt: Prompt, server: RedisServer, 
     )  # no book says what there is
     assert prompt("rules", "push", book, "--engine", server.url) == 0
     for words in ((), ("--rules", book)):
-        error = prompt.told("keys", "--engine", server.url, "--rule", "lgoin", *words)
+        error = prompt.failure("keys", "--engine", server.url, "--rule", "lgoin", *words)
         assert error.startswith('There is no rule "lgoin" in ')
         assert error.endswith("Did you mean login? Nothing is counted under that name either.")
     for name in ("login", "login#1", "items@ann"):
@@ -164,14 +164,14 @@ def test_a_rule_that_is_nowhere_is_refused(prompt: Prompt, server: RedisServer, 
     assert prompt.json("keys", "--engine", server.url, "--rule", "gone")["counts"] == 1
 
 
-def test_in_a_cluster_all_masters_are_asked(prompt: Prompt, cluster: Cluster) -> None:
+def test_in_a_cluster_all_masters_are_scanned(prompt: Prompt, cluster: Cluster) -> None:
     fill(cluster.url, "10/hour", {f"k{number}": 1 for number in range(50)})
     assert prompt.json("keys", "--engine", cluster.url)["counts"] == 50
 
 
 def test_a_process_alone_has_nothing_to_show(prompt: Prompt) -> None:
-    assert "nothing is counted there between two commands" in prompt.told("keys", "--engine", "memory://")
-    assert "gave no decision" in prompt.told("keys", "--engine", "redis://127.0.0.1:1", code=1)
+    assert "nothing is counted there between two commands" in prompt.failure("keys", "--engine", "memory://")
+    assert "gave no decision" in prompt.failure("keys", "--engine", "redis://127.0.0.1:1", code=1)
 
 
 def test_paused_keys_are_listed_with_what_is_left(prompt: Prompt, server: RedisServer) -> None:

@@ -21,7 +21,7 @@ def law(prompt: Prompt, *words: str) -> str:
 
 
 @pytest.mark.parametrize("more", [(), ("--nodes", "3")])
-def test_processes_that_were_told_their_number_have_equal_shares(prompt: Prompt, more: tuple[str, ...]) -> None:
+def test_a_stated_number_of_processes_gives_equal_shares(prompt: Prompt, more: tuple[str, ...]) -> None:
     few = law(prompt, "5/s burst 2", "--engine", TOLD, *more)
     assert "each of 3 processes goes on with 1/600ms: " in few
     assert "all together at most at the limit's rate, and up to 3 at once instead of 2" in few
@@ -53,9 +53,9 @@ def test_processes_that_are_counted_have_shares_by_rank(prompt: Prompt) -> None:
 
 
 def test_a_number_that_is_too_small_is_no_secret(prompt: Prompt) -> None:
-    told = law(prompt, "100/s burst 9", "--engine", TOLD, "--nodes", "6")
-    assert "each of 6 processes goes on with 1/30ms burst 3: " in told
-    assert "the engine was given nodes=3, so 6 processes together admit up to 2 times the limit" in told
+    output = law(prompt, "100/s burst 9", "--engine", TOLD, "--nodes", "6")
+    assert "each of 6 processes goes on with 1/30ms burst 3: " in output
+    assert "the engine was given nodes=3, so 6 processes together admit up to 2 times the limit" in output
     alone = Limiter("100/s", FallbackEngine(MemoryEngine(), members=Membership()))
     words = " ".join(alone.explain(nodes=4).split())
     assert "each of 4 processes goes on with 100/s: " in words
@@ -63,9 +63,9 @@ def test_a_number_that_is_too_small_is_no_secret(prompt: Prompt) -> None:
 
 
 @pytest.mark.parametrize("engine", [TOLD, COUNTED])
-def test_what_is_too_slow_to_be_divided_is_refused(prompt: Prompt, engine: str) -> None:
-    told = law(prompt, "1/900s queue 50", "--engine", engine, "--nodes", "3")
-    assert "each of 3 processes refuses every call: 1/15m queue 50 is too slow to be divided" in told
+def test_a_limit_too_slow_to_divide_is_reported(prompt: Prompt, engine: str) -> None:
+    output = law(prompt, "1/900s queue 50", "--engine", engine, "--nodes", "3")
+    assert "each of 3 processes refuses every call: 1/15m queue 50 is too slow to be divided" in output
 
 
 def test_one_process_has_the_limit_as_it_is_and_nothing_is_opened(prompt: Prompt) -> None:

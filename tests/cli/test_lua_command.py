@@ -24,7 +24,9 @@ def test_every_script_is_listed_with_its_size_and_sha1(capsys: pytest.CaptureFix
         assert (int(size.replace(",", "")), sha) == (len(text), sha1(text.encode()).hexdigest())
 
 
-def test_what_is_shown_is_what_the_server_runs(capsys: pytest.CaptureFixture[str], server: RedisServer) -> None:
+def test_show_prints_the_script_that_the_server_runs(
+    capsys: pytest.CaptureFixture[str], server: RedisServer
+) -> None:
     for name, script in scripts().items():
         assert main(["lua", "show", name]) == 0
         shown = capsys.readouterr().out
@@ -55,7 +57,7 @@ def test_the_engine_may_come_from_the_environment(
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "message"),
     [
         (
             "",
@@ -70,18 +72,18 @@ def test_the_engine_may_come_from_the_environment(
         (f"redis://[{SECRET}", "cannot be read"),
     ],
 )
-def test_an_engine_that_cannot_be_is_told_without_its_secrets(
-    capsys: pytest.CaptureFixture[str], url: str, told: str
+def test_an_invalid_engine_url_is_reported_without_its_secrets(
+    capsys: pytest.CaptureFixture[str], url: str, message: str
 ) -> None:
     assert main(["lua", "publish", "--engine", url]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert told in captured.err
+    assert message in captured.err
     assert SECRET not in captured.err
     assert captured.err.count("\n") == 1
 
 
-def test_nobody_there_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_server_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lua", "publish", "--engine", "redis://:sesame@127.0.0.1:1/0"]) == 1
     err = capsys.readouterr().err
     assert err.startswith("headgate: Redis at 127.0.0.1:1 ")
@@ -89,7 +91,7 @@ def test_nobody_there_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert err.count("\n") == 1
 
 
-def test_a_wrong_password_ends_with_1_and_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_password_exits_with_1_and_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with RedisServer(password="right") as server:
         assert main(["lua", "publish", "--engine", f"redis://:sesame@127.0.0.1:{server.port}/0"]) == 1
     err = capsys.readouterr().err
@@ -117,4 +119,4 @@ def test_copy_makes_a_folder_that_needs_nothing_else(prompt: Prompt, tmp_path: P
     count = len(document["files"])
     assert prompt.out == f'{count} files copied. In nginx.conf:  lua_package_path "{tmp_path}/lib/?.lua;;";\n'
     (tmp_path / "file").write_text("")
-    assert "cannot be made: Not a directory" in prompt.told("lua", "copy", str(tmp_path / "file"))
+    assert "cannot be made: Not a directory" in prompt.failure("lua", "copy", str(tmp_path / "file"))

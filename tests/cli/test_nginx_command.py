@@ -53,9 +53,9 @@ def test_it_prints_a_whole_configuration(prompt: Prompt, write: Write) -> None:
     ):
         assert line in lines
     assert all(f"$headgate_{name}" in prompt.out for name in ("status", "rule", "remaining", "dry_run"))
-    said = [line for line in lines if line.startswith("#   headgate nginx conf")]
+    commands = [line for line in lines if line.startswith("#   headgate nginx conf")]
     shown = "rules.yaml --engine 'redis://...@cache:6379/0?fallback=local' --prefix shop"
-    assert said == [f"#   headgate nginx conf {shown} --listen 81 --backend http://b:9 --workers 3"]
+    assert commands == [f"#   headgate nginx conf {shown} --listen 81 --backend http://b:9 --workers 3"]
 
 
 def test_slots_need_the_log_phase(prompt: Prompt, write: Write) -> None:
@@ -65,8 +65,8 @@ def test_slots_need_the_log_phase(prompt: Prompt, write: Write) -> None:
 
 
 def test_headers_with_underscores_need_a_directive(prompt: Prompt, write: Write) -> None:
-    said = "  # header.not_this\n" + BOOK.replace("key: tenant", "key: [header.api_key, header.X-Some_Thing]")
-    for text, name in ((said, "rules.yaml"), (json.dumps(yaml.safe_load(said)), "rules.json")):
+    rulebook = "  # header.not_this\n" + BOOK.replace("key: tenant", "key: [header.api_key, header.X-Some_Thing]")
+    for text, name in ((rulebook, "rules.yaml"), (json.dumps(yaml.safe_load(rulebook)), "rules.json")):
         assert prompt("nginx", "conf", write(text, name), "--engine", "redis://10.0.0.7") == 0
         lines = [line.strip() for line in prompt.out.splitlines()]
         assert "underscores_in_headers on;" in lines
@@ -95,8 +95,8 @@ def test_shared_says_how_the_bundle_is_made_and_the_line_works(prompt: Prompt, w
     path = Path.cwd() / "rules.bundle.json"
     assert f'rules = "{path}",' in prompt.out
     assert 'engine = "shared",' in prompt.out
-    told, _, line = prompt.err.strip().partition(":  ")
-    assert told == "headgate: The compiled rulebook is not there yet. Make it by"
+    sentence, _, line = prompt.err.strip().partition(":  ")
+    assert sentence == "headgate: The compiled rulebook is not there yet. Make it by"
     assert line == f"headgate rules compile rules.yaml -o {path}"
     assert prompt(*line.split()[1:]) == 0
     assert path.exists()
@@ -117,7 +117,7 @@ def test_a_bundle_that_is_named_is_written(prompt: Prompt, write: Write) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("--engine", "redis://h/0", "--shared"), "not allowed with argument --engine"),
         (("--engine", "memory://"), "nginx counts in Redis, or with --shared in itself."),
@@ -129,8 +129,8 @@ def test_a_bundle_that_is_named_is_written(prompt: Prompt, write: Write) -> None
         (("--backend", "127.0.0.1:8080"), "The backend is not a URL such as http://127.0.0.1:8080"),
     ],
 )
-def test_what_cannot_be_is_told(prompt: Prompt, write: Write, words: tuple[str, ...], told: str) -> None:
-    assert told in prompt.told("nginx", "conf", write(BOOK), *words)
+def test_invalid_options_are_reported(prompt: Prompt, write: Write, words: tuple[str, ...], message: str) -> None:
+    assert message in prompt.failure("nginx", "conf", write(BOOK), *words)
     assert os.listdir() == ["rules.yaml"]
 
 
@@ -147,16 +147,16 @@ def test_nginx_takes_what_is_printed(prompt: Prompt, write: Write) -> None:
 
 
 def statuses(port: int, count: int) -> list[int]:
-    found = []
+    codes = []
     for _ in range(count):
         connection = HTTPConnection("127.0.0.1", port, timeout=20)
         connection.request("GET", "/")
-        found.append(connection.getresponse().status)
+        codes.append(connection.getresponse().status)
         connection.close()
-    return found
+    return codes
 
 
-def test_what_is_printed_runs_as_it_is(prompt: Prompt, write: Write) -> None:
+def test_the_printed_configuration_runs_unchanged(prompt: Prompt, write: Write) -> None:
     port, here = free_port(), Path.cwd()
     with Nginx("location / { content_by_lua_block { ngx.say('behind the gate') } }") as backend:
         words = ("--shared", "--bundle", "one.json", "--listen", str(port), "--backend", backend.url)
@@ -171,8 +171,8 @@ def test_what_is_printed_runs_as_it_is(prompt: Prompt, write: Write) -> None:
                 assert statuses(port, 4) == [200, 200, 429, 429], (here / "error.log").read_text()
             finally:
                 running.send_signal(signal.SIGQUIT)  # workers end what they have begun, and log it
-    told = [line.partition(" gate=")[2].split() for line in (here / "access.log").read_text().splitlines()]
-    assert sorted(words[1:] for words in told) == [  # two workers log, each in its own time
+    logged = [line.partition(" gate=")[2].split() for line in (here / "access.log").read_text().splitlines()]
+    assert sorted(words[1:] for words in logged) == [  # two workers log, each in its own time
         *[["rule=all", "remaining=0", "dry_run="]] * 3,
         ["rule=all", "remaining=1", "dry_run="],
     ]
@@ -191,12 +191,12 @@ def test_nginx_says_itself_what_is_wrong(prompt: Prompt, write: Write) -> None:
     document = prompt.json("nginx", "check", "nginx.conf", code=2)
     assert document["valid"] is False
     assert "lissten" in document["nginx"]
-    assert prompt.told("nginx", "check", "nowhere.conf") == "nowhere.conf is not a file."
+    assert prompt.failure("nginx", "check", "nowhere.conf") == "nowhere.conf is not a file."
     assert prompt("nginx", "check", write("rules: [{name: a, limit: 10/minit}]")) == 2
     assert "10/minute" in prompt.err
 
 
-def test_lua_that_is_not_on_the_path_is_told(prompt: Prompt, write: Write) -> None:
+def test_a_lua_path_without_headgate_is_reported(prompt: Prompt, write: Write) -> None:
     assert prompt("nginx", "conf", write(BOOK)) == 0
     ours = str(lua_library.folder())
     for name, text in (("here.conf", prompt.out), ("elsewhere.conf", prompt.out.replace(ours, "/nowhere"))):
@@ -209,7 +209,7 @@ def test_lua_that_is_not_on_the_path_is_told(prompt: Prompt, write: Write) -> No
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "message"),
     [
         (
             'redis = "',
@@ -227,7 +227,7 @@ def test_lua_that_is_not_on_the_path_is_told(prompt: Prompt, write: Write) -> No
         ('require("resty.headgate").init{', 'require("resty.headgate").init{{', "unexpected"),
     ],
 )
-def test_the_lua_of_init_is_run(prompt: Prompt, write: Write, before: str, after: str, told: str) -> None:
+def test_the_lua_of_init_is_run(prompt: Prompt, write: Write, before: str, after: str, message: str) -> None:
     assert prompt("nginx", "conf", write(BOOK)) == 0
     here = Path.cwd()
     right = f"pid {here}/pid;\n" + prompt.out.replace("/var/log/nginx", str(here))
@@ -236,7 +236,7 @@ def test_the_lua_of_init_is_run(prompt: Prompt, write: Write, before: str, after
     write(right.replace(before, after), "wrong.conf")
     assert prompt("nginx", "check", "right.conf") == 0, prompt.out
     assert prompt("nginx", "check", "wrong.conf") == 2
-    assert told in prompt.out
+    assert message in prompt.out
     assert prompt.out.endswith("nginx does not accept it.\n")
 
 
@@ -258,14 +258,14 @@ def test_init_may_stand_in_a_file_or_in_quotes(prompt: Prompt, write: Write) -> 
     assert "no init_by_lua_block calls its init" in prompt.err
 
 
-def test_without_nginx_it_is_told_what_to_install(
+def test_without_nginx_the_package_to_install_is_named(
     prompt: Prompt, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headgate.cli.nginx._PROGRAM_FOLDERS", ())
     monkeypatch.setenv("PATH", "/nowhere")
-    told = prompt.told("nginx", "check", write(BOOK))
-    assert told.startswith("There is no nginx on this machine.")
-    assert "apt install nginx libnginx-mod-http-lua lua-cjson" in told
+    message = prompt.failure("nginx", "check", write(BOOK))
+    assert message.startswith("There is no nginx on this machine.")
+    assert "apt install nginx libnginx-mod-http-lua lua-cjson" in message
     assert prompt("nginx", "conf", "rules.yaml") == 0
     assert "# load_module /usr/share/nginx/modules/ngx_http_lua_module.so;" in prompt.out
 

@@ -38,9 +38,9 @@ def on_a_terminal(columns: int) -> str:
 
 
 def test_a_terminal_gets_colours_and_no_more_than_it_holds() -> None:
-    line, told, title, row = on_a_terminal(40).splitlines()
+    line, message, title, row = on_a_terminal(40).splitlines()
     assert line == "a line"
-    assert told == "\x1b[31mred\\x1b[2J\x1b[0m", "and obeys nobody's text"
+    assert message == "\x1b[31mred\\x1b[2J\x1b[0m", "and obeys nobody's text"
     assert title == "\x1b[2mkey\x1b[0m"
     assert row == f"\x1b[32m{'k' * 39}…\x1b[0m"
 
@@ -55,7 +55,7 @@ def test_a_document_is_one_and_says_no_by_its_exit_code_too(capsys: pytest.Captu
     assert json.loads(capsys.readouterr().out) == {"a": 1}
 
 
-def test_a_warning_stands_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_warning_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     warn("Look out.", as_json=False)
     warn("Look out.", as_json=True)
     assert capsys.readouterr().err == 'headgate: Look out.\n{"warning": "Look out."}\n'

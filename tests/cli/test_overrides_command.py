@@ -73,7 +73,7 @@ def test_for_a_while(prompt: Prompt, server: RedisServer, where: tuple[str, ...]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["lgoin", "user=ann", "50/hour"], 'There is no rule "lgoin" in .*Did you mean login?'),
         (["plain", "all", "50/hour"], 'Rule "plain" takes no overrides: say `overrides: true` in it first.'),
@@ -89,11 +89,11 @@ def test_for_a_while(prompt: Prompt, server: RedisServer, where: tuple[str, ...]
         ),
     ],
 )
-def test_what_would_decide_nothing_is_refused(
-    prompt: Prompt, where: tuple[str, ...], words: list[str], told: str
+def test_an_override_without_effect_is_refused(
+    prompt: Prompt, where: tuple[str, ...], words: list[str], message: str
 ) -> None:
-    sentence = prompt.told("overrides", "set", *words, *where)
-    start, _, end = told.partition(".*")
+    sentence = prompt.failure("overrides", "set", *words, *where)
+    start, _, end = message.partition(".*")
     assert start in sentence
     assert end in sentence
 
@@ -123,7 +123,7 @@ def test_an_unknown_rule_or_key_is_refused_where_a_rulebook_is_known(
     if pushed:
         assert prompt("rules", "push", where[-1], "--engine", server.url) == 0
         where = ("--engine", server.url)
-    error = prompt.told("overrides", *words, *where)
+    error = prompt.failure("overrides", *words, *where)
     start, _, end = sentence.partition(".*")
     assert start in error
     assert error.endswith(end)
@@ -136,7 +136,7 @@ def test_overrides_of_a_rule_that_was_removed_can_be_read_and_unset(
     assert prompt.json("overrides", "get", "gone", "user=ann", *where)["limit"] == "50/hour"
     assert len(prompt.json("overrides", "list", "gone", *where)["overrides"]) == 1
     assert prompt.json("overrides", "unset", "gone", "user=ann", *where)["unset"]
-    assert 'There is no rule "gone"' in prompt.told("overrides", "get", "gone", "user=ann", *where)
+    assert 'There is no rule "gone"' in prompt.failure("overrides", "get", "gone", "user=ann", *where)
 
 
 def test_a_rulebook_that_cannot_be_read_changes_nothing(
@@ -144,6 +144,6 @@ def test_a_rulebook_that_cannot_be_read_changes_nothing(
 ) -> None:
     assert prompt("overrides", "set", "login", "user=ann", "50/hour", *where) == 0
     for words in (["get", "login", "user=ann"], ["unset", "login", "user=ann"], ["list", "login"]):
-        error = prompt.told("overrides", *words, "--engine", server.url, "--rules", "nope.yaml")
+        error = prompt.failure("overrides", *words, "--engine", server.url, "--rules", "nope.yaml")
         assert error.startswith("nope.yaml: The rulebook cannot be read")
     assert prompt.json("overrides", "get", "login", "user=ann", *where)["limit"] == "50/hour"

@@ -1,4 +1,4 @@
-"""headgate serve: what it prints when it is ready. What it answers is in tests/service."""
+"""headgate serve prints where it listens once it is ready. (Its responses: tests/service)"""
 
 import json
 from collections.abc import Callable

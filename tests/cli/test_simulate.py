@@ -78,7 +78,7 @@ def test_a_client_can_send_as_fast_as_it_may(tmp_path: Path, closed: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("threads: 4", "threads: 0", "4: threads is a whole number from 1 to 10,000"),
         ("threads: 4", "treads: 4", '4: server has no field "treads".\n  Did you mean threads?'),
@@ -108,12 +108,12 @@ def test_a_client_can_send_as_fast_as_it_may(tmp_path: Path, closed: str) -> Non
     ],
 )
 def test_a_bad_case_is_refused_with_its_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, message: str
 ) -> None:
     assert old in CASE
     path = _file(tmp_path, CASE.replace(old, new, 1))
     assert main(["simulate", "--case", str(path)]) == 2
-    assert f"{path}:{told}" in capsys.readouterr().err
+    assert f"{path}:{message}" in capsys.readouterr().err
 
 
 def test_every_problem_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

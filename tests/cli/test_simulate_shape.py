@@ -24,12 +24,12 @@ def test_side_by_side(prompt: Prompt, tmp_path: Path) -> None:
 
 
 def test_mistakes_are_sentences(prompt: Prompt) -> None:
-    assert "Say which shape of traffic (steady" in prompt.told("simulate", "--limit", "1/s")
-    assert "--limit '50/s burst 100'" in prompt.told("simulate", "ramp")
-    assert "Did you mean flash-sale?" in prompt.told("simulate", "flashsale", "--limit", "1/s")
-    assert prompt.told("simulate", "ramp", "--limit", "1/ss").startswith('"1/ss" is not a limit.')
-    assert '"wave" is no shape' in prompt.told("simulate", "wave", "--limit", "1/s")
-    assert "a number above 0" in prompt.told("simulate", "ramp", "--rate", "-1", "--limit", "1/s")
+    assert "Say which shape of traffic (steady" in prompt.failure("simulate", "--limit", "1/s")
+    assert "--limit '50/s burst 100'" in prompt.failure("simulate", "ramp")
+    assert "Did you mean flash-sale?" in prompt.failure("simulate", "flashsale", "--limit", "1/s")
+    assert prompt.failure("simulate", "ramp", "--limit", "1/ss").startswith('"1/ss" is not a limit.')
+    assert '"wave" is no shape' in prompt.failure("simulate", "wave", "--limit", "1/s")
+    assert "a number above 0" in prompt.failure("simulate", "ramp", "--rate", "-1", "--limit", "1/s")
 
 
 def test_rules_that_apply_to_no_call_are_named(prompt: Prompt, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_the_hottest_keys(prompt: Prompt, counted: str) -> None:
 
 
 def test_hot_keys_need_a_rule(prompt: Prompt, counted: str) -> None:
-    assert "--rule" in prompt.told("stats", "--engine", counted, "--keys", "calls")
+    assert "--rule" in prompt.failure("stats", "--engine", counted, "--keys", "calls")
 
 
 def test_nothing_counted(prompt: Prompt, redis_server: RedisServer) -> None:
@@ -49,13 +49,15 @@ def test_nothing_counted(prompt: Prompt, redis_server: RedisServer) -> None:
 
 
 def test_a_span_is_bounded(prompt: Prompt, redis_server: RedisServer) -> None:
-    assert "at most 1500" in prompt.told("stats", "--minutes", "1501", "--engine", redis_server.url)
-    assert "at most 25" in prompt.told("rules", "report", "login", "--hours", "26", "--engine", redis_server.url)
+    assert "at most 1500" in prompt.failure("stats", "--minutes", "1501", "--engine", redis_server.url)
+    assert "at most 25" in prompt.failure(
+        "rules", "report", "login", "--hours", "26", "--engine", redis_server.url
+    )
 
 
 def test_memory_has_no_counts_for_another_command(prompt: Prompt) -> None:
-    assert "memory://" in prompt.told("stats", "--engine", "memory://")
-    assert "memory://" in prompt.told("rules", "report", "login", "--engine", "memory://")
+    assert "memory://" in prompt.failure("stats", "--engine", "memory://")
+    assert "memory://" in prompt.failure("rules", "report", "login", "--engine", "memory://")
 
 
 def test_a_report_on_a_candidate(prompt: Prompt, counted: str) -> None:
@@ -84,4 +86,4 @@ def test_a_report_for_people(prompt: Prompt, redis_server: RedisServer) -> None:
 @pytest.mark.parametrize("share", ["101%", "2", "much", "-1%"])
 def test_a_share_is_a_percentage(prompt: Prompt, redis_server: RedisServer, share: str) -> None:
     words = "rules", "report", "login", "--engine", redis_server.url, f"--max-refused={share}"
-    assert "0.1%" in prompt.told(*words)
+    assert "0.1%" in prompt.failure(*words)

@@ -102,20 +102,20 @@ def test_an_unconfirmed_bound_writes_nothing(prompt: Prompt, tmp_path: Path) -> 
 def test_a_file_that_exists_is_replaced_only_by_force(prompt: Prompt, log: str, tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text("rules: [{name: mine, limit: 1/s}]")
-    sentence = prompt.told("suggest", log, "--write", str(rules))
+    sentence = prompt.failure("suggest", log, "--write", str(rules))
     assert sentence == f"{rules} exists: write to another file, or say --force to replace it."
     assert load.read(rules).rules[0].name == "mine"
     assert prompt("suggest", log, "--write", str(rules), "--force") == 0
     assert load.read(rules).rules[0].name == "per-address"
-    assert "say which, by --write FILE" in prompt.told("suggest", log, "--force")
-    assert "say which, by --write FILE" in prompt.told("suggest", log, "--lockout")
+    assert "say which, by --write FILE" in prompt.failure("suggest", log, "--force")
+    assert "say which, by --write FILE" in prompt.failure("suggest", log, "--lockout")
     assert prompt("suggest", log, "--write", str(rules), "--force", "--lockout") == 0
     assert "lockout: {" in rules.read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", ["rules.toml", "rules.json", "rules.txt", "rules"])
 def test_only_yaml_is_written(prompt: Prompt, log: str, tmp_path: Path, name: str) -> None:
-    sentence = prompt.told("suggest", log, "--write", str(tmp_path / name))
+    sentence = prompt.failure("suggest", log, "--write", str(tmp_path / name))
     assert sentence.endswith(f"{name}: --write writes YAML, with the reasons as comments: name it rules.yaml.")
     assert not (tmp_path / name).exists()
 
@@ -144,16 +144,16 @@ def test_mistakes_are_sentences(prompt: Prompt, log: str, tmp_path: Path) -> Non
         ((log, "--field", "user=nobody"), 'has no field "nobody"'),
         ((log, "--format", "x"), "is not a format"),
     ):
-        assert sentence in prompt.told("suggest", *words, "--write", rules)
+        assert sentence in prompt.failure("suggest", *words, "--write", rules)
         assert not Path(rules).exists()
-    assert "cannot be read" in prompt.told("replay", log, "--rules", "/nowhere/rules.yaml")
-    assert "/nowhere" in prompt.told("suggest", log, "--write", "/nowhere/rules.yaml")
+    assert "cannot be read" in prompt.failure("replay", log, "--rules", "/nowhere/rules.yaml")
+    assert "/nowhere" in prompt.failure("suggest", log, "--write", "/nowhere/rules.yaml")
 
 
 def test_changes_need_another_rulebook(prompt: Prompt, log: str, tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text("rules: [{name: each, key: address, limit: 60/minute}]")
-    assert "say which, by --against FILE" in prompt.told("replay", log, "--rules", str(rules), "--changes", "5")
+    assert "say which, by --against FILE" in prompt.failure("replay", log, "--rules", str(rules), "--changes", "5")
 
 
 def test_a_replay_names_rules_that_apply_to_no_call(prompt: Prompt, log: str, tmp_path: Path) -> None:
@@ -190,14 +190,14 @@ def test_a_full_disk_leaves_nothing_half_written(prompt: Prompt, log: str) -> No
     assert ran.returncode == 2
     assert "report.html cannot be written: File too large." in ran.stderr
     assert sorted(path.name for path in folder.iterdir()) == ["access.log"]
-    assert "cannot be written: there is no folder" in prompt.told(
+    assert "cannot be written: there is no folder" in prompt.failure(
         "suggest", log, "--html", "/dev/full/report.html"
     )
 
 
 def test_a_log_counts_once(prompt: Prompt, log: str) -> None:
-    assert "is given twice" in prompt.told("suggest", log, log)
-    assert "Standard input is given twice" in prompt.told("suggest", "-", "-")
+    assert "is given twice" in prompt.failure("suggest", log, log)
+    assert "Standard input is given twice" in prompt.failure("suggest", "-", "-")
 
 
 @pytest.mark.parametrize("command", ["suggest", "replay"])

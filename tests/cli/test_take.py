@@ -34,8 +34,8 @@ def test_a_name_and_a_prefix_are_where_the_program_files_its_counts(prompt: Prom
 def test_people_get_a_sentence_and_a_table(prompt: Prompt, server: RedisServer) -> None:
     words = ("ann", "--limit", "2/hour; 5/day", "--engine", server.url)
     assert prompt("take", *words, "--cost", "2") == 0
-    told, titles, *rows = prompt.out.splitlines()
-    assert told == "allowed by 2/hour, 0 remaining"
+    sentence, titles, *rows = prompt.out.splitlines()
+    assert sentence == "allowed by 2/hour, 0 remaining"
     assert titles.split() == ["count", "limit", "remaining", "retry", "after", "reset", "after", "delay"]
     assert [row.split()[:4] for row in rows] == [
         ["2/hour", "2/hour", "allowed", "0"],
@@ -91,8 +91,8 @@ def test_slots_can_be_looked_at_and_reset_but_not_taken(prompt: Prompt, server: 
     with Limiter("3 slots", server.url) as program:
         program.acquire("job")
         assert prompt.json("peek", *words)["remaining"] == 2
-        assert "held, not taken" in prompt.told("take", *words)
-        assert "held, not taken" in prompt.told("refund", *words)
+        assert "held, not taken" in prompt.failure("take", *words)
+        assert "held, not taken" in prompt.failure("refund", *words)
         prompt.json("reset", *words)
         assert prompt.json("peek", *words)["remaining"] == 3
 
@@ -103,16 +103,16 @@ def test_in_a_cluster_it_is_no_different(prompt: Prompt, cluster: Cluster) -> No
     assert prompt.json("refund", *words)["limits"][0]["remaining"] == 3
 
 
-def test_the_engine_is_asked_itself_whatever_the_url_puts_around_it(prompt: Prompt, server: RedisServer) -> None:
+def test_take_bypasses_the_layers_in_the_engine_url(prompt: Prompt, server: RedisServer) -> None:
     url = f"{server.url}?fallback=allow&denial_cache=on&prefetch=1s"
     assert prompt.json("take", "ann", "--limit", "3/hour", "--engine", url)["remaining"] == 2
-    assert "127.0.0.1:1 gave no decision" in prompt.told(
+    assert "127.0.0.1:1 gave no decision" in prompt.failure(
         "take", "ann", "--limit", "3/hour", "--engine", "redis://127.0.0.1:1/0?fallback=allow&deadline=1s", code=1
     )
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (
             ["--limit", "3/hour"],
@@ -136,12 +136,12 @@ def test_the_engine_is_asked_itself_whatever_the_url_puts_around_it(prompt: Prom
         (["--limit", "3/hour", "--cost", "0"], "a whole number of at least 1, not '0'"),
     ],
 )
-def test_what_cannot_be_is_told(prompt: Prompt, words: list[str], told: str) -> None:
-    assert told in prompt.told("take", "ann", *words)
+def test_invalid_options_are_reported(prompt: Prompt, words: list[str], message: str) -> None:
+    assert message in prompt.failure("take", "ann", *words)
 
 
-def test_an_empty_key_is_nobody(prompt: Prompt, server: RedisServer) -> None:
-    assert "must not be empty" in prompt.told("take", "", "--limit", "3/hour", "--engine", server.url)
+def test_an_empty_key_is_refused(prompt: Prompt, server: RedisServer) -> None:
+    assert "must not be empty" in prompt.failure("take", "", "--limit", "3/hour", "--engine", server.url)
 
 
 def test_errors_are_json_where_answers_are(prompt: Prompt) -> None:
@@ -197,13 +197,51 @@ def test_a_lockout_is_a_lockout_and_a_reset_ends_it(prompt: Prompt, ruled: tuple
     assert prompt.json("peek", *words)["remaining"] == 3
 
 
+def test_a_pause_of_a_rule_refuses_programs_until_a_reset(
+    prompt: Prompt, server: RedisServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "book.yaml"
+    path.write_text(
+        "rules: [{name: api, key: user, missing: skip, limit: 9/hour, pausable: 2h}, {name: all, limit: 9/s}]"
+    )
+    words = ("--rule", "api", "--rules", str(path), "--engine", server.url)
+    assert prompt.json("pause", "user=ann", "1h", *words) == {"name": "api", "key": "user=ann", "paused_for": 3600}
+    with Limiter.from_rules(str(path), server.url) as program:
+        assert 3500 < program.check({"user": "ann"}).paused_for <= 3600
+        assert program.check({"user": "bob"})
+        assert prompt.json("peek", "user=ann", *words, code=3)["retry_after"] > 3500
+        assert [each["key"] for each in prompt.json("keys", *words)["pauses"]] == ["user=ann"]
+        assert prompt("pause", "user=ann", "3h", *words) == 0
+        assert prompt.out.splitlines() == [
+            "api: user=ann is paused for 7200 s",
+            "A pause of api lasts 7200 s at most.",
+        ]
+        assert prompt("pause", "user=ann", "5s", *words) == 0
+        assert "A longer pause was under way: it stays." in prompt.out
+        prompt.json("reset", "user=ann", *words)
+        assert program.check({"user": "ann"})
+    assert "cannot be paused: say `pausable: true`" in prompt.failure(
+        "pause", "all", "5s", "--rule", "all", "--rules", str(path), "--engine", server.url
+    )
+
+
+@pytest.mark.parametrize("limit", ["3/hour", "9/s; 5/hour fixed"])
+def test_a_limiter_that_can_be_paused_is_paused_and_reset(prompt: Prompt, server: RedisServer, limit: str) -> None:
+    with Limiter(limit, server.url, name="partner", pausable=True) as program:
+        words = ("ann", "--limit", limit, "--name", "partner", "--engine", server.url)
+        assert prompt.json("pause", words[0], "90m", *words[1:])["paused_for"] == 3600
+        assert program.peek("ann").paused_for > 3500
+        prompt.json("reset", *words)
+        assert program.take("ann")
+
+
 def test_a_reset_of_a_rule_forgets_the_counts_of_every_limit_it_may_choose(
     prompt: Prompt, ruled: tuple[str, ...]
 ) -> None:
     words = ("user=ann|sku=7", "--rule", "items", *ruled)
     for plan in ("pro", "log", ""):
         prompt.json("take", *words, "--attribute", f"plan={plan}")
-    assert '"--attribute" is not an option' in prompt.told("reset", *words, "--attribute", "plan=pro")
+    assert '"--attribute" is not an option' in prompt.failure("reset", *words, "--attribute", "plan=pro")
     assert prompt.json("reset", *words)["reset"] == ["items@pro", "items#1@pro", "items@log", "items"]
     remaining = [
         prompt.json("peek", *words, "--attribute", f"plan={plan}")["remaining"] for plan in ("pro", "log", "")
@@ -212,7 +250,7 @@ def test_a_reset_of_a_rule_forgets_the_counts_of_every_limit_it_may_choose(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (
             ["user=ann|sku=7", "--rule", "items"],
@@ -238,8 +276,10 @@ def test_a_reset_of_a_rule_forgets_the_counts_of_every_limit_it_may_choose(
         ),
     ],
 )
-def test_of_a_rule_nothing_is_guessed(prompt: Prompt, ruled: tuple[str, ...], words: list[str], told: str) -> None:
-    assert told in prompt.told("take", *words, *ruled)
+def test_of_a_rule_nothing_is_guessed(
+    prompt: Prompt, ruled: tuple[str, ...], words: list[str], message: str
+) -> None:
+    assert message in prompt.failure("take", *words, *ruled)
 
 
 def test_values_of_a_key_may_hold_anything(prompt: Prompt, server: RedisServer, ruled: tuple[str, ...]) -> None:

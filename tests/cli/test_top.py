@@ -37,9 +37,11 @@ class TmuxTerminal:
     def until_shown(self, text: str, *, gone: bool = False) -> None:
         def missing() -> str | None:
             lines = self.lines
-            found = any(text in line for line in lines)
+            is_shown = any(text in line for line in lines)
             return (
-                None if found is not gone else "\n".join([f"{text!r} is{' ' if gone else ' not '}shown:", *lines])
+                None
+                if is_shown is not gone
+                else "\n".join([f"{text!r} is{' ' if gone else ' not '}shown:", *lines])
             )
 
         until(missing, 60)
@@ -117,7 +119,7 @@ def test_counts_in_memory_end_with_their_process() -> None:
     assert "memory://" in ran.stderr
 
 
-def test_who_a_shadow_would_refuse(server: RedisServer) -> None:
+def test_keys_that_a_shadow_rule_would_refuse_are_listed(server: RedisServer) -> None:
     rule = {"name": "search", "key": "user", "missing": "skip", "limit": "2/hour", "mode": "shadow"}
 
     def missing() -> str | None:
@@ -127,7 +129,7 @@ def test_who_a_shadow_would_refuse(server: RedisServer) -> None:
         counts.close()
         ran = subprocess.run(_top(server.url, "--json"), capture_output=True, text=True, check=True)
         [*keys] = json.loads(ran.stdout)["keys"]
-        found = [(key["key"], key["refused"], key["shadow"] > 0) for key in keys]
-        return None if found == [("user=mallory", 0, True)] else ran.stdout
+        rows = [(key["key"], key["refused"], key["shadow"] > 0) for key in keys]
+        return None if rows == [("user=mallory", 0, True)] else ran.stdout
 
     until(missing, 60)

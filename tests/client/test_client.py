@@ -141,7 +141,7 @@ async def test_around_a_block_awaited(service: Service, ann: dict[str, str]) -> 
             pass
 
 
-def test_what_cannot_be_asked_is_a_sentence(client: Any) -> None:
+def test_invalid_attributes_raise_an_error(client: Any) -> None:
     with pytest.raises(InvalidCharge, match="attributes"):
         client.check({"user": ["ann"]})
 

@@ -70,7 +70,7 @@ async def test_awaited_it_is_the_same(service: Service) -> None:
             assert not held.lost
 
 
-def test_a_slot_that_is_lost_is_told(service: Service, redis: RedisServer) -> None:
+def test_a_lost_slot_raises_at_the_holder(service: Service, redis: RedisServer) -> None:
     with Client(service.url, timeout=20) as gate:
 
         def lose(error: Exception | None = None) -> None:

@@ -87,7 +87,7 @@ def test_no_answer_is_one_sentence(make: Callable[..., Any]) -> None:
 
 
 @both
-def test_what_are_no_attributes(make: Callable[..., Any]) -> None:
+def test_invalid_attributes_are_refused(make: Callable[..., Any]) -> None:
     attributes: tuple[Any, ...] = ("x", None, 3, ["user"])
     for given in attributes:
         for verb in ("check", "peek", "reserve"):
@@ -102,7 +102,7 @@ def test_what_are_no_attributes(make: Callable[..., Any]) -> None:
 
 
 @both
-def test_what_cannot_be_sent(make: Callable[..., Any]) -> None:
+def test_attributes_that_json_cannot_hold_are_refused(make: Callable[..., Any]) -> None:
     sentence = r'^The attribute "user" cannot be sent: .*Give a text, a number, a bool or None\.$'
     loop: list[Any] = []
     loop.append(loop)

@@ -82,8 +82,8 @@ class EngineHarness:
     def advance(self, seconds: float) -> None:
         self.advance_us(round(seconds * 1_000_000))
 
-    def kept(self) -> dict[object, object]:
-        """Everything that is kept, so that two moments can be compared."""
+    def stored(self) -> dict[object, object]:
+        """Returns everything the engine stores, so that two moments can be compared."""
         if self.server is None:
             tables: dict[object, object] = {
                 (name, pace, key): repr(state)
@@ -93,9 +93,9 @@ class EngineHarness:
                 if state is not None
             }
             slots: dict[object, object] = {
-                (name, key): (sorted(kept.expires_us.items()), list(kept.queue))
+                (name, key): (sorted(table_state.expires_us.items()), list(table_state.queue))
                 for name, table in self._local._slots.items()
-                for key, kept in table._keys.items()
+                for key, table_state in table._keys.items()
             }
             pauses: dict[object, object] = {
                 (name, key): state

@@ -37,11 +37,11 @@ def test_one_refusal_leaves_no_trace_of_any(refuses: int, harness: EngineHarness
     # A log of nine: two pass, eight are refused for now.
     charges[refuses] = charges[refuses]._replace(limit="9/s log", key="full", cost=8)
     limiter.take_all([Charge("full", "9/s log", 2)])
-    kept = harness.kept()
+    before = harness.stored()
     refused = limiter.take_all(charges)
     assert [verdict.allowed for verdict in refused.verdicts] == [n != refuses for n in range(len(MIXED))]
     assert (refused.allowed, str(refused.limit), refused.retry_after) == (False, "9/s log", 1)
-    assert harness.kept() == kept
+    assert harness.stored() == before
     # Those that would have passed tell how things stand, for nothing was taken.
     fresh = [5, 5, 7, 700, 8, 9, 1]
     assert [verdict.remaining for n, verdict in enumerate(refused.verdicts) if n != refuses] == [
@@ -63,12 +63,12 @@ def test_several_limits_on_one_key(harness: EngineHarness) -> None:
     harness.advance(1)
     last = limiter.take("key", 2)
     assert (last.allowed, last.remaining, str(last.limit)) == (True, 0, "12/hour")
-    kept = harness.kept()
+    before = harness.stored()
     refused = limiter.take("key")
     assert [verdict.allowed for verdict in refused.verdicts] == [True, False]
     assert [verdict.remaining for verdict in refused.verdicts] == [8, 0]
     assert str(refused) == f"refused by 12/hour: retry after {refused.retry_after:g} s"
-    assert harness.kept() == kept
+    assert harness.stored() == before
     harness.advance(refused.retry_after or 0)
     assert limiter.take("key")
 

@@ -66,7 +66,7 @@ def test_reservations_of_any_cost_that_are_cancelled_leave_nothing_behind(
 
 @texts
 def test_places_before_one_that_stays_come_back_with_it(text: str, harness: EngineHarness) -> None:
-    """Nobody takes the place of the one who stays, and when it leaves, too, nothing is left."""
+    """A waiter keeps its place while others leave; once it leaves as well, nothing is charged."""
     limiter = harness.limiter(text)
     limiter.take("key", 10)
     before = stands(limiter)

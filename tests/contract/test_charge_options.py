@@ -45,24 +45,24 @@ def charges(
     ]
 
 
-def allowed(facts: list[Outcome]) -> list[bool]:
-    return [each[ALLOWED] for each in facts]
+def allowed(outcomes: list[Outcome]) -> list[bool]:
+    return [each[ALLOWED] for each in outcomes]
 
 
-def left(facts: list[Outcome]) -> list[int]:
-    return [each[REMAINING] for each in facts]
+def left(outcomes: list[Outcome]) -> list[int]:
+    return [each[REMAINING] for each in outcomes]
 
 
-def kinds(facts: list[Outcome]) -> list[type]:
-    return [type(each) for each in facts]
+def kinds(outcomes: list[Outcome]) -> list[type]:
+    return [type(each) for each in outcomes]
 
 
-def own(facts: list[Outcome]) -> list[str | None]:
+def override_texts(outcomes: list[Outcome]) -> list[str | None]:
     """The texts of the limits that decided in place of the rule's."""
-    return [str(each.limit) if isinstance(each, OverriddenOutcome) else None for each in facts]
+    return [str(each.limit) if isinstance(each, OverriddenOutcome) else None for each in outcomes]
 
 
-def test_what_is_aside_is_kept_though_the_call_is_refused(engine: Engine) -> None:
+def test_a_shadow_charge_is_kept_if_the_call_is_refused(engine: Engine) -> None:
     shadow = charges(engine, ChargeOptions("shadow", is_shadow=True), "5/hour; 9/hour log", "anna")
     full = charges(engine, None, "1/hour", "anna")
     assert left(engine.decide_all([*full, *shadow])) == [0, 4, 8]
@@ -71,7 +71,7 @@ def test_what_is_aside_is_kept_though_the_call_is_refused(engine: Engine) -> Non
     assert left(engine.decide_all([*shadow, *full])) == [2, 6, 0]
 
 
-def test_what_is_aside_is_in_nobodys_way_and_all_or_none_by_itself(engine: Engine) -> None:
+def test_a_shadow_refusal_charges_none_of_its_limits_and_blocks_no_call(engine: Engine) -> None:
     shadow = charges(engine, ChargeOptions("shadow", is_shadow=True), "1/hour; 9/hour log", "anna")
     live = charges(engine, None, "5/hour", "anna")
     assert left(engine.decide_all([*shadow, *live])) == [0, 8, 4]
@@ -80,7 +80,7 @@ def test_what_is_aside_is_in_nobodys_way_and_all_or_none_by_itself(engine: Engin
     assert (allowed(answer), left(answer)) == ([False, True, True], [0, 8, 3])
 
 
-def test_the_third_refusal_locks_and_is_told_so(engine: Engine, harness: EngineHarness) -> None:
+def test_the_third_refusal_locks_the_key_and_reports_it(engine: Engine, harness: EngineHarness) -> None:
     (meter, *_), *_ = charges(engine, ChargeOptions("login", lockout=THRICE), "2/hour burst 1", "anna")
     assert meter.decide("anna", 1)[ALLOWED]
     assert [type(meter.decide("anna", 1)) for _ in range(2)] == [tuple, tuple]
@@ -102,14 +102,14 @@ def test_a_rule_counts_one_refusal_whatever_the_others_say(engine: Engine) -> No
     assert allowed(engine.decide_all([*login, *other, *full])) == [True] * 4
     for _ in range(2):
         assert allowed(engine.decide_all([*full, *login, *other])) == [False, False, False, True]
-    facts = engine.decide_all([*full, *login, *other])
-    assert kinds(facts) == [tuple, LockedOutcome, LockedOutcome, tuple]
+    outcomes = engine.decide_all([*full, *login, *other])
+    assert kinds(outcomes) == [tuple, LockedOutcome, LockedOutcome, tuple]
     for _ in range(9):  # it was never refused itself
-        facts = engine.decide_all([*full, *other])
-    assert kinds(facts) == [tuple, tuple]
+        outcomes = engine.decide_all([*full, *other])
+    assert kinds(outcomes) == [tuple, tuple]
 
 
-def test_a_locked_rule_refuses_the_call_but_not_beside_it(engine: Engine) -> None:
+def test_a_locked_live_rule_refuses_the_call_and_a_locked_shadow_does_not(engine: Engine) -> None:
     strict = Lockout(1, SECOND, MINUTE)
     beside = charges(engine, ChargeOptions("beside", is_shadow=True, lockout=strict), "1/day", "anna")
     login = charges(engine, ChargeOptions("login", lockout=strict), "1/day", "anna")
@@ -123,23 +123,23 @@ def test_a_locked_rule_refuses_the_call_but_not_beside_it(engine: Engine) -> Non
     assert (allowed(refused), left(refused)) == ([True, False], [5, 0])
 
 
-def test_who_is_only_told_leaves_no_trace(engine: Engine, harness: EngineHarness) -> None:
+def test_a_peek_leaves_no_trace(engine: Engine, harness: EngineHarness) -> None:
     strict = Lockout(1, SECOND, MINUTE)
     login = charges(engine, ChargeOptions("login", lockout=strict), "2/day", "anna", 2)
     shadow = charges(engine, ChargeOptions("shadow", is_shadow=True), "3/day log", "anna")
-    kept = harness.kept()
-    told = engine.decide_all([*login, *shadow], commit=False)
-    assert (allowed(told), left(told), harness.kept()) == ([True, True], [2, 3], kept)
+    before = harness.stored()
+    outcomes = engine.decide_all([*login, *shadow], commit=False)
+    assert (allowed(outcomes), left(outcomes), harness.stored()) == ([True, True], [2, 3], before)
     engine.decide_all([*login, *shadow])
-    kept = harness.kept()
+    before = harness.stored()
     for _ in range(3):
-        told = engine.decide_all([*login, *shadow], commit=False)
-        assert (allowed(told), kinds(told)) == ([False, True], [tuple, tuple])
-    assert harness.kept() == kept
+        outcomes = engine.decide_all([*login, *shadow], commit=False)
+        assert (allowed(outcomes), kinds(outcomes)) == ([False, True], [tuple, tuple])
+    assert harness.stored() == before
     engine.decide_all(login)
-    kept = harness.kept()
+    before = harness.stored()
     assert isinstance(engine.decide_all(login, commit=False)[0], LockedOutcome)
-    assert harness.kept() == kept
+    assert harness.stored() == before
 
 
 def test_a_step_back_locks_nobody_for_longer(engine: Engine, harness: EngineHarness) -> None:
@@ -151,7 +151,7 @@ def test_a_step_back_locks_nobody_for_longer(engine: Engine, harness: EngineHarn
     assert meter.decide("anna", 1)[RETRY_AFTER_US] == SECOND
     harness.advance(1)
     # Nobody looked at the count while the door was bolted: it is put right by the first who comes.
-    assert (type(facts := meter.decide("anna", 1)), facts[RETRY_AFTER_US]) == (tuple, SECOND)
+    assert (type(outcome := meter.decide("anna", 1)), outcome[RETRY_AFTER_US]) == (tuple, SECOND)
     harness.advance(1)
     assert meter.decide("anna", 1)[ALLOWED]
 
@@ -169,22 +169,29 @@ def test_a_reset_lifts_the_lock_and_leaves_the_override(engine: Engine) -> None:
 def test_an_override_decides_by_position(engine: Engine) -> None:
     rule = charges(engine, ChargeOptions("api", overrides=True), "1/hour; 2/hour log; 3/hour fixed", "anna")
     ours = engine.overrides("api")
-    assert own(engine.decide_all(rule, commit=False)) == [None, None, None]
+    assert override_texts(engine.decide_all(rule, commit=False)) == [None, None, None]
     assert ours.set("anna", "10/hour; 20/hour; 30/hour fixed; 40/hour")
-    facts = engine.decide_all(rule)
-    assert own(facts) == ["10/hour", None, "30/hour fixed"]  # a log is not a bucket, and nobody asks for a fourth
-    assert left(facts) == [9, 1, 29]
+    outcomes = engine.decide_all(rule)
+    assert override_texts(outcomes) == [
+        "10/hour",
+        None,
+        "30/hour fixed",
+    ]  # a log is not a bucket, and nobody asks for a fourth
+    assert left(outcomes) == [9, 1, 29]
     assert ours.set("anna", "10/hour")
-    assert own(engine.decide_all(rule)) == ["10/hour", None, None]
+    assert override_texts(engine.decide_all(rule)) == ["10/hour", None, None]
     refused = engine.decide_all(rule)
-    assert (allowed(refused), own(refused), left(refused)) == (
+    assert (allowed(refused), override_texts(refused), left(refused)) == (
         [True, False, True],
         ["10/hour", None, None],
         [8, 0, 1],
     )
     assert ours.unset("anna")
     # The count goes on under the rule's own limit: what was taken meanwhile is not forgotten.
-    assert (own(engine.decide_all(rule)), allowed(engine.decide_all(rule))) == ([None] * 3, [False, False, True])
+    assert (override_texts(engine.decide_all(rule)), allowed(engine.decide_all(rule))) == (
+        [None] * 3,
+        [False, False, True],
+    )
 
 
 def test_only_the_overrides_of_the_rule_and_the_key_count(engine: Engine) -> None:
@@ -194,36 +201,36 @@ def test_only_the_overrides_of_the_rule_and_the_key_count(engine: Engine) -> Non
         (ChargeOptions("web", overrides=True), "anna"),
         (None, "anna"),
     ):
-        assert own(engine.decide_all(charges(engine, terms, "1/hour", key))) == [None]
-    assert own(engine.decide_all(charges(engine, ChargeOptions("api"), "1/hour", "anna"))) == [None]
+        assert override_texts(engine.decide_all(charges(engine, terms, "1/hour", key))) == [None]
+    assert override_texts(engine.decide_all(charges(engine, ChargeOptions("api"), "1/hour", "anna"))) == [None]
     (meter, *_), *_ = charges(engine, ChargeOptions("api", overrides=True), "1/hour", "anna")
-    assert own([meter.decide("anna", 1), meter.decide("bob", 1)]) == ["10/hour", None]
+    assert override_texts([meter.decide("anna", 1), meter.decide("bob", 1)]) == ["10/hour", None]
 
 
 def test_a_calendar_keeps_its_edges(engine: Engine) -> None:
     month = charges(engine, ChargeOptions("bill", overrides=True), "5/month fixed in Asia/Shanghai", "anna")
     plain = charges(engine, ChargeOptions("bill", overrides=True), "5/hour fixed", "bob")
     ends = engine.decide_all(month, commit=False)[0][6]
-    for text, said in (
+    for text, enforced in (
         ("7/month fixed in Asia/Shanghai", "7/month fixed in Asia/Shanghai"),
         ("8/year fixed", "8/month fixed in Asia/Shanghai"),
     ):
         engine.overrides("bill").set("anna", text)
-        (facts,) = engine.decide_all(month, commit=False)
-        assert (own([facts]), facts[6], facts[REMAINING]) == ([said], ends, int(text[0]))
+        (outcomes,) = engine.decide_all(month, commit=False)
+        assert (override_texts([outcomes]), outcomes[6], outcomes[REMAINING]) == ([enforced], ends, int(text[0]))
     engine.overrides("bill").set("anna", "9/minute fixed")
-    assert own(engine.decide_all(month)) == ["9/minute fixed"]
+    assert override_texts(engine.decide_all(month)) == ["9/minute fixed"]
     engine.overrides("bill").set("bob", "7/month fixed")
-    assert (own(engine.decide_all(plain)), left(engine.decide_all(plain))) == ([None], [3])
+    assert (override_texts(engine.decide_all(plain)), left(engine.decide_all(plain))) == ([None], [3])
 
 
-def test_what_an_override_charged_is_given_back_by_its_own_numbers(engine: Engine) -> None:
+def test_a_charge_under_an_override_is_refunded_by_the_override(engine: Engine) -> None:
     (meter, key, _), *_ = charges(engine, ChargeOptions("api", overrides=True), "1/hour burst 50", "anna")
     engine.overrides("api").set("anna", "100/hour")
-    facts = meter.decide(key, 40)
-    assert isinstance(facts, OverriddenOutcome)
-    by = engine.meter(facts.limit, "api", meter.options)
-    assert left([by.refund(key, 40, Receipt.from_outcome(facts, 40))]) == [100]
+    outcome = meter.decide(key, 40)
+    assert isinstance(outcome, OverriddenOutcome)
+    by = engine.meter(outcome.limit, "api", meter.options)
+    assert left([by.refund(key, 40, Receipt.from_outcome(outcome, 40))]) == [100]
 
 
 def test_a_refusal_by_an_override_counts_for_the_lockout(engine: Engine) -> None:
@@ -257,14 +264,14 @@ def test_overrides_are_set_got_unset_and_listed(engine: Engine, harness: EngineH
 
 
 @pytest.mark.parametrize("text", ["10/minit", "", "5 slots", "10/s; 3 slots", 7])
-def test_what_is_no_limit_is_never_written(text: str, engine: Engine, harness: EngineHarness) -> None:
+def test_an_invalid_override_is_never_written(text: str, engine: Engine, harness: EngineHarness) -> None:
     with pytest.raises(InvalidRule):
         engine.overrides("api").set("anna", text)
     with pytest.raises(InvalidRule, match="The life of an override must be"):
         engine.overrides("api").set("anna", "1/s", ttl=0)
     with pytest.raises(InvalidCharge, match="belongs to a key"):
         engine.overrides("api").set("", "1/s")
-    assert (engine.overrides("api").get("anna"), harness.kept()) == (None, {})
+    assert (engine.overrides("api").get("anna"), harness.stored()) == (None, {})
 
 
 def test_a_meter_knows_its_terms(engine: Engine) -> None:

@@ -24,7 +24,7 @@ def test_a_step_back_mints_nothing(name: str, harness: EngineHarness) -> None:
 
 @examples
 def test_a_step_back_locks_nobody_out(name: str, harness: EngineHarness) -> None:
-    """Whoever is refused after the step is told a time, and passes then: not an hour later."""
+    """A call refused after the step passes at the stated retry_after, not an hour later."""
     limiter = harness.limiter(OURS[name].text)
     limiter.take("key", 10)
     harness.advance(-HOUR)
@@ -36,7 +36,7 @@ def test_a_step_back_locks_nobody_out(name: str, harness: EngineHarness) -> None
 
 
 @examples
-def test_what_is_admitted_after_a_step_back_counts_from_there(name: str, harness: EngineHarness) -> None:
+def test_charges_after_a_step_back_count_from_the_new_time(name: str, harness: EngineHarness) -> None:
     limiter = harness.limiter(OURS[name].text)
     limiter.take("key", 3)
     harness.advance(-HOUR)
@@ -59,7 +59,7 @@ def test_the_queue_of_nginx_waits_for_the_clock(harness: EngineHarness) -> None:
     assert limiter.take("key")
 
 
-def test_nobody_waits_longer_than_two_minutes_for_the_clock_of_a_queue(harness: EngineHarness) -> None:
+def test_a_clock_step_back_delays_a_queue_by_at_most_two_minutes(harness: EngineHarness) -> None:
     limiter = harness.limiter("10/s queue 9")
     limiter.take("key", 10)
     harness.advance(-HOUR)

@@ -20,7 +20,7 @@ def test_around_a_block(harness: EngineHarness) -> None:
     assert str(refused.value) == "refused by 2/s: retry after 0.5 s"
 
 
-def test_what_the_block_raises_comes_out(harness: EngineHarness) -> None:
+def test_an_exception_of_the_block_propagates(harness: EngineHarness) -> None:
     limiter = harness.limiter("2/s")
     with pytest.raises(ZeroDivisionError), limiter.guard("key"):
         _ = 1 / 0

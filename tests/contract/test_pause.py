@@ -34,25 +34,25 @@ def test_a_pause_never_shortens_a_longer_one_and_reset_ends_it(text: str, harnes
 def test_a_refused_call_leaves_no_trace_and_states_the_rest(text: str, harness: EngineHarness) -> None:
     limiter = harness.limiter(text, pausable=True)
     limiter.take("key", 10)
-    own = limiter.take("key").retry_after
-    assert own is not None
+    retry_after = limiter.take("key").retry_after
+    assert retry_after is not None
     limiter.pause("key", 7)
-    kept = harness.kept()
+    before = harness.stored()
     refused = limiter.take("key")
     assert not refused
     assert refused.retry_after is not None
     if "fixed" in text:  # its windows go on: by the end of the pause there is a new one
         assert refused.retry_after == 7
     else:
-        assert refused.retry_after == pytest.approx(7 + own)
+        assert refused.retry_after == pytest.approx(7 + retry_after)
     assert str(refused) == f"refused while paused: retry after {refused.retry_after:g} s"
-    assert harness.kept() == kept
+    assert harness.stored() == before
     harness.advance(refused.retry_after)
     assert limiter.take("key")
 
 
 @texts
-def test_whoever_reserves_while_paused_is_served_after_it_in_order(text: str, harness: EngineHarness) -> None:
+def test_reservations_during_a_pause_are_served_after_it_in_order(text: str, harness: EngineHarness) -> None:
     limiter = harness.limiter(text, pausable=True)
     limiter.pause("key", 7)
     assert not limiter.reserve("key", timeout=7 - US)
@@ -193,7 +193,7 @@ def test_several_limits_are_paused_together(harness: EngineHarness) -> None:
     assert [limiter.take("key").allowed for _ in range(3)] == [True, True, False]
 
 
-def test_a_pause_outlives_what_it_holds_up_and_then_is_forgotten(harness: EngineHarness) -> None:
+def test_a_pause_outlives_the_counts_and_then_expires(harness: EngineHarness) -> None:
     """The queue keeps its places through two pauses, though its counts would have expired long before."""
     limiter = harness.limiter("1/s", pausable=True)
     limiter.take("key")
@@ -207,7 +207,7 @@ def test_a_pause_outlives_what_it_holds_up_and_then_is_forgotten(harness: Engine
     assert limiter.take("key")
     harness.advance(30)
     assert limiter.take("other")
-    assert [name for name in harness.kept() if b"pe:" in name] == [] if harness.server else True  # type: ignore[operator]
+    assert [name for name in harness.stored() if b"pe:" in name] == [] if harness.server else True  # type: ignore[operator]
 
 
 def test_a_clock_that_is_set_back_pauses_nobody_for_longer(harness: EngineHarness) -> None:
@@ -220,7 +220,7 @@ def test_a_clock_that_is_set_back_pauses_nobody_for_longer(harness: EngineHarnes
     assert limiter.peek("key").paused_for == 0
 
 
-def test_what_a_limiter_shares_is_its_name(harness: EngineHarness) -> None:
+def test_limiters_of_one_name_share_a_pause(harness: EngineHarness) -> None:
     first, second = (harness.limiter("5/s", "partner", pausable=True) for _ in range(2))
     first.pause("api", 4)
     assert second.take("api").paused_for == 4
@@ -228,11 +228,11 @@ def test_what_a_limiter_shares_is_its_name(harness: EngineHarness) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), True, "5", None])
-def test_what_is_no_pause_is_refused(seconds: object, harness: EngineHarness) -> None:
+def test_an_invalid_pause_is_refused(seconds: object, harness: EngineHarness) -> None:
     limiter = harness.limiter("5/s", pausable=True)
     with pytest.raises(InvalidCharge, match=r"^A pause lasts a number of seconds above 0, not "):
         limiter.pause("key", seconds)  # type: ignore[arg-type]
-    assert harness.kept() == {}
+    assert harness.stored() == {}
 
 
 def test_a_limiter_says_how_it_can_be_paused(harness: EngineHarness) -> None:

@@ -65,7 +65,7 @@ def test_it_leaves_no_more_room_than_its_real_cost(
 
 
 @pytest.mark.parametrize("text", [example.text for example in EXAMPLES.values()])
-def test_what_is_missing_is_charged_once(harness: EngineHarness, text: str) -> None:
+def test_settling_charges_the_missing_units_once(harness: EngineHarness, text: str) -> None:
     """On every engine: 12 units where 10 pass at once keep the key refused for as long as 12 take."""
     limiter = harness.limiter(text)
     decision = limiter.take("key", 4)
@@ -96,12 +96,12 @@ def test_every_limit_of_one_call_is_settled(harness: EngineHarness) -> None:
 def test_charges_of_different_costs_are_settled_one_by_one(harness: EngineHarness) -> None:
     limiter = harness.limiter("60/minute")
     decision = limiter.take_all([Charge("ann"), Charge("ann", "9000/hour", cost=1000)])
-    kept = harness.kept()
+    before = harness.stored()
     with pytest.raises(
         InvalidCharge, match=r'charged 1 by "60/minute" and 1000 by "9000/hour".*counter_decisions'
     ):
         limiter.settle(decision, 1234)
-    assert harness.kept() == kept
+    assert harness.stored() == before
     requests, tokens = decision.counter_decisions
     limiter.settle(tokens, 1234)
     limiter.settle(tokens, 1)
@@ -114,9 +114,9 @@ def test_charges_of_different_costs_are_settled_one_by_one(harness: EngineHarnes
 def test_a_cost_that_is_none_changes_nothing(harness: EngineHarness, cost: object) -> None:
     limiter = harness.limiter("10/hour")
     decision = limiter.take("key", 2)
-    kept = harness.kept()
+    before = harness.stored()
     with pytest.raises(InvalidCharge, match="A cost is "):
         limiter.settle(decision, cost)  # type: ignore[arg-type]
-    assert harness.kept() == kept
+    assert harness.stored() == before
     limiter.settle(decision, 5)
     assert limiter.peek("key").remaining == 5

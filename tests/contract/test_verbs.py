@@ -47,23 +47,23 @@ def test_the_docs_show_the_table() -> None:
 def _take(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     first = limiter.take("key", 10)
     assert (first.allowed, first.delay, first.retry_after) == (True, example.delay, 0)
-    kept = harness.kept()
+    before = harness.stored()
     denied = limiter.take("key")
     assert (denied.allowed, denied.remaining, denied.retry_after, denied.delay) == (False, 0, example.retry, 0)
     assert limiter.take("key", example.never).retry_after is None
     harness.advance(example.retry - US)
     assert limiter.take("key").retry_after == pytest.approx(US)
-    assert harness.kept() == kept
+    assert harness.stored() == before
     harness.advance(US)
     assert limiter.take("key")
     assert limiter.take("other", 10)
 
 
 def _peek(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
-    kept = harness.kept()
+    stored = harness.stored()
     before = limiter.peek("key")
     assert (before.allowed, before.remaining) == (True, example.fresh)
-    assert harness.kept() == kept
+    assert harness.stored() == stored
     limiter.take("key", 10)
     after = limiter.peek("key")
     assert (after.allowed, after.remaining, after.retry_after) == (False, 0, example.retry)
@@ -73,19 +73,19 @@ def _take_all(harness: EngineHarness, limiter: Limiter, example: VerbExample) ->
     both = [Charge("key", None, 10), Charge("other", "5/minute", 2)]
     taken = limiter.take_all(both)
     assert (taken.allowed, [verdict.key for verdict in taken.verdicts]) == (True, ["key", "other"])
-    kept = harness.kept()
+    before = harness.stored()
     denied = limiter.take_all(both)
     assert [verdict.allowed for verdict in denied.verdicts] == [False, True]
     assert [verdict.remaining for verdict in denied.verdicts] == [0, 3]
     assert not denied
-    assert harness.kept() == kept
+    assert harness.stored() == before
 
 
 def _wait(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     limiter.take("key", 10)
-    kept = harness.kept()
+    before = harness.stored()
     too_short = limiter.wait("key", timeout=example.wait - US)
-    assert (too_short.allowed, harness.seconds(), harness.kept()) == (False, 0, kept)
+    assert (too_short.allowed, harness.seconds(), harness.stored()) == (False, 0, before)
     assert too_short.retry_after == example.wait
     waited = limiter.wait("key", timeout=example.wait)
     assert (waited.allowed, waited.delay, harness.seconds()) == (True, example.wait, example.wait)
@@ -94,9 +94,9 @@ def _wait(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> Non
 
 def _reserve(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     limiter.take("key", 10)
-    kept = harness.kept()
+    before = harness.stored()
     assert not limiter.reserve("key", timeout=0)
-    assert harness.kept() == kept
+    assert harness.stored() == before
     first = limiter.reserve("key")
     assert (first.granted, first.delay, harness.seconds()) == (True, example.wait, 0)
     places = [limiter.reserve("key", 10).delay for _ in range(3)]
@@ -114,27 +114,27 @@ def _cancel(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> N
     assert again.delay == first.delay
     first.cancel()  # once is all
     harness.advance(again.delay + US)
-    kept = harness.kept()
+    stored = harness.stored()
     again.cancel()  # it was served
     limiter.reserve("key", example.never).cancel()  # it was never granted
-    assert harness.kept() == kept
+    assert harness.stored() == stored
 
 
 def _refund(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     before = limiter.peek("key").verdicts[0]._replace(mark=0)
     taken = limiter.take("key", 10)
-    kept = harness.kept()
+    stored = harness.stored()
     limiter.refund(limiter.take("key"))  # refused: it holds nothing
-    assert harness.kept() == kept
+    assert harness.stored() == stored
     limiter.refund(taken, 4)
     limiter.refund(taken, 2)
     assert limiter.peek("key").reset_after < taken.reset_after or algorithm_keeps_its_end(example)
     limiter.refund(taken)
     assert limiter.peek("key").verdicts[0]._replace(mark=0) == before
-    kept = harness.kept()
+    stored = harness.stored()
     limiter.refund(taken)
     limiter.refund(taken, 10)
-    assert harness.kept() == kept
+    assert harness.stored() == stored
 
 
 def _settle(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
@@ -150,14 +150,14 @@ def _settle(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> N
     refused = limiter.take("beyond")
     assert not refused
     assert (refused.retry_after or 0) >= example.retry
-    kept = harness.kept()
+    before = harness.stored()
     for decision in (less, same, more, beyond.decision):
         limiter.settle(decision, 7)  # once is all
         limiter.settle(decision, 70)
         limiter.refund(decision)
     limiter.settle(refused, 5)  # it was charged nothing
     beyond.cancel()
-    assert harness.kept() == kept
+    assert harness.stored() == before
 
 
 def algorithm_keeps_its_end(example: VerbExample) -> bool:
@@ -176,10 +176,10 @@ def _reset(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> No
 
 def _pause(harness: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     assert limiter.pause("key", 20) == 20
-    kept = harness.kept()
+    before = harness.stored()
     refused = limiter.take("key")
     assert (refused.allowed, refused.retry_after, refused.paused_for) == (False, 20, 20)
-    assert harness.kept() == kept
+    assert harness.stored() == before
     assert limiter.take("other").paused_for == 0
     harness.advance(20 - US)
     assert limiter.take("key").retry_after == pytest.approx(US)
@@ -214,10 +214,10 @@ _RATE_VERBS: dict[str, Callable[[EngineHarness, Limiter, VerbExample], None]] = 
 def _peek_slots(harness: EngineHarness, limiter: Limiter) -> None:
     assert limiter.peek("key").remaining == 10
     leases = [limiter.acquire("key") for _ in range(10)]
-    kept = harness.kept()
+    before = harness.stored()
     full = limiter.peek("key")
     assert (full.allowed, full.remaining, full.retry_after) == (False, 0, 30)
-    assert harness.kept() == kept
+    assert harness.stored() == before
     assert all(lease.release() for lease in leases)
 
 
@@ -256,11 +256,11 @@ def _set_slots(harness: EngineHarness, limiter: Limiter) -> None:
 def _acquire(harness: EngineHarness, limiter: Limiter) -> None:
     leases = [limiter.acquire("key") for _ in range(10)]
     assert len({lease.fence for lease in leases}) == 10
-    kept = harness.kept()
+    before = harness.stored()
     with pytest.raises(RateLimited, match="refused by 10 slots") as refused:
         limiter.acquire("key")
     assert refused.value.decision.retry_after == 30
-    assert harness.kept() == kept
+    assert harness.stored() == before
     with limiter.acquire("other") as held:
         assert held
         assert limiter.peek("other").remaining == 9
@@ -305,12 +305,12 @@ def _refuses(verb: str, algorithm: str, harness: EngineHarness) -> None:
         limiter = harness.limiter(EXAMPLES[algorithm].text)
         with pytest.raises(InvalidCharge, match=r'^Only slots are acquired, such as "20 slots"; ".*" is taken\.$'):
             limiter.acquire("key")
-        assert harness.kept() == {}
+        assert harness.stored() == {}
         return
     limiter = harness.limiter(SLOTS)
     held = limiter.acquire("key")
-    kept = harness.kept()
-    asked: dict[str, Callable[[], object]] = {
+    before = harness.stored()
+    calls: dict[str, Callable[[], object]] = {
         "take": lambda: limiter.take("key"),
         "wait": lambda: limiter.wait("key"),
         "take_all": lambda: limiter.take_all([("key", "10/s"), ("key", SLOTS)]),
@@ -320,5 +320,5 @@ def _refuses(verb: str, algorithm: str, harness: EngineHarness) -> None:
         "settle": lambda: limiter.settle(held.decision, 2),
     }
     with pytest.raises(InvalidCharge, match=r'^"10 slots" is held, not taken: '):
-        asked[verb]()
-    assert harness.kept() == kept
+        calls[verb]()
+    assert harness.stored() == before

@@ -30,8 +30,8 @@ class PageSetup:
 def blocks(page: str, language: str = "yaml") -> list[str]:
     """The code blocks of a page."""
     text = (ROOT / "docs" / page).read_text("utf-8")
-    found: list[str] = re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
-    return found
+    code_blocks: list[str] = re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+    return code_blocks
 
 
 def _replaced(text: str, *pairs: tuple[str, str]) -> str:
@@ -143,7 +143,26 @@ def proxied_log() -> str:
     return f"{json.dumps(record | {'rule': 'login', 'verdicts': [verdict], 'shadow': []})}\n" * 250
 
 
+SHOP = """\
+import os
+
+from fastapi import FastAPI
+
+app = FastAPI()
+
+
+@app.post("/login")
+async def login() -> str:
+    return "welcome"
+
+
+@app.get("/health")
+async def health() -> str:
+    return "fine"
+"""
+
 SCENES = {
+    "docs/how-to/init.md": PageSetup({"main.py": SHOP, ".env": "REDIS_URL=redis://localhost:6379/0\n"}),
     "docs/how-to/doctor.md": PageSetup(
         {"rules.yaml": BOOK, "decisions.jsonl": proxied_log()},
     ),

@@ -51,7 +51,7 @@ class ShownCommand(NamedTuple):
 
 def shown_commands(page: Path) -> list[ShownCommand]:
     """The commands of a page, in their order."""
-    found: list[ShownCommand] = []
+    commands: list[ShownCommand] = []
     inside = False
     for number, line in enumerate(page.read_text("utf-8").splitlines()):
         text = line.removeprefix("    ")
@@ -61,14 +61,14 @@ def shown_commands(page: Path) -> list[ShownCommand]:
             remark = _remark.search(text)
             code = int(remark[2] or 0) if remark else 0
             command = text[2 : remark.start()] if remark else text[2:]
-            found.append(ShownCommand(number, command, code, []))
+            commands.append(ShownCommand(number, command, code, []))
             inside = True
         elif inside:
-            found[-1].output.append(text)
-    for each in found:
+            commands[-1].output.append(text)
+    for each in commands:
         while each.output and not each.output[-1]:
             each.output.pop()
-    return [each for each in found if each.command.startswith("headgate ")]
+    return [each for each in commands if each.command.startswith("headgate ")]
 
 
 def pages_with_commands() -> list[Path]:
@@ -167,7 +167,7 @@ def run_page(page: Path, server: RedisServer) -> list[tuple[ShownCommand, int, l
 
 
 def expected_output(output: Sequence[str], printed: Sequence[str]) -> list[str]:
-    """What a page should show: all that was printed, or as much of its beginning and end as is shown now."""
+    """Returns what a page should show: the whole output, or as much of its beginning and end as it shows now."""
     gaps = [index for index, line in enumerate(output) if line.strip() == GAP]
     if not gaps:
         return list(printed)

@@ -14,18 +14,18 @@ from headgate.cli.completion import SHELLS, CommandNode, command_nodes
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "command-line.md").read_text("utf-8")
 TREE = list(command_nodes(headgate.cli.tree()))
 
-_told = re.compile(r"`headgate ([^`]*)`((?:, `[^`]*`)*)")
+_COMMANDS = re.compile(r"`headgate ([^`]*)`((?:, `[^`]*`)*)")
 
 
-def told() -> set[str]:
+def named_commands() -> set[str]:
     """The commands that the page names: `headgate rules push`, and `pull` after it is `headgate rules pull`."""
-    found = set()
-    for first, others in _told.findall(PAGE):
+    paths = set()
+    for first, others in _COMMANDS.findall(PAGE):
         words = [word for word in first.split() if re.fullmatch(r"[a-z]+", word) and word not in SHELLS]
-        found.add("/" + "/".join(words))
+        paths.add("/" + "/".join(words))
         for other in re.findall(r"`([^`]*)`", others):
-            found.add("/" + "/".join([*words[:-1], other.split()[-1]]))
-    return found
+            paths.add("/" + "/".join([*words[:-1], other.split()[-1]]))
+    return paths
 
 
 @pytest.mark.parametrize("place", [place for place in TREE if place.path], ids=lambda place: place.path)
@@ -33,11 +33,11 @@ def test_every_command_is_named(place: CommandNode) -> None:
     if place.commands:  # a word under which commands stand
         assert f"headgate{place.path.replace('/', ' ')} " in PAGE
     else:
-        assert place.path in told()
+        assert place.path in named_commands()
 
 
 def test_nothing_is_named_that_is_no_command() -> None:
-    assert told() - {"/"} <= {place.path for place in TREE}
+    assert named_commands() - {"/"} <= {place.path for place in TREE}
 
 
 @pytest.mark.parametrize(
@@ -47,10 +47,10 @@ def test_every_option_is_named(option: str) -> None:
     assert re.search(rf"{option}(?![a-z-])", PAGE)
 
 
-def test_every_exit_code_is_told() -> None:
+def test_every_exit_code_is_documented() -> None:
     codes = {output.DONE, output.ENGINE_UNAVAILABLE, output.INVALID, output.NEGATIVE, output.INTERRUPTED}
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.M)} == codes
 
 
-def test_every_shell_is_told() -> None:
+def test_every_shell_is_documented() -> None:
     assert all(f"headgate completion {shell}" in PAGE for shell in SHELLS)

@@ -46,10 +46,10 @@ def test_the_examples_are_true(
     module = next(module for module in reversed(MODULES) if name.startswith(f"{module.__name__}."))
     names |= {each: value for each, value in vars(module).items() if not each.startswith("_")}
     example = doctest.DocTestParser().get_doctest(text, names, name, None, 0)
-    told: list[str] = []
+    shown: list[str] = []
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    failed, tried = doctest.DocTestRunner(optionflags=flags).run(example, out=told.append, clear_globs=False)
+    failed, tried = doctest.DocTestRunner(optionflags=flags).run(example, out=shown.append, clear_globs=False)
     if "gate" in example.globs:
         example.globs["gate"].close()
     assert tried
-    assert not failed, "".join(told)
+    assert not failed, "".join(shown)

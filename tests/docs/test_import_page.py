@@ -20,7 +20,7 @@ SHOWN = _shown.findall(PAGE)
 
 
 @pytest.mark.parametrize(("name", "text", "book", "notes"), SHOWN, ids=[name for name, *_ in SHOWN])
-def test_what_is_shown_is_printed(
+def test_the_shown_output_is_printed(
     name: str,
     text: str,
     book: str,

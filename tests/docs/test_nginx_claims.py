@@ -63,7 +63,7 @@ def test_wrong_passwords_are_counted_only_if_we_are_first(http: str, statuses: l
         assert [gate.get("/locked", wrong).status for _ in statuses] == statuses
 
 
-def test_what_a_rewrite_answers_is_not_seen() -> None:
+def test_responses_of_the_rewrite_phase_are_not_limited() -> None:
     with NginxGateway(book(limit="1/hour"), server="location = /gone { return 410; }") as gate:
         assert [gate.get("/gone").status for _ in range(3)] == [410, 410, 410]
         assert [gate.get("/").status for _ in range(2)] == [200, 429]
@@ -86,7 +86,7 @@ def test_fields_of_the_backend_arrive_too_unless_they_are_hidden(http: str, fiel
         assert gate.get("/api/").headers["ratelimit"] == fields
 
 
-def test_what_a_login_service_says_is_an_attribute() -> None:
+def test_a_header_of_auth_request_can_be_an_attribute() -> None:
     places = """
     location = /auth { internal; proxy_pass http://127.0.0.1:$server_port/service; }
     location = /service {
@@ -145,14 +145,14 @@ def _streams(port: int, paths: list[str]) -> list[int]:
         for number, path in enumerate(paths):
             fields = b"\x82\x86" + _field(4, path) + _field(1, "shop.example")  # GET, http, :path, :authority
             sock.sendall(_frame(1, 0x05, 2 * number + 1, fields))  # HEADERS, and nothing follows
-        found: dict[int, int] = {}
+        frames: dict[int, int] = {}
         with sock.makefile("rb") as replies:
-            while len(found) < len(paths):
+            while len(frames) < len(paths):
                 head = replies.read(9)
                 stream, payload = int.from_bytes(head[5:9]), replies.read(int.from_bytes(head[:3]))
                 if head[3] == 1:
-                    found[stream] = _status(payload)
-    return [status for _, status in sorted(found.items())]
+                    frames[stream] = _status(payload)
+    return [status for _, status in sorted(frames.items())]
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -172,8 +172,8 @@ def _status(fields: bytes) -> int:
 
 def test_a_compiled_bundle_has_the_stated_size(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "nginx.md").read_text("utf-8")
-    (told,) = re.findall(r"A compiled bundle lies in it, too:\s(\d+) kB and more", page)
+    (stated,) = re.findall(r"A compiled bundle lies in it, too:\s(\d+) kB and more", page)
     (tmp_path / "rules.json").write_text(json.dumps(book()))
     bundle = tmp_path / "rules.bundle.json"
     assert main(["rules", "compile", str(tmp_path / "rules.json"), "-o", str(bundle)]) == 0
-    assert int(told) * 1000 <= bundle.stat().st_size < int(told) * 2000
+    assert int(stated) * 1000 <= bundle.stat().st_size < int(stated) * 2000

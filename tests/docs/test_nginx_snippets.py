@@ -60,10 +60,10 @@ class NginxSnippet(NamedTuple):
 
 
 SNIPPETS = [
-    NginxSnippet(page, text[: found.start(1)].count("\n"), found[1])
+    NginxSnippet(page, text[: match.start(1)].count("\n"), match[1])
     for page in [*PAGES, ROOT / "nginx" / "README.md"]
     for text in [page.read_text("utf-8")]
-    for found in _block.finditer(text)
+    for match in _block.finditer(text)
 ]
 
 
@@ -90,7 +90,7 @@ def test_nginx_runs_it(snippet: NginxSnippet, redis_server: RedisServer) -> None
         "access_by_lua_block { this is no Lua }\n",
     ],
 )
-def test_what_is_broken_is_seen(broken: str, redis_server: RedisServer) -> None:
+def test_a_broken_snippet_fails(broken: str, redis_server: RedisServer) -> None:
     with pytest.raises((RuntimeError, AssertionError)):
         test_nginx_runs_it(NginxSnippet(ROOT / "docs" / "how-to" / "nginx.md", 0, broken), redis_server)
 
@@ -108,11 +108,11 @@ def test_a_translation_is_what_import_makes_of_it(there: str, here: str) -> None
     """Rule by rule."""
     translated = translate(there, kind="nginx")
     made = serialization.document(load.from_mapping(translated.document))["rules"]
-    said = serialization.document(load.parse(f"rules:\n{here}"))["rules"]
-    for rule in (*made, *said):
+    shown = serialization.document(load.parse(f"rules:\n{here}"))["rules"]
+    for rule in (*made, *shown):
         if rule["key"] in ("address/32/128", "host"):
             rule.pop("missing", None)  # they never are
-    assert said == made
+    assert shown == made
 
 
 # Paths, each with the API key of who asks.
@@ -146,24 +146,24 @@ REFERENCE = (ROOT / "docs" / "reference" / "nginx.md").read_text("utf-8")
 
 def test_every_module_is_named() -> None:
     here = LIB / "resty" / "headgate"
-    found = {str(path.relative_to(here).with_suffix("")).replace("/", ".") for path in here.rglob("*.lua")}
+    modules = {str(path.relative_to(here).with_suffix("")).replace("/", ".") for path in here.rglob("*.lua")}
     cells = re.findall(r"^\| (`.*?) \|", REFERENCE.split("## Modules")[1], re.M)
     named = {name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)}
-    assert {name for name in found if not name.startswith("algorithms.")} == named - {"resty.headgate"}
+    assert {name for name in modules if not name.startswith("algorithms.")} == named - {"resty.headgate"}
 
 
 def test_every_option_is_named() -> None:
     text = (LIB / "resty" / "headgate" / "gateway.lua").read_text("utf-8")
-    known = set(re.findall(r'(\w+) = "(?:string|table|boolean)"', text))
-    told = REFERENCE.split("## Options of init")[1].split("```")[0]
-    assert set(re.findall(r"^\| `(\w+)` \|", told, re.M)) == known
+    options = set(re.findall(r'(\w+) = "(?:string|table|boolean)"', text))
+    section = REFERENCE.split("## Options of init")[1].split("```")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", section, re.M)) == options
 
 
 def _book(page: Path) -> dict[str, Any]:
     """The page's, or one that says little."""
-    found = [text for text in _yaml.findall(page.read_text("utf-8")) if not text.startswith("- ")]
+    texts = [text for text in _yaml.findall(page.read_text("utf-8")) if not text.startswith("- ")]
     return (
-        serialization.document(load.parse(found[0])) if found else {"rules": [{"name": "all", "limit": "100/s"}]}
+        serialization.document(load.parse(texts[0])) if texts else {"rules": [{"name": "all", "limit": "100/s"}]}
     )
 
 
@@ -175,12 +175,12 @@ def _compile(book: dict[str, Any], folder: Path) -> None:
 
 def _nginx(snippet: NginxSnippet, redis: str) -> Nginx:
     nginx = Nginx("")
-    said = {"http": "", "server": "", snippet.level: snippet.text}
+    blocks = {"http": "", "server": "", snippet.level: snippet.text}
     for level, needed in (("http", IN_HTTP), ("server", IN_SERVER)):
         for words, line in needed.items():
-            if words not in said[level] and (words not in snippet.text or words.startswith("location")):
-                said[level] = f"{line}\n{said[level]}"
-    nginx.configure(**{level: _put_right(text, nginx.folder, redis) for level, text in said.items()})
+            if words not in blocks[level] and (words not in snippet.text or words.startswith("location")):
+                blocks[level] = f"{line}\n{blocks[level]}"
+    nginx.configure(**{level: _put_right(text, nginx.folder, redis) for level, text in blocks.items()})
     return nginx
 
 

@@ -42,6 +42,6 @@ def test_every_page_has_a_scene_and_every_step_its_command() -> None:
         (["a.b"], ["a-b"], False),
     ],
 )
-def test_what_differs_is_seen(output: list[str], printed: list[str], same: bool) -> None:
+def test_a_difference_in_shown_output_is_detected(output: list[str], printed: list[str], same: bool) -> None:
     assert matches(output, printed) is same
     assert matches(expected_output(output, printed), printed)

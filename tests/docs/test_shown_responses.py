@@ -43,11 +43,11 @@ def test_curl_at_nginx() -> None:
 def test_curl_at_the_service() -> None:
     """Of the sample rulebook, by the command that the service prints."""
     command, answer = indented("how-to/service.md", "curl -s http://127.0.0.1:8080/v1/check")
-    found = re.fullmatch(r"curl -s http://127.0.0.1:8080(\S+) -d '(.*)'", command)
-    assert found is not None
+    match = re.fullmatch(r"curl -s http://127.0.0.1:8080(\S+) -d '(.*)'", command)
+    assert match is not None
     with Service() as service:
-        assert command.replace("127.0.0.1:8080", service.http) in service.said
-        assert service.ask("POST", found[1], found[2].encode()).body.decode() == answer
+        assert command.replace("127.0.0.1:8080", service.http) in service.output
+        assert service.ask("POST", match[1], match[2].encode()).body.decode() == answer
 
 
 def test_a_problem_of_nginx() -> None:

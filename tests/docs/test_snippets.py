@@ -63,8 +63,8 @@ def test_snippets_run(
             exec(compile("\n" * line + source, str(page), "exec"), names)
 
 
-def _same(found: object, expected: object) -> None:
-    assert found == expected
+def _same(actual: object, expected: object) -> None:
+    assert actual == expected
 
 
 def _rules(text: str) -> str | None:
@@ -72,7 +72,7 @@ def _rules(text: str) -> str | None:
     return next(iter(re.findall(r'^```json\n(\{"rules".*?)^```', text, re.M | re.S)), None)
 
 
-def test_what_is_looked_at_is_compared() -> None:
+def test_commented_results_are_compared() -> None:
     assert _looked_at.sub(LOOK, "  a, b    # -> (2, 3)\n") == "  _same((a, b), ((2, 3)))\n"
     with pytest.raises(AssertionError):
         _same(2, 3)
@@ -80,7 +80,7 @@ def test_what_is_looked_at_is_compared() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_snippets_are_not_tests(page: Path) -> None:
-    """Nobody who uses headgate writes these, but on the pages about testing."""
+    """Users write none of these names, except on the pages about testing."""
     source = "\n".join(_block.findall(page.read_text(encoding="utf-8")))
     words = r"__doc__|free_port|\bsubprocess\b|\btempfile\b|from tests"
     if page not in ON_TESTING:

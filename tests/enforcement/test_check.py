@@ -76,7 +76,7 @@ def test_several_limits_of_a_rule_are_counted_apart_and_decided_together() -> No
     assert str(gate.check({}).limit) == "3/minute"
 
 
-def test_what_a_refusal_answers_comes_with_it() -> None:
+def test_a_refused_decision_has_the_response_of_its_rule() -> None:
     gate = limiter(
         {"name": "sale", "limit": "1/hour", "refuse": {"status": 503, "body": "Sold out", "type": "text/plain"}}
     )
@@ -86,7 +86,7 @@ def test_what_a_refusal_answers_comes_with_it() -> None:
     assert (refusal.status, refusal.body, refusal.type) == (503, "Sold out", "text/plain")
 
 
-def test_a_missing_dimension_that_denies_asks_nobody() -> None:
+def test_a_missing_dimension_that_denies_needs_no_request() -> None:
     gate = limiter({**USER, "missing": "deny"}, {"name": "all", "limit": "1/hour"})
     refused = gate.check({})
     assert refused.rule == "user"
@@ -96,7 +96,7 @@ def test_a_missing_dimension_that_denies_asks_nobody() -> None:
     assert gate.check({"user": "ann"})  # nothing was charged to `all`
 
 
-def test_a_shadow_refuses_nobody_and_counts_by_its_own_verdict() -> None:
+def test_a_shadow_refuses_no_call_and_counts_by_its_own_verdict() -> None:
     gate = limiter({"name": "live", "limit": "3/hour"}, {"name": "tight", "limit": "1/hour", "mode": "shadow"})
     for tight in (True, False, False):
         decision = gate.check({})
@@ -107,7 +107,7 @@ def test_a_shadow_refuses_nobody_and_counts_by_its_own_verdict() -> None:
     assert [each.rule for each in gate.check({}).verdicts] == ["live"]
 
 
-def test_a_candidate_is_decided_beside_the_live_limit_also_when_that_refuses() -> None:
+def test_a_candidate_is_decided_even_if_the_live_limit_refuses() -> None:
     gate = limiter({"name": "live", "limit": "1/hour", "candidate": "3/hour"})
     outcomes = [(gate.check({}).allowed, gate.check({}).shadow_verdicts[0].remaining) for _ in range(2)]
     assert outcomes == [(True, 1), (False, 0)]
@@ -158,7 +158,7 @@ def test_an_override_gives_one_key_a_limit_of_its_own() -> None:
     assert gate.check({"user": "bob"}).remaining == 2
 
 
-def test_a_refund_gives_back_under_every_rule_and_beside() -> None:
+def test_a_refund_gives_back_under_every_rule_and_candidate() -> None:
     gate = limiter(USER, {"name": "all", "limit": "5/hour", "candidate": "4/hour"})
     decision = gate.check({"user": "ann"}, cost=2)
     gate.refund(decision)
@@ -240,7 +240,7 @@ def alternate(gate: RuleLimiter, advance_us: Callable[[int], object], kind: str)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whoever_alternates_between_cases_is_held_to_each_limit(kind: str) -> None:
+def test_alternating_between_cases_is_held_to_each_limit(kind: str) -> None:
     clock = ManualClock(1_000_000_000)
     alternate(limiter(by_method(kind), clock=clock), lambda us: clock.advance(us / 1_000_000), kind)
 
@@ -273,13 +273,13 @@ def test_a_case_has_counts_of_its_own_also_where_limits_are_the_same() -> None:
     assert [gate.peek({"user": "ann", "plan": plan}).remaining for plan in ("free", "pro", "gold")] == [3, 1, 1]
 
 
-def names(said: dict[str, Any], **call: str) -> list[str]:
-    (rule,) = load.from_mapping({"rules": [said]}).rules
+def names(rule_fields: dict[str, Any], **call: str) -> list[str]:
+    (rule,) = load.from_mapping({"rules": [rule_fields]}).rules
     beside = [] if rule.candidate is None else counter_names(rule, rule.candidate.choose(call), candidate=True)
     return counter_names(rule, rule.limit.choose(call)) + beside
 
 
-def test_what_the_counts_of_cases_are_called() -> None:
+def test_counter_names_of_cases() -> None:
     both = {**TIERS, "candidate": TIERS["limit"]}
     assert names(both, plan="free") == ["api@free", "api#1@free", "api~@free", "api~#1@free"]
     assert names(both, plan="gold") == ["api", "api~"]
@@ -306,7 +306,7 @@ def test_a_lockout_and_an_override_are_the_keys_whatever_the_case() -> None:
     assert gate.check({"user": "ann"}).locked
 
 
-def test_what_is_not_a_mapping_gets_a_sentence() -> None:
+def test_attributes_that_are_no_mapping_are_refused() -> None:
     with pytest.raises(InvalidCharge, match="Attributes are a mapping"):
         limiter(USER).check("ann")  # type: ignore[arg-type]
 

@@ -119,7 +119,7 @@ def test_in_a_cluster_by_slot_and_taken_back_where_one_refuses(cluster: Cluster)
             assert together.check(CALL).atomic
 
 
-def test_what_counts_in_this_process_is_charged_first_and_given_back(redis_server: RedisServer) -> None:
+def test_local_charges_come_first_and_are_given_back_after_a_refusal(redis_server: RedisServer) -> None:
     rules = [
         {"name": "cap", "where": "node", "limit": "3/hour"},
         {"name": "all", "limit": "2/hour"},
@@ -148,7 +148,7 @@ def test_a_split_rule_has_an_even_share_and_needs_no_server() -> None:
         assert [bool(gate.check({})) for _ in range(3)] == [True, True, False]
 
 
-def test_a_split_rule_counts_those_who_share_the_server(redis_server: RedisServer) -> None:
+def test_a_split_rule_divides_among_the_members(redis_server: RedisServer) -> None:
     rules = [{"name": "share", "where": "split", "limit": "10/hour"}]
     # Under a prefix of its own: whoever shared the server before may not have been heard leaving.
     with Limiter.from_rules({"rules": rules}, redis_server.url, prefix="split") as gate:
@@ -256,7 +256,7 @@ def push(server: RedisServer, text: str) -> None:
     close()
 
 
-def test_what_is_pushed_is_followed_by_everybody(
+def test_all_limiters_follow_a_pushed_rulebook(
     redis_server: RedisServer, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -282,7 +282,7 @@ def test_without_the_server_the_last_good_book_is_used(tmp_path: Path, monkeypat
         Limiter.from_rules("pushed", url)
 
 
-def test_what_cannot_be_a_rulebook_gets_a_sentence() -> None:
+def test_an_invalid_rulebook_argument_is_refused() -> None:
     with pytest.raises(InvalidRule, match="give its URL as the engine"):
         Limiter.from_rules("pushed")
     with pytest.raises(InvalidRule, match="Rules are a Rulebook"):
@@ -341,8 +341,6 @@ def test_a_lowered_limit_bites_at_once(gate: Callable[[str], RuleLimiter], befor
 
 
 @pytest.mark.parametrize(("before", "after"), RAISED)
-def test_nobody_gets_a_fresh_burst_by_a_reload(
-    gate: Callable[[str], RuleLimiter], before: str, after: str
-) -> None:
+def test_a_reload_gives_no_fresh_burst(gate: Callable[[str], RuleLimiter], before: str, after: str) -> None:
     assert drained(gate(before)) == 10
     assert drained(gate(after)) <= 10

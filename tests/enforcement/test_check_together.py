@@ -51,7 +51,7 @@ def test_all_pass_or_none_is_charged(limiter: RuleLimiter) -> None:
     assert left(limiter, user="bob") == {"user": 2}
 
 
-def test_each_is_told_its_own_rules(limiter: RuleLimiter) -> None:
+def test_each_call_gets_the_verdicts_of_its_rules(limiter: RuleLimiter) -> None:
     ann, sku, nobody = limiter.check_together([ANN, SKU, Ask({"path": "/"})])
     assert [verdict.rule for verdict in ann.verdicts] == ["user"]
     assert [verdict.rule for verdict in sku.verdicts] == ["item"]
@@ -59,7 +59,7 @@ def test_each_is_told_its_own_rules(limiter: RuleLimiter) -> None:
     assert (nobody.allowed, nobody.rule, nobody.verdicts) == (True, None, ())
 
 
-def test_those_who_meet_on_one_count_are_charged_their_sum(limiter: RuleLimiter) -> None:
+def test_calls_on_one_count_are_charged_their_sum(limiter: RuleLimiter) -> None:
     assert allowed(limiter, ANN, ANN) == [True, True]
     assert left(limiter, user="ann") == {"user": 1}
     assert allowed(limiter, ANN, ANN) == [False, False]
@@ -67,16 +67,16 @@ def test_those_who_meet_on_one_count_are_charged_their_sum(limiter: RuleLimiter)
     assert allowed(limiter, ANN) == [True]
 
 
-def test_those_who_meet_on_one_count_are_each_told_what_is_left_after_them(limiter: RuleLimiter) -> None:
+def test_calls_on_one_count_report_what_remains_after_each(limiter: RuleLimiter) -> None:
     asks = [Ask({"sku": "7"}), BOB, Ask({"sku": "8"}), Ask({"sku": "7"}), Ask({"sku": "7"}, 0)]
-    found = limiter.check_together(asks)
-    assert [decision.remaining for decision in found] == [8, 2, 8, 6, 6]
+    decisions = limiter.check_together(asks)
+    assert [decision.remaining for decision in decisions] == [8, 2, 8, 6, 6]
     assert left(limiter, sku="7") == {"item": 6}
-    limiter.refund(found[0])
+    limiter.refund(decisions[0])
     assert left(limiter, sku="7") == {"item": 8}
 
 
-def test_a_peek_of_what_can_never_pass_is_refused() -> None:
+def test_a_peek_of_a_cost_that_never_fits_is_refused() -> None:
     rules = [{"name": "closed", "limit": "1/day fixed", "cost": 2}, {"name": "held", "limit": "1 slot"}]
     with RuleLimiter({"rules": rules}) as limiter:
         assert allowed(limiter, Ask({}, 0)) == allowed(limiter, Ask({}, 1)) == [False]
@@ -90,7 +90,7 @@ def test_a_peek_among_them_charges_nothing(limiter: RuleLimiter) -> None:
     assert left(limiter, user="bob") == {"user": 3}
 
 
-def test_one_that_is_refused_unasked_refuses_all(limiter: RuleLimiter) -> None:
+def test_a_call_refused_without_a_request_refuses_all(limiter: RuleLimiter) -> None:
     decisions = limiter.check_together([ANN, Ask({"path": "/strict"})])
     assert [decision.allowed for decision in decisions] == [True, False]
     assert decisions[1].why is not None
@@ -98,9 +98,9 @@ def test_one_that_is_refused_unasked_refuses_all(limiter: RuleLimiter) -> None:
 
 
 def test_a_limit_that_is_brought_along(limiter: RuleLimiter) -> None:
-    own = Ask({"user": "ann"}, limit=parse("2/day fixed"), name="theirs", key="ann")
-    assert allowed(limiter, own, own) == [True, True]
-    first, other = limiter.check_together([own, BOB])
+    attached = Ask({"user": "ann"}, limit=parse("2/day fixed"), name="theirs", key="ann")
+    assert allowed(limiter, attached, attached) == [True, True]
+    first, other = limiter.check_together([attached, BOB])
     assert (first.allowed, first.rule, str(first.limit), other.allowed) == (False, "theirs", "2/day fixed", True)
     assert first.refusal is not None
     assert first.refusal.status == 429
@@ -160,12 +160,12 @@ def test_an_ask_alone_is_a_check(calls: list[tuple[dict[str, str], int]]) -> Non
 
 
 @given(st.lists(st.lists(st.tuples(CALLS, st.integers(0, 2)), max_size=4), max_size=6))
-def test_what_was_refused_left_no_trace(rounds: list[list[tuple[dict[str, str], int]]]) -> None:
+def test_a_refused_batch_leaves_no_trace(rounds: list[list[tuple[dict[str, str], int]]]) -> None:
     clock = ManualClock()
     with RuleLimiter(BOOK, clock=clock) as limiter:
         for asks in rounds:
             everybody = [{"user": user, "sku": sku, "path": "/here"} for user in "ab" for sku in "xy"]
             before = [limiter.peek(each).verdicts for each in everybody]
-            told = limiter.check_together([Ask(attributes, cost) for attributes, cost in asks])
-            if not all(each.allowed for each in told):
+            decisions = limiter.check_together([Ask(attributes, cost) for attributes, cost in asks])
+            if not all(each.allowed for each in decisions):
                 assert [limiter.peek(each).verdicts for each in everybody] == before

@@ -43,7 +43,7 @@ def test_a_cost_that_cannot_fit_is_refused() -> None:
         assert used(limiter) == [0, 0, 0]
 
 
-async def test_what_is_given_back_without_a_decision_weighs_as_much() -> None:
+async def test_give_back_weighs_units_as_the_charge_did() -> None:
     async with AsyncLimiter.from_rules(BOOK) as limiter:
         await limiter.check(CALL, 10)
         after = await limiter.give_back(Ask(CALL), 4)

@@ -32,7 +32,7 @@ def call(verb: Callable[..., Any], *args: Any) -> Any:
 
 @both
 @pytest.mark.parametrize("given", [{"path": "/"}, "x", None, 3, ({"path": "/"},)], ids=repr)
-def test_what_is_no_ask(make: Callable[..., Any], given: Any) -> None:
+def test_invalid_calls_are_refused(make: Callable[..., Any], given: Any) -> None:
     limiter = make(BOOK)
     example = r'Ask\(\{"user": "ann"\}, cost=2\) of headgate\.enforcement\.check_together'
     sentence = f"^A call is an Ask, such as {example}; not "
@@ -63,7 +63,7 @@ def test_asks_are_a_list(make: Callable[..., Any]) -> None:
     ],
     ids=repr,
 )
-def test_an_ask_with_a_limit_of_its_own(make: Callable[..., Any], wrong: dict[str, Any]) -> None:
+def test_an_ask_with_a_limit_is_refused(make: Callable[..., Any], wrong: dict[str, Any]) -> None:
     limiter = make(BOOK)
     ask = Ask({}, **{"limit": parse("3/minute"), "name": "own", "key": "ann", **wrong})
     for verb, args in ((limiter.check_together, ([ask],)), (limiter.give_back, (ask, 1))):
@@ -73,7 +73,7 @@ def test_an_ask_with_a_limit_of_its_own(make: Callable[..., Any], wrong: dict[st
 
 @both
 @pytest.mark.parametrize("given", ["x", [1], [None], None, 3, {"rule": "all"}, [("all", None)]], ids=repr)
-def test_what_are_no_receipts(make: Callable[..., Any], given: Any) -> None:
+def test_invalid_receipts_are_refused(make: Callable[..., Any], given: Any) -> None:
     sentence = r"^Receipts are a list, as receipts\(decision\) returns it; not "
     with pytest.raises(InvalidCharge, match=sentence):
         make(BOOK).restore_decision(given)
@@ -92,7 +92,7 @@ def test_one_receipt_is_put_into_a_list(make: Callable[..., Any]) -> None:
 
 @both
 @pytest.mark.parametrize("given", ["x", "rules.yaml", None, 3, BOOK], ids=type)
-def test_what_is_no_rulebook(make: Callable[..., Any], given: Any) -> None:
+def test_invalid_rulebooks_are_refused(make: Callable[..., Any], given: Any) -> None:
     limiter = make(BOOK)
     book = limiter.rulebook
     with pytest.raises(InvalidRule, match=r"^A Rulebook is expected, as headgate\.rules\.load.* not "):

@@ -63,7 +63,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize(("rule", "key", "limits"), USELESS)
-async def test_what_would_decide_nothing_is_refused(
+async def test_an_override_without_effect_is_refused(
     rule: str,
     key: str,
     limits: str,
@@ -75,15 +75,15 @@ async def test_what_would_decide_nothing_is_refused(
     book.write_text(json.dumps(BOOK))
     words = ["overrides", "set", rule, key, limits, "--rules", str(book), "--engine", server.url]
     assert main(words) == 2
-    told = capsys.readouterr().err.removeprefix("headgate: ").strip().replace(str(book), "the rulebook")
+    message = capsys.readouterr().err.removeprefix("headgate: ").strip().replace(str(book), "the rulebook")
     for url in ("memory://", server.url):
         with Limiter.from_rules(BOOK, url) as limiter, pytest.raises(InvalidRule) as refused:
             limiter.overrides(rule).set(key, limits)
-        assert str(refused.value) == told
+        assert str(refused.value) == message
         async with AsyncLimiter.from_rules(BOOK, url) as awaited:
             with pytest.raises(InvalidRule) as also:
                 await awaited.overrides(rule).set(key, limits)
-            assert str(also.value) == told
+            assert str(also.value) == message
             assert await awaited.overrides(rule).get(key) is None
 
 
@@ -100,14 +100,14 @@ def test_a_key_that_calls_have_can_be_set(rule: str, key: str) -> None:
         assert limiter.overrides(rule).set(key, "5/s")
 
 
-def test_what_decides_is_set() -> None:
+def test_an_effective_override_is_set() -> None:
     with Limiter.from_rules(BOOK) as limiter:
-        own = limiter.overrides("items")
-        assert own.set("user=ann|sku=7", "3/minute")
-        assert not own.set("user=ann|sku=7", "4/minute", absent=True)
+        overrides = limiter.overrides("items")
+        assert overrides.set("user=ann|sku=7", "3/minute")
+        assert not overrides.set("user=ann|sku=7", "4/minute", absent=True)
         assert limiter.check({"user": "ann", "sku": "7", "address": "192.0.2.7"}).remaining == 2
-        assert list(own.list()) == [("user=ann|sku=7", "3/minute")]
-        assert own.unset("user=ann|sku=7")
+        assert list(overrides.list()) == [("user=ann|sku=7", "3/minute")]
+        assert overrides.unset("user=ann|sku=7")
 
 
 def test_overrides_of_a_rule_that_is_gone_can_be_unset() -> None:

@@ -44,7 +44,7 @@ SHADOWED: list[dict[str, Any]] = [
 ]
 
 
-def test_slots_in_shadow_are_in_nobodys_way_when_their_server_is_gone() -> None:
+def test_shadow_slots_block_no_call_if_their_server_is_gone() -> None:
     with Limiter.from_rules({"rules": SHADOWED}, NOBODY) as gate:
         for left in (4, 3, 2):
             decision = gate.check({})
@@ -71,7 +71,7 @@ async def test_a_rule_of_slots_has_its_own_fallback(fallback: str, passed: int) 
         assert sum([bool(await awaited.check({})) for _ in range(4)]) == passed
 
 
-def test_a_shadow_in_a_hurry_hurries_nobody() -> None:
+def test_a_short_shadow_deadline_shortens_no_live_deadline() -> None:
     hurried, silent = ChargeOptions("shadow", is_shadow=True, deadline=0.02), ChargeOptions("live")
     live, aside = MemoryEngine().meter(DAY, "live", silent), MemoryEngine().meter(DAY, "shadow", hurried)
     assert shortest_deadline([live, aside]) is shortest_deadline([aside, live]) is None
@@ -87,7 +87,7 @@ def test_a_live_call_outlives_the_patience_of_its_shadow(redis_server: RedisServ
         assert gate.check({}).remaining == 3
 
 
-def test_what_only_shadows_ask_is_not_waited_for_long() -> None:
+def test_a_call_with_only_shadows_has_a_short_deadline() -> None:
     with Limiter.from_rules({"rules": [{"name": "s", "limit": "5/hour", "mode": "shadow"}]}, NOBODY) as gate:
         [(meter, _, _)] = gate.plan_call({}, None).charges
         assert meter.options.deadline == 0.05
@@ -102,21 +102,23 @@ def test_a_shadow_whose_part_of_a_cluster_is_gone_brings_no_fallback_upon_others
     wire.down_parts = {"b"}
     while engine.state("b") is not OPEN:
         assert not live.decide("bob", 1)[ALLOWED]
-    told, beside = engine.decide_all([(live, "ann", 1), (shadow, "beth", 1)])
-    assert told[:2] == (True, 4)
+    live_outcome, beside = engine.decide_all([(live, "ann", 1), (shadow, "beth", 1)])
+    assert live_outcome[:2] == (True, 4)
     assert beside[ALLOWED]
-    told, beside = engine.decide_all([(shadow, "amy", 1), (live, "ann", 1)])[::-1]
-    assert told[REMAINING] == 3
+    live_outcome, beside = engine.decide_all([(shadow, "amy", 1), (live, "ann", 1)])[::-1]
+    assert live_outcome[REMAINING] == 3
     assert beside[:2] == (True, 4)
 
 
-@pytest.mark.parametrize(("own", "said", "waits"), [(None, None, 0.05), (0.02, None, 0.02), (0.3, 0.01, 0.01)])
-def test_nobody_waits_long_for_what_is_aside_on_another_server(
-    own: float | None, said: float | None, waits: float
+@pytest.mark.parametrize(
+    ("shadow_deadline", "live_deadline", "waits"), [(None, None, 0.05), (0.02, None, 0.02), (0.3, 0.01, 0.01)]
+)
+def test_a_shadow_on_another_server_has_a_short_deadline(
+    shadow_deadline: float | None, live_deadline: float | None, waits: float
 ) -> None:
     """A group with live charges waits as long as those say, also for what is aside in it."""
-    live = RequestBuilder(DAY, "live", "hg", ChargeOptions("live", deadline=said))
-    shadow = RequestBuilder(DAY, "shadow", "hg", ChargeOptions("shadow", is_shadow=True, deadline=own))
+    live = RequestBuilder(DAY, "live", "hg", ChargeOptions("live", deadline=live_deadline))
+    shadow = RequestBuilder(DAY, "shadow", "hg", ChargeOptions("shadow", is_shadow=True, deadline=shadow_deadline))
     rounds: list[Sequence[float | None]] = []
 
     def ask_all(questions: Sequence[RedisRequest], deadlines: Sequence[float | None]) -> list[Any]:
@@ -124,8 +126,8 @@ def test_nobody_waits_long_for_what_is_aside_on_another_server(
         return [[[1, 4, 0, 1000, 0, 10**15, 0]] * count for count in ((2, 1, 1) if len(rounds) == 1 else (1, 1))]
 
     groups = [[(live, "a", 1), (shadow, "a", 1)], [(shadow, "b", 1)], [(live, "c", 1)]]
-    run(cross_slot.decide_across_slots(ask_all, groups, None, 0, deadline=said))
-    assert rounds == [[said, waits, said], [said, said]]
+    run(cross_slot.decide_across_slots(ask_all, groups, None, 0, deadline=live_deadline))
+    assert rounds == [[live_deadline, waits, live_deadline], [live_deadline, live_deadline]]
 
 
 class PartlyDownEngine(FaultyEngine):
@@ -136,9 +138,9 @@ class PartlyDownEngine(FaultyEngine):
     ) -> list[Outcome]:
         lost = {key for _, key, _ in charges if {key, self.shard(key)} & self.down_parts}
         near = [charge for charge in charges if charge[1] not in lost]
-        found = iter(super().decide_all(near, patience_us, commit))
+        outcomes = iter(super().decide_all(near, patience_us, commit))
         gone = DegradedOutcome((True, 0, 0, 0, 0, 0, 0))
-        return [next(found) if charge in near else gone for charge in charges]
+        return [next(outcomes) if charge in near else gone for charge in charges]
 
 
 def test_a_shadow_that_nobody_waited_for_tells_nothing_of_its_server() -> None:
@@ -179,8 +181,8 @@ def test_while_a_part_of_a_cluster_is_probed_its_shadows_bring_no_fallback_upon_
         assert not live.decide("bob", 1)[ALLOWED]
     clock.set_us(clock.now_us() + 1_000_000)
     assert engine.shards["b"].choose_route(clock.now_us()) is PROBE  # somebody is on the way
-    told, _ = engine.decide_all([(live, "ann", 1), (shadow, "beth", 1)])
-    assert told[:2] == (True, 4)
+    live_outcome, _ = engine.decide_all([(live, "ann", 1), (shadow, "beth", 1)])
+    assert live_outcome[:2] == (True, 4)
 
 
 SLOW: dict[str, Any] = {
@@ -192,19 +194,19 @@ SLOW: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    "said",
+    "fields",
     [
         {},
         {"limit": "100/s", "candidate": "1/minute queue 25"},
         {"limit": {"by": "plan", "cases": {"free": "1/minute queue 25"}, "otherwise": "100/s"}},
     ],
 )
-def test_what_cannot_be_divided_is_said_before_the_first_call(said: dict[str, Any]) -> None:
+def test_an_indivisible_limit_is_refused_at_construction(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRule, match=r'"slow": 1/minute queue 25 is too slow for 20 nodes'):
-        Limiter.from_rules({"rules": [SLOW | said]})
+        Limiter.from_rules({"rules": [SLOW | fields]})
 
 
-def test_who_cannot_know_how_many_they_are_divide_as_finely_as_they_can() -> None:
+def test_an_uncountable_split_divides_as_finely_as_possible() -> None:
     rules = {"rules": [{"name": "slow", "where": "split", "limit": "1/minute queue 25"}]}
     with Limiter.from_rules(rules, f"{NOBODY}?nodes=20") as gate:
         assert [bool(gate.check({})) for _ in range(3)] == [True, True, False]  # of 26, among 10
@@ -225,7 +227,7 @@ def test_a_book_that_cannot_be_followed_is_not_kept(
     close_all()
 
 
-def test_verdicts_and_asides_come_in_the_order_of_the_book() -> None:
+def test_verdicts_and_shadow_verdicts_keep_the_order_of_the_rulebook() -> None:
     lacking = {"key": "user", "missing": "deny", "limit": "5/s"}
     rules: list[dict[str, Any]] = [
         {"name": "a", "mode": "shadow"} | lacking,
@@ -266,7 +268,7 @@ def test_a_name_of_an_attribute_is_text(name: Any) -> None:
         Attributes({name: 2})
 
 
-def test_a_split_limit_is_divided_among_those_who_are_there(redis_server: RedisServer) -> None:
+def test_a_split_limit_is_divided_among_the_live_members(redis_server: RedisServer) -> None:
     other = RedisEngine(redis_server.url)
     other.heartbeat("1")
     rules = {"rules": [{"name": "share", "where": "split", "limit": "10/hour"}]}
@@ -289,7 +291,7 @@ async def test_divided_when_awaited_too(redis_server: RedisServer) -> None:
     other.close()
 
 
-def test_who_falls_back_to_a_share_knows_the_others_before_its_first_call(redis_server: RedisServer) -> None:
+def test_a_local_fallback_knows_the_members_before_its_first_call(redis_server: RedisServer) -> None:
     other = RedisEngine(redis_server.url)
     other.heartbeat("1")
     rules = {"rules": [{"name": "api", "fallback": "local", "limit": "10/hour"}]}
@@ -299,7 +301,7 @@ def test_who_falls_back_to_a_share_knows_the_others_before_its_first_call(redis_
 
 
 @pytest.mark.parametrize("where", ["node", "split"])
-def test_overrides_that_nobody_would_read_are_refused(where: str) -> None:
+def test_overrides_that_no_process_reads_are_refused(where: str) -> None:
     with pytest.raises(InvalidRule, match=f"overrides have no effect with where: {where}"):
         load.from_mapping({"rules": [{"name": "cap", "limit": "5/s", "where": where, "overrides": True}]})
 
@@ -321,7 +323,7 @@ def test_attributes_stay_normal_however_they_are_set() -> None:
 
 
 @pytest.mark.parametrize(("paper", "code"), [(">&-", 0), (">&- 2>&-", 0), (">/dev/full", 2)])
-def test_a_command_line_without_paper_says_so_or_nothing(paper: str, code: int) -> None:
+def test_a_command_reports_that_its_output_cannot_be_written(paper: str, code: int) -> None:
     words = f'exec "$0" -m headgate.cli rules schema {paper}'
     done = subprocess.run(["sh", "-c", words, sys.executable], capture_output=True, text=True, timeout=60)
     assert done.returncode == code

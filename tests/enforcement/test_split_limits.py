@@ -11,7 +11,7 @@ NOBODY = "redis://127.0.0.1:1/0"
 
 
 def admitted(limit: str, nodes: int, seconds: float, step: float = 0.001) -> list[int]:
-    """What each node admits while every node is called at every step."""
+    """Returns what each node admits while every node is called at every step."""
     clock = ManualClock(1_700_000_000_000_000)
     rules = {"rules": [{"name": "share", "where": "split", "nodes": nodes, "limit": limit}]}
     gates = [Limiter.from_rules(rules, clock=clock) for _ in range(nodes)]
@@ -48,10 +48,10 @@ def test_windows_with_fewer_units_than_nodes_are_lengthened(limit: str) -> None:
 )
 def test_a_book_is_refused_that_splits_too_few_units_of_a_calendar_or_slots(limit: str, where: str) -> None:
     rule: dict[str, Any] = {"name": "few", "where": "split", "nodes": 4, "limit": "100/s", where: limit}
-    told = (
+    message = (
         rf'rule "few": {limit} has fewer units than 4 nodes.*Raise the limit, lower nodes, or write where: cluster'
     )
-    with pytest.raises(InvalidRule, match=told):
+    with pytest.raises(InvalidRule, match=message):
         Limiter.from_rules({"rules": [rule]})
     Limiter.from_rules({"rules": [rule | {"nodes": 2}]}).close()
 

@@ -49,12 +49,12 @@ def left(limiter: RuleLimiter) -> list[int]:
 def test_a_refund_is_that_of_the_decision(limiter: RuleLimiter) -> None:
     taken = limiter.check({"user": "ann"}, 5)
     assert left(limiter) == [5, 95, 15, 25]
-    kept = again(limiter, taken)
-    limiter.refund(kept, 2)
+    stored = again(limiter, taken)
+    limiter.refund(stored, 2)
     assert left(limiter) == [7, 97, 17, 27]
-    limiter.refund(again(limiter, kept), 100)
+    limiter.refund(again(limiter, stored), 100)
     assert left(limiter) == [10, 100, 20, 30]
-    limiter.refund(kept)
+    limiter.refund(stored)
     assert left(limiter) == [10, 100, 20, 30]
 
 
@@ -88,7 +88,7 @@ def test_a_place_is_given_back(limiter: RuleLimiter) -> None:
     assert limiter.peek(queue).retry_after <= 60  # type: ignore[operator]
 
 
-def test_what_was_refused_holds_nothing(limiter: RuleLimiter) -> None:
+def test_a_refused_decision_has_no_receipts(limiter: RuleLimiter) -> None:
     refused = limiter.check({"user": "ann"}, 11)
     assert limiter.receipts(refused) == []
     limiter.refund(again(limiter, refused))

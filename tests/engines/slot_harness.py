@@ -38,16 +38,16 @@ class SlotHarness:
 
     def gets(self, ticket: int | None = None, *, remaining: int | None = None) -> int:
         """The fence of a lease that is granted."""
-        facts, left = self.ask(ticket, wait=ticket is not None)
-        allowed, free, retry_us, _, delay_us, at_us, fence = facts
+        outcome, left = self.ask(ticket, wait=ticket is not None)
+        allowed, free, retry_us, _, delay_us, at_us, fence = outcome
         assert (allowed, retry_us, delay_us, at_us, left) == (True, 0, 0, self.now_us, None)
         assert remaining is None or free == remaining
         return fence
 
     def denied(self, *, retry_after: float | None = None) -> None:
         """A newcomer gets no slot, and is told when."""
-        facts, ticket = self.ask()
-        allowed, free, retry_us, _, delay_us, at_us, place = facts
+        outcome, ticket = self.ask()
+        allowed, free, retry_us, _, delay_us, at_us, place = outcome
         assert (allowed, free, delay_us, at_us, ticket) == (False, 0, 0, self.now_us, None)
         assert place > 0
         assert retry_us is not None
@@ -56,9 +56,9 @@ class SlotHarness:
 
     def waits(self, ticket: int | None = None, *, place: int | None = None) -> int:
         """The ticket of one who is told to wait, and in which place."""
-        facts, given = self.ask(ticket, wait=True)
-        assert not facts[0]
-        assert place in (None, facts[6])
+        outcome, given = self.ask(ticket, wait=True)
+        assert not outcome[0]
+        assert place in (None, outcome[6])
         assert given is not None
         return given
 

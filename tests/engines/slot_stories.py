@@ -264,8 +264,8 @@ def who_leaves_lets_the_next_one_in(harness: SlotHarness) -> None:
 def the_last_question_gives_the_ticket_up(harness: SlotHarness) -> None:
     first, _ = harness.gets(), harness.gets()
     a, b = harness.waits(), harness.waits()
-    facts, left = harness.ask(a, wait=False)
-    assert (facts[0], left) == (False, None)
+    outcome, left = harness.ask(a, wait=False)
+    assert (outcome[0], left) == (False, None)
     assert harness.releases(first)
     harness.gets(b)
     assert harness.waits(a) != a
@@ -394,15 +394,15 @@ def a_fence_does_not_come_again_when_the_clock_is_set_back_after_the_release(har
 
 @story
 def a_waiter_that_gives_up_removes_nobody_else(harness: SlotHarness) -> None:
-    """What has expired is in line again if the clock is set back: nothing was given meanwhile."""
+    """An expired waiter is in line again if the clock is set back, because no slot was granted meanwhile."""
     for back_to in (0.999_999, 0.5):
         held = [harness.gets(), harness.gets()]
         a = harness.waits()
         harness.at(0.999_999)
         b = harness.waits()
         harness.at(1)
-        facts, given = harness.ask(b, wait=False)
-        assert (facts[0], given) == (False, None)
+        outcome, given = harness.ask(b, wait=False)
+        assert (outcome[0], given) == (False, None)
         harness.at(back_to)
         assert harness.waits(a) == a
         assert harness.leaves(a)

@@ -60,16 +60,16 @@ def keys(cluster: Cluster) -> list[str]:
     return [next(key for key in names if cluster.master_of(key) is master) for master in cluster.masters()]
 
 
-def kinds(facts: Sequence[Outcome]) -> list[type]:
-    return [type(each) for each in facts]
+def kinds(outcomes: Sequence[Outcome]) -> list[type]:
+    return [type(each) for each in outcomes]
 
 
-def left(facts: Sequence[Outcome]) -> list[int]:
-    return [each[REMAINING] for each in facts]
+def left(outcomes: Sequence[Outcome]) -> list[int]:
+    return [each[REMAINING] for each in outcomes]
 
 
-def allowed(facts: Sequence[Outcome]) -> list[bool]:
-    return [each[ALLOWED] for each in facts]
+def allowed(outcomes: Sequence[Outcome]) -> list[bool]:
+    return [each[ALLOWED] for each in outcomes]
 
 
 def test_a_part_is_one_rules_charges_or_as_many_plain_ones_as_follow_each_other() -> None:
@@ -86,7 +86,7 @@ def test_a_part_is_one_rules_charges_or_as_many_plain_ones_as_follow_each_other(
     ]
 
 
-def test_asked_ahead_of_a_commit_only_what_is_aside_is_charged(redis_server: RedisServer) -> None:
+def test_a_check_before_the_commit_charges_only_shadows(redis_server: RedisServer) -> None:
     engine = RedisEngine(redis_server.unix_url)
     meters = [
         engine.meter(parse("1/hour"), name, terms) for name, terms in (("a", None), ("b", SHADOW), ("c", LOGIN))
@@ -108,16 +108,14 @@ def test_several_slots_of_which_one_is_live_need_one_round(engine: RedisEngine, 
     a, b, c = keys
     live, shadow = engine.meter(parse("1/day"), "live"), engine.meter(parse("9/day"), "shadow", SHADOW)
     charges: list[tuple[Meter, str, int]] = [(live, a, 1), (shadow, a, 1), (shadow, b, 1), (shadow, c, 2)]
-    facts = engine.decide_all(charges)
-    assert (left(facts), kinds(facts)) == ([0, 8, 8, 7], [tuple] * 4)
-    facts = engine.decide_all(charges)
-    assert (allowed(facts), left(facts)) == ([False, True, True, True], [0, 7, 7, 5])
+    outcomes = engine.decide_all(charges)
+    assert (left(outcomes), kinds(outcomes)) == ([0, 8, 8, 7], [tuple] * 4)
+    outcomes = engine.decide_all(charges)
+    assert (allowed(outcomes), left(outcomes)) == ([False, True, True, True], [0, 7, 7, 5])
 
 
 @pytest.mark.usefixtures("patient")
-def test_what_is_aside_is_charged_once_though_a_cluster_is_asked_twice(
-    engine: RedisEngine, keys: list[str]
-) -> None:
+def test_a_shadow_is_charged_once_in_two_cluster_rounds(engine: RedisEngine, keys: list[str]) -> None:
     a, b, c = keys
     one, many = engine.meter(parse("1/day"), "one"), engine.meter(parse("9/day"), "many")
     shadow = engine.meter(parse("9/day"), "shadow", SHADOW)
@@ -128,10 +126,10 @@ def test_what_is_aside_is_charged_once_though_a_cluster_is_asked_twice(
         (many, b, 1),
         (shadow, b, 1),
     ]
-    facts = engine.decide_all(charges)
-    assert (left(facts), {type(each) for each in facts}) == ([8, 0, 8, 8, 8], {CrossSlotOutcome})
-    facts = engine.decide_all(charges)  # one of them refuses in the first round
-    assert (allowed(facts), left(facts)) == ([True, False, True, True, True], [7, 0, 7, 8, 7])
+    outcomes = engine.decide_all(charges)
+    assert (left(outcomes), {type(each) for each in outcomes}) == ([8, 0, 8, 8, 8], {CrossSlotOutcome})
+    outcomes = engine.decide_all(charges)  # one of them refuses in the first round
+    assert (allowed(outcomes), left(outcomes)) == ([True, False, True, True, True], [7, 0, 7, 8, 7])
 
 
 def test_refusals_across_slots_are_counted_once(engine: RedisEngine, keys: list[str]) -> None:
@@ -156,28 +154,28 @@ async def test_the_awaited_engine_does_the_same(cluster: Cluster, keys: list[str
         awaited.meter(parse("1/day"), name, terms)
         for name, terms in (("api", API), ("many", None), ("login", LOGIN))
     ]
-    facts = await awaited.decide_all([(meters[0], a, 1), (meters[1], b, 1), (meters[2], b, 1)])
-    assert (left(facts), [isinstance(each, CrossSlotOutcome) for each in facts]) == ([2, 0, 0], [True] * 3)
-    assert isinstance(facts[0], OverriddenOutcome)
-    assert str(facts[0].limit) == "3/day"
+    outcomes = await awaited.decide_all([(meters[0], a, 1), (meters[1], b, 1), (meters[2], b, 1)])
+    assert (left(outcomes), [isinstance(each, CrossSlotOutcome) for each in outcomes]) == ([2, 0, 0], [True] * 3)
+    assert isinstance(outcomes[0], OverriddenOutcome)
+    assert str(outcomes[0].limit) == "3/day"
     assert kinds([await meters[2].decide(b, 1) for _ in range(2)]) == [tuple, LockedOutcome]
     await awaited.close()
 
 
 @pytest.mark.usefixtures("patient")
-def test_who_is_only_told_is_told_in_one_round(engine: RedisEngine, cluster: Cluster, keys: list[str]) -> None:
+def test_a_peek_takes_one_cluster_round(engine: RedisEngine, cluster: Cluster, keys: list[str]) -> None:
     meters = [
         engine.meter(parse("1/day"), name, terms) for name, terms in (("a", None), ("b", SHADOW), ("c", LOGIN))
     ]
     charges = [(meter, key, 1) for meter, key in zip(meters, keys, strict=True)]
     for _ in range(3):
-        facts = engine.decide_all(charges, commit=False)
-        assert (allowed(facts), left(facts)) == ([True] * 3, [1] * 3)
+        outcomes = engine.decide_all(charges, commit=False)
+        assert (allowed(outcomes), left(outcomes)) == ([True] * 3, [1] * 3)
     assert [node.call("DBSIZE") for node in cluster.masters()] == [0, 0, 0]
 
 
 @pytest.mark.usefixtures("patient")
-def test_what_is_taken_back_is_taken_back_by_the_keys_own_numbers(engine: RedisEngine, keys: list[str]) -> None:
+def test_a_cross_slot_rollback_uses_the_override_of_the_key(engine: RedisEngine, keys: list[str]) -> None:
     """Somebody takes the last unit elsewhere between the two rounds."""
     a, b, c = keys
     engine.overrides("api").set(a, "100/day")
@@ -191,10 +189,10 @@ def test_what_is_taken_back_is_taken_back_by_the_keys_own_numbers(engine: RedisE
         return engine.ask_all(questions, deadlines)
 
     charges = [(each.builder, key, cost) for each, key, cost in ((api, a, 40), (last, b, 1), (shadow, c, 1))]
-    facts = run(cross_slot.decide_by_slot(engine.ask, ask_all, charges, None, 0))
-    assert (allowed(facts), next(rounds)) == ([True, False, True], 4)
-    assert (left(facts), left([api.decide(a, 0), shadow.decide(c, 0)])) == ([100, 0, 8], [100, 8])
-    assert isinstance(facts[0], OverriddenOutcome)
+    outcomes = run(cross_slot.decide_by_slot(engine.ask, ask_all, charges, None, 0))
+    assert (allowed(outcomes), next(rounds)) == ([True, False, True], 4)
+    assert (left(outcomes), left([api.decide(a, 0), shadow.decide(c, 0)])) == ([100, 0, 8], [100, 8])
+    assert isinstance(outcomes[0], OverriddenOutcome)
 
 
 @pytest.mark.usefixtures("patient")
@@ -204,8 +202,8 @@ def test_a_calendar_that_was_guessed_wrong_charges_nothing_twice(cluster: Cluste
     engine = RedisEngine(cluster.url, deadline=5, clock=ManualClock(1_400_000_000 * SECOND))
     month = engine.meter(parse("9/month fixed in Asia/Shanghai"), "month")
     shadow, many = engine.meter(parse("9/day"), "shadow", SHADOW), engine.meter(parse("9/day"), "many")
-    facts = engine.decide_all([(month, a, 1), (shadow, b, 1), (many, b, 1)])
-    assert (allowed(facts), left(facts)) == ([True] * 3, [8, 8, 8])
+    outcomes = engine.decide_all([(month, a, 1), (shadow, b, 1), (many, b, 1)])
+    assert (allowed(outcomes), left(outcomes)) == ([True] * 3, [8, 8, 8])
     engine.close()
 
 
@@ -217,9 +215,9 @@ def test_a_shadow_whose_server_hangs_is_in_nobodys_way(cluster: Cluster, keys: l
     hung = cluster.masters()[1]
     hung.pause()
     try:
-        facts = engine.decide_all([(live, a, 1), (shadow, b, 1), (live, c, 1)])
-        assert (allowed(facts), facts[0][REMAINING], facts[2][REMAINING]) == ([True] * 3, 7, 7)
-        assert isinstance(facts[1], DegradedOutcome)
+        outcomes = engine.decide_all([(live, a, 1), (shadow, b, 1), (live, c, 1)])
+        assert (allowed(outcomes), outcomes[0][REMAINING], outcomes[2][REMAINING]) == ([True] * 3, 7, 7)
+        assert isinstance(outcomes[1], DegradedOutcome)
         with pytest.raises(EngineUnavailable):
             engine.decide_all([(shadow, b, 1)])
     finally:
@@ -242,10 +240,10 @@ async def test_nor_is_it_waited_for_long(cluster: Cluster, keys: list[str]) -> N
         try:
             began = time.monotonic()
             decided = engine.decide_all(charges)
-            facts = await decided if engine is awaiting else decided
+            outcome = await decided if engine is awaiting else decided
             assert time.monotonic() - began < 10
-            assert allowed(facts) == [True] * 2
-            assert isinstance(facts[1], DegradedOutcome)
+            assert allowed(outcome) == [True] * 2
+            assert isinstance(outcome[1], DegradedOutcome)
         finally:
             hung.resume()
     blocking.close()
@@ -287,8 +285,8 @@ def test_a_plain_meter_takes_the_short_way(redis_server: RedisServer) -> None:
     """Terms that a lone charge need not know, such as a shadow's, change nothing of its question."""
     engine = RedisEngine(redis_server.unix_url)
     plain, shadow, login = (engine.meter(parse("1/s"), "x", each) for each in (None, SHADOW, LOGIN))
-    asked = [meter.builder.decide("key", 1, None, 0) for meter in (plain, shadow)]
-    assert asked[0] == asked[1]
+    requests = [meter.builder.decide("key", 1, None, 0) for meter in (plain, shadow)]
+    assert requests[0] == requests[1]
     assert (plain._only_pool is engine.only_pool, shadow._only_pool is engine.only_pool, login._only_pool) == (
         True,
         True,

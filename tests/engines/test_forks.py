@@ -50,17 +50,17 @@ def prepare(limiter: Limiter) -> None:
 
 
 def asks(limiter: Limiter, n: int, times: int = 60) -> list[int]:
-    """What it hears about key n: n, and nothing else."""
+    """Returns the replies about key n as the numbers they belong to: only n is right."""
     return sorted({10_000 - limiter.peek(f"key {n}").remaining for _ in range(times)})
 
 
 async def awaits(limiter: AsyncLimiter, n: int, times: int = 20) -> list[int]:
     """The same, alone and in batches."""
-    heard: set[int] = set()
+    replies: set[int] = set()
     for size in [1, 5] * times:
         decisions = await asyncio.gather(*(limiter.peek(f"key {n}") for _ in range(size)))
-        heard |= {10_000 - decision.remaining for decision in decisions}
-    return sorted(heard)
+        replies |= {10_000 - decision.remaining for decision in decisions}
+    return sorted(replies)
 
 
 def test_children_of_a_process_with_busy_threads(server: RedisServer) -> None:
@@ -68,11 +68,11 @@ def test_children_of_a_process_with_busy_threads(server: RedisServer) -> None:
     with Limiter("10000/day", server.url) as limiter:
         prepare(limiter)
         done = threading.Event()
-        heard: dict[int, set[int]] = {n: set() for n in range(4)}
+        replies: dict[int, set[int]] = {n: set() for n in range(4)}
 
         def thread(n: int) -> None:
             while not done.is_set():
-                heard[n].update(asks(limiter, n, 5))
+                replies[n].update(asks(limiter, n, 5))
 
         threads = [threading.Thread(target=thread, args=[n]) for n in range(4)]
         for each in threads:
@@ -83,7 +83,7 @@ def test_children_of_a_process_with_busy_threads(server: RedisServer) -> None:
         for each in threads:
             each.join()
         assert results == [[n] for n in range(4, 10)]
-        assert heard == {n: {n} for n in range(4)}
+        assert replies == {n: {n} for n in range(4)}
         assert asks(limiter, 3) == [3]
 
 

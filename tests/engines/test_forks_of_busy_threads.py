@@ -90,8 +90,8 @@ def status(pid: int) -> int:
     """How the child ended; one that does not end is killed."""
     ends = time.monotonic() + PATIENCE
     while time.monotonic() < ends:
-        found, code = os.waitpid(pid, os.WNOHANG)
-        if found:
+        ended_pid, code = os.waitpid(pid, os.WNOHANG)
+        if ended_pid:
             return os.waitstatus_to_exitcode(code)
         time.sleep(0.002)
     os.kill(pid, signal.SIGKILL)
@@ -185,7 +185,7 @@ def test_awaited_redis(redis_server: RedisServer) -> None:
     forked_amid(lambda n: asyncio.run(several()))
 
 
-def test_what_an_engine_has_told_to_holders(redis_server: RedisServer) -> None:
+def test_a_quota_ledger_forks_amid_grants(redis_server: RedisServer) -> None:
     with ExitStack() as stack:
         engine = open_engine(f"{redis_server.url}?deadline=20s")
         stack.callback(engine.close)
@@ -194,7 +194,7 @@ def test_what_an_engine_has_told_to_holders(redis_server: RedisServer) -> None:
 
 
 def found_by_child(look: Callable[[], Any], lock: AbstractContextManager[Any]) -> Any:
-    """What a child finds that is forked while the lock is held."""
+    """Returns what a child sees that is forked while the lock is held."""
     read, write = os.pipe()
     with lock:
         pid = child(lambda: os.write(write, json.dumps(look()).encode()))
@@ -204,7 +204,7 @@ def found_by_child(look: Callable[[], Any], lock: AbstractContextManager[Any]) -
         return json.load(pipe)
 
 
-def found(engine: MemoryEngine) -> dict[str, Any]:
+def stored_state(engine: MemoryEngine) -> dict[str, Any]:
     slots = engine.slots(Slots(2), "slots")
     return {
         "left": engine.meter(parse("10/day"), "limit").decide("key", 0)[1],
@@ -222,24 +222,24 @@ def test_a_child_counts_for_itself_from_the_beginning() -> None:
     fence = engine.slots(Slots(2), "slots").acquire("key").outcome[-1]
     engine.overrides("rule").set("key", "5/s")
     clock.advance(1)
-    answers = found_by_child(lambda: found(engine), engine.lock)
+    answers = found_by_child(lambda: stored_state(engine), engine.lock)
     assert answers["left"] == 10
     assert answers["fence"] > fence
     assert answers["override"] == "5/s"
     assert answers["began"] == clock.now_us()
-    assert found(engine)["left"] == 3
+    assert stored_state(engine)["left"] == 3
     assert engine.started_us < clock.now_us()
 
 
-def test_told_knows_what_its_parent_told() -> None:
-    told = GrantExpiries()
-    told.note("key", 5, 0)
+def test_grant_expiries_survive_a_fork() -> None:
+    expiries = GrantExpiries()
+    expiries.note("key", 5, 0)
 
     def look() -> list[int]:
-        told.note("other", 7, 0)
-        return [told.until_us("key"), told.until_us("other")]
+        expiries.note("other", 7, 0)
+        return [expiries.until_us("key"), expiries.until_us("other")]
 
-    assert found_by_child(look, told._lock) == [5, 7]
+    assert found_by_child(look, expiries._lock) == [5, 7]
 
 
 def test_a_child_is_one_member_however_many_engines_share_it() -> None:
@@ -256,7 +256,7 @@ def test_a_child_is_one_member_however_many_engines_share_it() -> None:
         engine.close()
 
 
-def test_what_fails_in_a_child_does_not_keep_others_from_starting_afresh() -> None:
+def test_a_failing_reset_in_a_child_does_not_stop_the_others() -> None:
     class FailingThread:
         def fail(self) -> None:
             raise RuntimeError("can't start new thread")

@@ -76,7 +76,7 @@ def idle_renewal_threads_end() -> None:
 
 
 def test_accounts_are_settled_once_a_thread_can_be_started(redis_server: RedisServer) -> None:
-    """What passed while the server gave no decision is told to it afterwards. Its errors cost no connection."""
+    """Units that passed during the outage are settled afterwards. Errors of settling cost no connection."""
     with (
         Limiter("1000/day", f"{redis_server.url}?fallback=local&deadline=5s", name="owed") as limiter,
         Limiter("1000/day", redis_server.url, name="owed") as direct,

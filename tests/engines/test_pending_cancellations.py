@@ -16,7 +16,7 @@ def reply(gave: int) -> list[int]:
     return [1, 0, 0, 0, 0, NOW_US, 0, gave]
 
 
-def test_what_gave_nothing_is_tried_again_from_the_last_to_the_first() -> None:
+def test_cancellations_that_gave_nothing_are_retried_newest_first() -> None:
     pending: PendingCancellations[RedisRequest] = PendingCancellations()
     for served_us in (2_000, 4_000, 3_000):
         assert not was_given_back(pending, cancellation(served_us), reply(0))
@@ -27,7 +27,7 @@ def test_what_gave_nothing_is_tried_again_from_the_last_to_the_first() -> None:
     assert len(pending) == 0
 
 
-def test_what_was_served_gave_something_or_is_unknown_is_not_tried_again() -> None:
+def test_finished_or_unknown_cancellations_are_not_retried() -> None:
     pending: PendingCancellations[RedisRequest] = PendingCancellations()
     assert was_given_back(pending, cancellation(2_000), reply(1))
     assert not was_given_back(pending, cancellation(NOW_US), reply(0))
@@ -51,7 +51,7 @@ def test_one_tries_a_count_again_at_a_time_and_begins_anew_for_others() -> None:
     assert pending.start_retry(b"count")
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_number_of_pending_cancellations_is_bounded() -> None:
     pending: PendingCancellations[RedisRequest] = PendingCancellations(max_places=10)
     for number in range(100):
         was_given_back(pending, cancellation(2_000 + number, b"%d" % (number % 20)), reply(0))

@@ -34,8 +34,8 @@ def ledger_of(engine: Engine, limit: str = "100/s") -> Ledger:
     return engine.quota_ledger(parse(limit), "rule", TTL_US, GRACE_US)
 
 
-def per_second(told: QuotaGrant | None) -> float | None:
-    return None if told is None else told.units * SECOND / told.period_us
+def per_second(grant: QuotaGrant | None) -> float | None:
+    return None if grant is None else grant.units * SECOND / grant.period_us
 
 
 def old(clock: ManualClock) -> MemoryEngine:
@@ -88,10 +88,10 @@ def ledgers(
     found.engine.close()
 
 
-def test_a_limit_is_divided_among_those_who_report(ledgers: MemoryLedgers | ServerLedgers) -> None:
+def test_a_limit_is_divided_among_the_reporting_holders(ledgers: MemoryLedgers | ServerLedgers) -> None:
     ledger = ledger_of(ledgers.engine)
-    told = ledger.grant("key", "a", 400, 10 * SECOND)
-    assert told == QuotaGrant(72_500_000, PERIOD_US, 72, TTL_US, ALL_GRANT_UNITS * 725 // 1000)
+    grant = ledger.grant("key", "a", 400, 10 * SECOND)
+    assert grant == QuotaGrant(72_500_000, PERIOD_US, 72, TTL_US, ALL_GRANT_UNITS * 725 // 1000)
     assert per_second(ledger.grant("key", "b", 2000, 10 * SECOND)) == 27.5
     assert per_second(ledger.grant("other key", "b", 2000, 10 * SECOND)) == 100
     ledgers.advance(5)
@@ -108,7 +108,7 @@ def test_a_limit_is_divided_among_those_who_report(ledgers: MemoryLedgers | Serv
     assert ledger.name == "rule"
 
 
-def test_who_has_no_name_is_not_noted(ledgers: MemoryLedgers | ServerLedgers) -> None:
+def test_empty_keys_and_holders_are_refused(ledgers: MemoryLedgers | ServerLedgers) -> None:
     ledger = ledger_of(ledgers.engine)
     for key, holder in (("", "a"), ("key", "")):
         with pytest.raises(InvalidCharge, match="not empty"):
@@ -186,7 +186,7 @@ def test_a_key_lives_as_long_as_anything_may_be_in_use(driven_server: RedisServe
 
 
 @pytest.mark.parametrize("awaited", [False, True])
-def test_a_server_that_lost_a_ledger_listens_if_one_asks_who_knows(
+def test_a_lost_ledger_grants_nothing_at_first_if_a_holder_had_grants(
     awaited: bool, driven_server: RedisServer
 ) -> None:
     ledgers = ServerLedgers(driven_server, awaited=awaited)
@@ -203,7 +203,7 @@ def test_a_server_that_lost_a_ledger_listens_if_one_asks_who_knows(
     ledgers.engine.close()
 
 
-def test_nobody_need_listen_for_what_was_told_to_be_nothing(driven_server: RedisServer) -> None:
+def test_a_lost_ledger_without_known_grants_grants_at_once(driven_server: RedisServer) -> None:
     first, second = (RedisEngine(driven_server.unix_url, deadline=PATIENT) for _ in range(2))
     ledger_of(first).grant("key", "a", 200, SECOND)
     assert per_second(ledger_of(second).grant("key", "b", 200, SECOND)) == 0

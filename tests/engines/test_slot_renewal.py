@@ -93,7 +93,7 @@ async def test_awaited_it_is_the_same(redis_server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("way", ["acquire", "guard", "hold"])
-def test_a_server_that_is_killed_loses_the_slot_and_the_holder_is_told(way: str) -> None:
+def test_a_killed_server_loses_the_slot_and_raises_at_the_holder(way: str) -> None:
     with RedisServer() as server:
         block = blocks(f"{server.url}?deadline=1s", BRIEF)[way]
 
@@ -113,7 +113,7 @@ def test_a_server_that_is_killed_loses_the_slot_and_the_holder_is_told(way: str)
 
 
 @pytest.mark.parametrize("way", ["acquire", "guard", "hold"])
-async def test_awaited_the_holder_is_told_as_well(way: str) -> None:
+async def test_a_killed_server_raises_at_the_async_holder(way: str) -> None:
     with RedisServer() as server:
         block = async_blocks(f"{server.url}?deadline=1s", BRIEF)[way]
 
@@ -185,7 +185,7 @@ def test_a_slot_that_the_engine_forgot_is_not_said_to_be_late(
     assert "longer ttl" not in str(raised.value)
 
 
-async def test_a_slot_that_is_renewed_too_late_is_said_to_be(redis_server: RedisServer) -> None:
+async def test_a_slot_renewed_too_late_is_reported_as_expired(redis_server: RedisServer) -> None:
     """The task keeps its event loop busy: the slot has expired when the engine is asked."""
     async with AsyncLimiter(BRIEF, redis_server.url) as limiter:
         lease = await (await limiter.acquire("key")).__aenter__()
@@ -237,9 +237,9 @@ def test_a_forked_child_leaves_renewing_to_its_parent(redis_server: RedisServer)
         child = os.fork()
         if not child:
             try:  # it renews what is its own
-                with Limiter(SLOT, redis_server.url, name="child").acquire("key") as own:
+                with Limiter(SLOT, redis_server.url, name="child").acquire("key") as child_lease:
                     time.sleep(LONG_S)
-                    os._exit(1 if own.lost else 0)
+                    os._exit(1 if child_lease.lost else 0)
             finally:
                 os._exit(2)
         _, status = os.waitpid(child, 0)

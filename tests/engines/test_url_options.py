@@ -53,7 +53,7 @@ def refusal(url: Any, **given: Any) -> str:
         ("prefetch=1s&prefetch_units=0", "prefetch_units is a whole number from 1 to 2^53, not '0'."),
     ],
 )
-def test_what_has_no_effect_is_refused(query: str, sentence: str) -> None:
+def test_options_without_effect_are_refused(query: str, sentence: str) -> None:
     assert sentence in refusal(f"{NOBODY}?{query}")
 
 
@@ -80,8 +80,8 @@ def test_keywords_that_cannot_be(given: dict[str, Any], sentence: str) -> None:
 
 def test_keywords_are_seconds_or_a_text_with_its_unit_and_go_before_the_url() -> None:
     chosen = split_url_options(f"{NOBODY}?deadline=1s&nodes=3&fallback=deny")[1]
-    told = chosen.with_keywords(KeywordOptions(0.25, None, True, "100ms", 500, None)._asdict())
-    assert told == EngineOptions(0.25, "deny", True, 0.1, 500, 3)
+    options = chosen.with_keywords(KeywordOptions(0.25, None, True, "100ms", 500, None)._asdict())
+    assert options == EngineOptions(0.25, "deny", True, 0.1, 500, 3)
     for deadline in (0.25, "250ms", "0.25 s"):
         engine: Any = open_engine(f"{NOBODY}?deadline=1s", deadline=deadline)
         assert engine.deadline == 0.25
@@ -154,5 +154,5 @@ def test_a_denial_cache_of_the_url_serves_rulebooks_too() -> None:
         (None, "An engine's URL is a text such as redis://host:6379/0, not a NoneType."),
     ],
 )
-def test_what_is_no_url_is_named_without_its_password(url: Any, sentence: str) -> None:
+def test_an_invalid_url_is_quoted_without_its_password(url: Any, sentence: str) -> None:
     assert refusal(url).startswith(sentence)

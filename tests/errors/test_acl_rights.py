@@ -47,10 +47,10 @@ def guarded_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
 
 
 def login(server: RedisServer, rules: str) -> str:
-    """The URL of a user with exactly these rights."""
+    """The URL of a user with exactly these rights, with a deadline that a busy machine keeps."""
     server.flush()
     server.call("ACL", "SETUSER", "clerk", "reset", "on", ">secret", *rules.split())
-    return f"redis://clerk:secret@127.0.0.1:{server.port}/0"
+    return f"redis://clerk:secret@127.0.0.1:{server.port}/0?deadline=30s"
 
 
 def key_of(text: str, name: str | None = None) -> bytes:
@@ -166,7 +166,7 @@ def test_the_sentence_names_the_prefix_in_use(guarded_server: RedisServer) -> No
 
 
 def test_another_database_needs_select(guarded_server: RedisServer) -> None:
-    url = login(guarded_server, LEAST).removesuffix("/0") + "/1"
+    url = login(guarded_server, LEAST).replace("/0?", "/1?")
     with Limiter("5/hour", url) as limiter:
         with pytest.raises(
             EngineUnavailable, match=r"lacks the right to run select .* ACL SETUSER <user> \+select"
@@ -218,7 +218,7 @@ COMMANDS = {
 
 
 def granted() -> dict[str, str]:
-    """What docs/how-to/redis.md grants each command beside the least."""
+    """Returns the rights that docs/how-to/redis.md grants each command, in addition to the least."""
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "redis.md").read_text()
     _, _, table = page.partition("| for | grant |\n|---|---|\n")
     rows = [row.replace("\\|", "/").strip("| ").split(" | ") for row in table.partition("\n\n")[0].splitlines()]
@@ -318,10 +318,10 @@ def clerk(servers: list[RedisServer], rules: str) -> Iterator[None]:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_the_least_rights_in_a_cluster(kind: str, request: pytest.FixtureRequest) -> None:
     """Whichever of the two is taken away is missed, and named."""
-    found: Cluster = request.getfixturevalue("cluster" if kind == "redis" else "valkey_cluster")
-    url = found.url.replace("://", "://clerk:secret@")
-    source, target, _ = found.masters()
-    moving = next(key for n in count() if found.master_of(key := f"key-{n}") is source)
+    cluster: Cluster = request.getfixturevalue("cluster" if kind == "redis" else "valkey_cluster")
+    url = cluster.url.replace("://", "://clerk:secret@")
+    source, target, _ = cluster.masters()
+    moving = next(key for n in count() if cluster.master_of(key := f"key-{n}") is source)
 
     async def go(deadline: str) -> None:
         with Limiter("10/day", f"{url}?deadline={deadline}") as limiter:
@@ -331,18 +331,18 @@ async def test_the_least_rights_in_a_cluster(kind: str, request: pytest.FixtureR
         async with AsyncLimiter("10/day", f"{url}?deadline={deadline}") as awaited:
             await asyncio.gather(*(awaited.take(key) for key in ("a", "b", "c", moving)))
 
-    nodes: list[RedisServer] = [*found.nodes]
-    with found.moving_slot(slot_of(moving), target):
+    nodes: list[RedisServer] = [*cluster.nodes]
+    with cluster.moving_slot(slot_of(moving), target):
         with clerk(nodes, f"{LEAST} {IN_A_CLUSTER}"):
             await go("5s")
         for right in IN_A_CLUSTER.split():
-            found.flush()
+            cluster.flush()
             others = " ".join(other for other in IN_A_CLUSTER.split() if other != right)
             with clerk(nodes, f"{LEAST} {others}"):
                 with pytest.raises(EngineUnavailable, match="its user lacks the right to run ") as refused:
                     await go("1s")
                 assert str(refused.value).endswith(f"Grant it: ACL SETUSER <user> {right}")
-    found.move_slot(slot_of(moving), source)
+    cluster.move_slot(slot_of(moving), source)
 
 
 async def test_the_least_rights_at_a_sentinel(sentinels: Sentinels) -> None:

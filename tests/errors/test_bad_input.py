@@ -70,7 +70,7 @@ def test_a_cost_that_is_none(cost: Any, sentence: str) -> None:
         at.says(spends, partial(limiter.reserve, "key", cost))
 
 
-def test_nobody_waits_for_nothing() -> None:
+def test_a_wait_of_cost_0_is_refused() -> None:
     at = WatchedLimiters()
     at.says("A cost is at least 1, not 0. To look without charging, use peek.", lambda: at.single.wait("key", 0))
 

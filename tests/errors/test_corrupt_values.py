@@ -51,8 +51,8 @@ VERBS: dict[str, Verb] = {
 
 @pytest.fixture(scope="module", params=KINDS)
 def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    with RedisServer(request.param) as found:
-        yield found
+    with RedisServer(request.param) as running:
+        yield running
 
 
 def redis_key(text: str) -> bytes:
@@ -73,7 +73,7 @@ async def at_once(url: str, text: str) -> list[Any]:
 
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("text", LIMITS)
-def test_another_type_is_told_and_stays(server: RedisServer, text: str, kind: str) -> None:
+def test_a_value_of_another_type_is_reported_and_kept(server: RedisServer, text: str, kind: str) -> None:
     server.flush()
     key = redis_key(text)
     put(server, key, *TYPES[kind])
@@ -97,6 +97,36 @@ def test_another_type_is_told_and_stays(server: RedisServer, text: str, kind: st
         assert limiter.take("key")
 
 
+async def jointly(url: str, text: str) -> list[Any]:
+    """Calls of two charges that share a round trip, with the key as the second charge of the one in the middle."""
+    async with AsyncLimiter(text, url) as limiter:
+        await limiter.peek("warm")
+        calls = [("a", "b"), ("c", "key"), ("d", "a"), ("key", "d")]
+        decisions = (limiter.take_all([Charge(first), Charge(second)]) for first, second in calls)
+        return await asyncio.gather(*decisions, return_exceptions=True)
+
+
+@pytest.mark.parametrize("text", LIMITS)
+def test_a_wrong_value_is_the_trouble_of_its_joint_call_only(server: RedisServer, text: str) -> None:
+    key = redis_key(text)
+    values = [("SET", "KEY", "hello"), ("SET", "KEY", "1700000000000000:x"), *TYPES.values()]
+    with Limiter(text, server.url) as limiter:
+        for words in values:
+            server.flush()
+            put(server, key, *words)
+            before = server.call("DUMP", key)
+            first, wrong, last, again = asyncio.run(jointly(server.url, text))
+            for failure in (wrong, again):
+                assert isinstance(failure, CorruptState), words
+                assert f"the key {key.decode()} holds a value that headgate did not write" in str(failure)
+            whole = limiter.peek("fresh").remaining
+            assert (len(first.verdicts), len(last.verdicts)) == (2, 2)
+            left = {name: limiter.peek(name).remaining for name in "abcd"}
+            if first.allowed and last.allowed:
+                assert (left["b"], left["c"], left["d"]) == (whole - 1, whole, whole - 1)
+            assert server.call("DUMP", key) == before
+
+
 def attempt(limiter: Limiter, verb: Verb) -> bool:
     """Whether the value could be read. Any other trouble than CorruptState is a failure."""
     try:
@@ -107,7 +137,7 @@ def attempt(limiter: Limiter, verb: Verb) -> bool:
 
 
 @pytest.mark.parametrize("text", LIMITS)
-def test_an_unreadable_text_is_told_and_stays(server: RedisServer, text: str) -> None:
+def test_an_unreadable_value_is_reported_and_kept(server: RedisServer, text: str) -> None:
     key = redis_key(text)
     with Limiter(text, server.url) as limiter:
         for value in TEXTS:
@@ -126,7 +156,7 @@ def test_an_unreadable_text_is_told_and_stays(server: RedisServer, text: str) ->
 
 
 @pytest.mark.parametrize("text", LIMITS)
-def test_whatever_is_left_of_a_value_is_decided_or_told(server: RedisServer, text: str) -> None:
+def test_a_damaged_value_is_decided_or_reported(server: RedisServer, text: str) -> None:
     """Values of ours, cut and changed in places."""
     key, chance = redis_key(text), random.Random(text)
     with Limiter(text, server.url) as limiter:
@@ -203,7 +233,7 @@ OVERRIDES = [
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_what_a_rule_keeps_beside_its_counts(server: RedisServer, kind: str) -> None:
+def test_corrupt_lockouts_and_overrides_are_reported(server: RedisServer, kind: str) -> None:
     for initials, fields in ((b"lt", {"lockout": LOCKOUT}), (b"oe", {"overrides": True})):
         server.flush()
         key = b"hg2:%b:api:{user=ann}" % initials

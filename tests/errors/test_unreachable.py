@@ -56,21 +56,21 @@ async def refused_within_awaited(url: str, seconds: float) -> EngineUnavailable:
     return raised.value
 
 
-async def test_nobody_listens(closed_port: int) -> None:
+async def test_a_closed_port_raises_engine_unavailable(closed_port: int) -> None:
     url = f"redis://127.0.0.1:{closed_port}/0"
     sentence = f"Redis at 127.0.0.1:{closed_port} gave no decision: the connection failed"
     assert str(refused_within(Limiter("1/s", url), GENEROUS)).startswith(sentence)
     assert str(await refused_within_awaited(url, GENEROUS)).startswith(sentence)
 
 
-async def test_nobody_answers(silent_port: int) -> None:
+async def test_a_silent_server_raises_engine_unavailable(silent_port: int) -> None:
     url = f"redis://127.0.0.1:{silent_port}/0?deadline={PATIENCE}s"
     sentence = f"Redis at 127.0.0.1:{silent_port} gave no decision: no answer within the timeout"
     assert str(refused_within(Limiter("1/s", url), GENEROUS)).startswith(sentence)
     assert str(await refused_within_awaited(url, GENEROUS)).startswith(sentence)
 
 
-async def test_nobody_waits_long_unless_told(silent_port: int) -> None:
+async def test_the_default_deadline_is_short(silent_port: int) -> None:
     url = f"redis://127.0.0.1:{silent_port}/0"
     refused_within(Limiter("1/s", url), GENEROUS)
     await refused_within_awaited(url, GENEROUS)

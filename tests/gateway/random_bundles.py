@@ -24,12 +24,12 @@ LIMIT_TEXTS = (
 )  # fmt: skip
 
 
-def _own(text: str) -> Limits:
+def _fresh_limits(text: str) -> Limits:
     """A tuple of its own each time, as the loader makes them."""
     return tuple(limit for limit in parse_all(text)) if text else ()
 
 
-COUNTED = st.sampled_from(("", *LIMIT_TEXTS)).map(_own)
+COUNTED = st.sampled_from(("", *LIMIT_TEXTS)).map(_fresh_limits)
 CASES = st.lists(
     st.tuples(st.sampled_from(["free", "pro*", "7"]).map(lambda word: Test("plan", (word,))), COUNTED),
     max_size=2,
@@ -38,12 +38,12 @@ CASES = st.lists(
 CHOICES: st.SearchStrategy[Choice[Limits]] = st.builds(Choice, COUNTED, CASES)
 COSTS: tuple[Choice[int | str] | None, ...] = (None, Choice(2), Choice("units"))
 SLOTS: st.SearchStrategy[Choice[Limits]] = st.sampled_from(["3 slots", "20 slots ttl 5s"]).map(
-    lambda text: Choice(_own(text))
+    lambda text: Choice(_fresh_limits(text))
 )
 
 
 RULES = st.builds(
-    lambda limit, **said: Rule(name="", limit=limit, **said),
+    lambda limit, **fields: Rule(name="", limit=limit, **fields),
     st.one_of(CHOICES, CHOICES, CHOICES, SLOTS),
     key=st.sampled_from(
         [(), (Dimension.parse("plan"),), (Dimension.parse("user"), Dimension.parse("address/24"))]
@@ -51,6 +51,7 @@ RULES = st.builds(
     candidate=st.none() | CHOICES,
     cost=st.sampled_from(COSTS),
     lockout=st.sampled_from([None, None, Lockout(5, 60_000_000, 3_600_000_000)]),
+    max_pause_us=st.sampled_from([None, None, 3_600_000_000]),
     deadline=st.sampled_from([None, 0.05]),
     prefetch=st.sampled_from([None, Prefetch(100_000), Prefetch(100_000, 500)]),
     mode=st.sampled_from([Modes(), Modes(0, 10_000)]),
@@ -66,24 +67,24 @@ BOOKS = st.lists(RULES, max_size=4).map(_book)
 
 def engine_requests(book: Rulebook) -> list[RequestBuilder]:
     """An engine's questions about each limit that a rule of the book may choose."""
-    found = []
+    builders = []
     for rule in book.rules:
         for candidate in (False, True):
             terms = charge_options_of(rule, "candidate" if candidate else None)
             for _, limits in limit_cases(rule, candidate):
                 names = counter_names(rule, limits, candidate)
                 pairs: list[tuple[Limit, str]] = list(zip(limits, names, strict=True))
-                found += [RequestBuilder(limit, name, "hg", terms) for limit, name in pairs]
-    return found
+                builders += [RequestBuilder(limit, name, "hg", terms) for limit, name in pairs]
+    return builders
 
 
 def command_words(question: RedisRequest) -> list[str]:
     """A command as the server reads it."""
-    found, packed = [], question.packed
+    words, packed = [], question.packed
     at = packed.index(b"\r\n") + 2
     while at < len(packed):
         size = re.compile(rb"\$(\d+)\r\n").match(packed, at)
         assert size is not None
-        found.append(packed[size.end() : size.end() + int(size[1])].decode("utf-8", "surrogatepass"))
+        words.append(packed[size.end() : size.end() + int(size[1])].decode("utf-8", "surrogatepass"))
         at = size.end() + int(size[1]) + 2
-    return found
+    return words

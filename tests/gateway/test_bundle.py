@@ -17,6 +17,7 @@ from headgate.algorithms.fixed_window import FixedWindow
 from headgate.engines.redis.protocol import membership_request
 from headgate.engines.redis.script_assembly import algorithm_script, mixed_script, standalone_script
 from headgate.engines.redis.take_all import joint_request
+from headgate.errors import InvalidRulebook
 from headgate.gateway.bundle import compile_bundle, script_texts
 from headgate.http.headers import per_second, quota
 from headgate.limit_syntax import parse
@@ -35,18 +36,18 @@ def made(text: str) -> dict[str, Any]:
 
 
 @given(BOOKS)
-def test_without_what_stands_beside_it_the_bundle_is_the_book(book: Rulebook) -> None:
-    found = json.loads(json.dumps(compile_bundle(book, NOW_US)))
-    assert set(found) >= set(GATEWAY_FIELDS) - {"texts"}
-    document = {name: value for name, value in found.items() if name not in GATEWAY_FIELDS}
+def test_a_bundle_without_its_gateway_fields_is_the_rulebook(book: Rulebook) -> None:
+    bundle = json.loads(json.dumps(compile_bundle(book, NOW_US)))
+    assert set(bundle) >= set(GATEWAY_FIELDS) - {"texts"}
+    document = {name: value for name, value in bundle.items() if name not in GATEWAY_FIELDS}
     assert document == serialization.document(book) | {"headers": book.headers}
 
 
 @given(BOOKS)
 def test_every_limit_has_its_entry_and_nothing_else_has(book: Rulebook) -> None:
-    found = compile_bundle(book, NOW_US)["limits"]
-    assert set(found) == {questions.limit.text for questions in engine_requests(book)}
-    for text, entry in found.items():
+    limits = compile_bundle(book, NOW_US)["limits"]
+    assert set(limits) == {questions.limit.text for questions in engine_requests(book)}
+    for text, entry in limits.items():
         limit = parse(text)
         assert entry["algorithm"] == limit.algorithm
         assert (entry["quota"], entry["fresh"]) == (quota(limit), limit.units_at_once)
@@ -67,9 +68,11 @@ def test_the_numbers_are_those_that_the_redis_engine_sends(book: Rulebook) -> No
     for questions in engine_requests(book):
         entry = limits[questions.limit.text]
         if entry["algorithm"] == "slots":
-            sent = command_words(questions.acquire("key", None, False))[5:-2]
+            words = command_words(questions.acquire("key", None, False))
+            sent = words[4 + int(words[2]) : -2]
         else:
-            sent = command_words(questions.decide("key", 2, None, NOW_US))[4:-2]
+            words = command_words(questions.decide("key", 2, None, NOW_US))
+            sent = words[3 + int(words[2]) : -2]
         if "calendar" in entry:  # the edges are worked out when it is asked
             assert (sent[:2], len(sent)) == (entry["numbers"][:2], len(entry["numbers"]))
         else:
@@ -79,31 +82,31 @@ def test_the_numbers_are_those_that_the_redis_engine_sends(book: Rulebook) -> No
 @given(BOOKS)
 def test_every_script_that_the_redis_engine_would_call_is_there(book: Rulebook) -> None:
     scripts = compile_bundle(book, NOW_US)["scripts"]
-    known = set(scripts.values())
+    shas = set(scripts.values())
     some: dict[tuple[str, ...], Any] = {}
     for questions in engine_requests(book):
-        algorithm = questions.limit.algorithm
+        algorithm, paused = questions.limit.algorithm, "_paused" if questions.pause_head else ""
         if algorithm == "slots":
-            assert command_words(questions.acquire("key", None, False))[1] == scripts["slots"]
+            assert command_words(questions.acquire("key", None, False))[1] == scripts[f"slots{paused}"]
             continue
         assert command_words(questions.decide("key", 2, None, NOW_US))[1] == scripts[f"take {algorithm}"]
         refund = questions.refund("key", 1, Receipt(1, NOW_US, 0, 0, 0), False, NOW_US)
-        assert command_words(refund)[1] == scripts[f"refund {algorithm}"]
+        assert command_words(refund)[1] == scripts[f"refund{paused} {algorithm}"]
         some.setdefault(questions.models, questions)
     for size in (1, 2, 3):
         for chosen in combinations(some.values(), size):
             models = sorted({model for questions in chosen for model in questions.models})
             charges = [(questions, "key", 1) for questions in chosen]
             assert command_words(joint_request(charges, 0, NOW_US))[1] == scripts[" ".join(["take_all", *models])]
-            assert command_words(joint_request(charges, None, NOW_US))[1] in known
-    assert command_words(membership_request("hg", "heartbeat", "me"))[1] in known
+            assert command_words(joint_request(charges, None, NOW_US))[1] in shas
+    assert command_words(membership_request("hg", "heartbeat", "me"))[1] in shas
 
 
 @given(BOOKS)
 def test_the_script_with_all_of_them_serves_every_call(book: Rulebook) -> None:
     scripts = compile_bundle(book, NOW_US)["scripts"]
     models = {model for questions in engine_requests(book) for model in questions.models} - {"slots"}
-    if models - {"lockout"}:
+    if models - {"lockout", "pause"}:
         assert scripts[" ".join(["take_all", *sorted(models)])] == mixed_script("take_all", models).sha
     else:
         assert not any(name.startswith("take") for name in scripts)
@@ -111,12 +114,12 @@ def test_the_script_with_all_of_them_serves_every_call(book: Rulebook) -> None:
 
 @given(BOOKS)
 def test_cases_are_listed_in_their_order(book: Rulebook) -> None:
-    found = compile_bundle(book, NOW_US)
-    for rule in found["rules"]:
+    bundle = compile_bundle(book, NOW_US)
+    for rule in bundle["rules"]:
         chosen = {
             name: list(rule[name]["cases"]) for name in ("limit", "candidate", "cost") if has_cases(rule, name)
         }
-        assert found["charge_options"][rule["name"]].get("cases", {}) == chosen
+        assert bundle["charge_options"][rule["name"]].get("cases", {}) == chosen
 
 
 def has_cases(rule: dict[str, Any], name: str) -> bool:
@@ -125,16 +128,16 @@ def has_cases(rule: dict[str, Any], name: str) -> bool:
 
 @given(BOOKS)
 def test_every_sha_has_its_text(book: Rulebook) -> None:
-    found = compile_bundle(book, NOW_US)
-    known = script_texts(found)
-    assert set(known) == set(found["scripts"].values())
-    assert all(sha == sha1(text.encode()).hexdigest() for sha, text in known.items())
+    bundle = compile_bundle(book, NOW_US)
+    texts = script_texts(bundle)
+    assert set(texts) == set(bundle["scripts"].values())
+    assert all(sha == sha1(text.encode()).hexdigest() for sha, text in texts.items())
 
 
 def test_scripts_are_named_by_their_command_and_models() -> None:
-    found = made("rules: [{name: a, limit: 1/s; 9/hour log, candidate: 3/m fixed}, {name: b, limit: 3 slots}]")
+    bundle = made("rules: [{name: a, limit: 1/s; 9/hour log, candidate: 3/m fixed}, {name: b, limit: 3 slots}]")
     three = ("fixed_window", "sliding_log", "token_bucket")
-    assert found["scripts"] == {
+    assert bundle["scripts"] == {
         **{
             f"{verb} {name}": algorithm_script(verb, name).sha
             for verb in ("take", "take_together", "refund")
@@ -148,6 +151,7 @@ def test_scripts_are_named_by_their_command_and_models() -> None:
         "slots": standalone_script("slots", "slots").sha,
         "membership": standalone_script("membership").sha,
         "write_counts": standalone_script("write_counts").sha,
+        "recent_records": standalone_script("recent_records").sha,
         **{
             " ".join(["take_all", *names]): mixed_script("take_all", names).sha
             for size in (1, 2, 3)
@@ -156,8 +160,8 @@ def test_scripts_are_named_by_their_command_and_models() -> None:
     }
 
 
-def test_what_a_rule_says_to_an_engine() -> None:
-    found = made("""
+def test_the_bundle_has_the_charge_options_of_each_rule() -> None:
+    bundle = made("""
         rules:
           - name: a
             key: user
@@ -170,7 +174,7 @@ def test_what_a_rule_says_to_an_engine() -> None:
           - {name: c, limit: 100/s, prefetch: 20ms}
           - {name: d, limit: 3 slots}
     """)
-    assert found["charge_options"] == {
+    assert bundle["charge_options"] == {
         "a": {
             "names": ["free", "pro*"],
             "candidate_names": [""],
@@ -182,10 +186,10 @@ def test_what_a_rule_says_to_an_engine() -> None:
         "c": {"prefetch": {"hold_us": 20_000}},
         "d": {},
     }
-    assert "unlimited" not in found["limits"]
+    assert "unlimited" not in bundle["limits"]
 
 
-def test_only_zones_that_are_used_are_told() -> None:
+def test_a_bundle_has_only_the_used_time_zones() -> None:
     assert made("rules: [{name: a, limit: 1/s; 9/day}]")["zones"] == {}
     assert made("rules: [{name: a, limit: 9/month fixed}]")["zones"] == {"UTC": [[0, 0]]}
     zones = made("rules: [{name: a, limit: 9/s, candidate: 9/day fixed in Europe/Berlin}]")["zones"]
@@ -222,7 +226,14 @@ def test_at_every_second_a_zone_has_the_offset_that_zoneinfo_says(zone: str, sec
     assert starts == sorted(set(starts))
     around = [second for start in starts[1:] for second in (start - 1, start)]
     for second in (THEN, END - 1, *around, *seconds):
-        said = offsets[bisect_right(starts, second) - 1][1]
+        offset = offsets[bisect_right(starts, second) - 1][1]
         true = datetime.fromtimestamp(second, ZoneInfo(zone)).utcoffset()
         assert true is not None
-        assert said == true.total_seconds(), (zone, second)
+        assert offset == true.total_seconds(), (zone, second)
+
+
+def test_an_adaptive_rule_is_refused_because_nginx_would_not_move_it() -> None:
+    with pytest.raises(
+        InvalidRulebook, match=r'3: rule "app": An adaptive limit learns from calls that end in the'
+    ):
+        made("rules:\n  - {name: a, limit: 5/s}\n  - {name: app, limit: {adaptive: concurrency}}\n")

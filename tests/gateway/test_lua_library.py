@@ -25,7 +25,7 @@ def test_luajit_finds_it_where_it_says() -> None:
     )
 
 
-def test_a_copy_stands_alone(tmp_path: Path) -> None:
+def test_a_copy_has_every_file_and_no_links(tmp_path: Path) -> None:
     files = lua_library.copy(tmp_path / "new" / "folder")
     target = tmp_path / "new" / "folder"
     assert sorted(path.relative_to(target) for path in target.rglob("*") if path.is_file()) == files
@@ -46,7 +46,7 @@ def test_a_copy_over_an_older_one_leaves_what_is_not_ours(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["a;b", "a?b", "a$b", 'a"b'])
-def test_a_folder_that_a_lua_path_cannot_name_is_told(name: str, tmp_path: Path) -> None:
+def test_a_folder_that_a_lua_path_cannot_name_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidRule, match="headgate lua copy DIR"):
         lua_library.package_path(tmp_path / name)
 
@@ -77,7 +77,7 @@ def test_it_is_readable_as_new_files_are(tmp_path: Path) -> None:
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
 
 
-def test_what_is_no_file_is_left_alone(tmp_path: Path) -> None:
+def test_a_path_that_is_no_file_is_not_overwritten(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for place in (tmp_path / "pipe", tmp_path):
         with pytest.raises(InvalidRule, match="is not a file: it cannot be written"):

@@ -34,24 +34,24 @@ def lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines()]
 
 
-def test_what_nginx_cannot_know_is_asked_for() -> None:
+def test_attributes_that_nginx_does_not_know_are_listed() -> None:
     assert {name: [rule.name for rule in rules] for name, rules in unknown_attributes(BOOK).items()} == {
         "plan": ["items"],
         "tenant": ["bulk"],
         "units": ["bulk"],
         "user": ["items"],
     }
-    told = lines(render_conf(BOOK, GATE))
-    assert '-- user = "$remote_user",  -- rule items; without it items refuses every call' in told
-    assert '-- tenant = "$http_x_tenant",  -- rule bulk' in told
-    assert '-- plan = "$http_x_plan",  -- rule items' in told
-    assert not any(line.startswith(("-- sku", "-- address", "-- path")) for line in told)
+    conf = lines(render_conf(BOOK, GATE))
+    assert '-- user = "$remote_user",  -- rule items; without it items refuses every call' in conf
+    assert '-- tenant = "$http_x_tenant",  -- rule bulk' in conf
+    assert '-- plan = "$http_x_plan",  -- rule items' in conf
+    assert not any(line.startswith(("-- sku", "-- address", "-- path")) for line in conf)
 
 
 def test_a_book_that_nginx_knows_all_of_asks_for_nothing() -> None:
-    told = render_conf(load.parse("rules: [{name: a, key: address, limit: 1/s}]"), GATE)
-    assert "attributes = {" not in told
-    assert "uses no other attribute" in told
+    conf = render_conf(load.parse("rules: [{name: a, key: address, limit: 1/s}]"), GATE)
+    assert "attributes = {" not in conf
+    assert "uses no other attribute" in conf
 
 
 def test_an_engine_that_is_named_needs_a_dns_server_and_one_with_tls_needs_trust() -> None:
@@ -66,14 +66,14 @@ def test_an_engine_that_is_named_needs_a_dns_server_and_one_with_tls_needs_trust
 
 def test_where_modules_are_built_in_none_is_loaded() -> None:
     assert not any(line.startswith("load_module") for line in lines(render_conf(BOOK, replace(GATE, modules=[]))))
-    told = lines(render_conf(BOOK, replace(GATE, modules=None)))
-    assert "# load_module /usr/share/nginx/modules/ngx_http_lua_module.so;" in told
+    conf = lines(render_conf(BOOK, replace(GATE, modules=None)))
+    assert "# load_module /usr/share/nginx/modules/ngx_http_lua_module.so;" in conf
 
 
 @pytest.mark.parametrize(
     "backend", ["127.0.0.1:8080", "http://a b", "http://a;", 'http://"', "http://{", "ftp://a"]
 )
-def test_a_backend_that_cannot_be_is_told(backend: str) -> None:
+def test_an_invalid_backend_is_refused(backend: str) -> None:
     with pytest.raises(InvalidRule, match="not a URL such as"):
         render_conf(BOOK, replace(GATE, backend=backend))
 
@@ -82,14 +82,14 @@ def test_a_backend_that_cannot_be_is_told(backend: str) -> None:
 @given(books())
 def test_every_attribute_is_known_captured_or_asked_for(book: Rulebook) -> None:
     assert set(unknown_attributes(book)) <= {"user", "plan", "x", "y"}
-    told = lines(render_conf(book, GATE))
-    assert sum(line.startswith("-- ") and " = " in line and "rule" in line for line in told) == len(
+    conf = lines(render_conf(book, GATE))
+    assert sum(line.startswith("-- ") and " = " in line and "rule" in line for line in conf) == len(
         unknown_attributes(book)
     )
 
 
 def taken(text: str, folder: Path) -> str:
-    """What nginx has against it."""
+    """Returns the errors that nginx reports about a configuration."""
     (folder / "nginx.conf").write_text(text)
     line = [str(command("nginx", "nginx")), "-t", "-q", "-p", f"{folder}/", "-c", "nginx.conf"]
     ran = subprocess.run([*line, "-g", f"pid {folder}/pid;"], capture_output=True, text=True, check=False)
@@ -101,7 +101,7 @@ NASTY = "redis://:p{a\"b\\c'd$e;]]--\n@10.0.0.7/0"
 
 
 @pytest.mark.parametrize(
-    "said",
+    "settings",
     [
         {},
         {"engine": None, "bundle": "/etc/nginx/rules.bundle.json"},
@@ -111,15 +111,15 @@ NASTY = "redis://:p{a\"b\\c'd$e;]]--\n@10.0.0.7/0"
     ],
     ids=["redis", "shared", "named", "nasty", "backend"],
 )
-def test_nginx_takes_it(said: dict[str, object], tmp_path: Path) -> None:
+def test_nginx_takes_it(settings: dict[str, object], tmp_path: Path) -> None:
     gate = replace(GATE, modules=_modules(), logs=str(tmp_path), scratch=str(tmp_path), resolver="127.0.0.1")
-    gate = replace(gate, package_path=lua_library.package_path(lua_library.folder()), **said)  # type: ignore[arg-type]
+    gate = replace(gate, package_path=lua_library.package_path(lua_library.folder()), **settings)  # type: ignore[arg-type]
     if "backend.example" in gate.backend:
         gate = replace(gate, backend=gate.backend.replace("backend.example", "127.0.0.1"))
     assert taken(render_conf(BOOK, gate), tmp_path) == ""
 
 
-def test_lua_reads_the_texts_as_they_were_said(tmp_path: Path) -> None:
+def test_lua_reads_quoted_options_unchanged(tmp_path: Path) -> None:
     text = render_conf(BOOK, replace(GATE, engine=NASTY))
     quoted = next(line for line in lines(text) if line.startswith("redis = "))
     ran = subprocess.run(

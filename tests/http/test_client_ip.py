@@ -1,4 +1,4 @@
-"""Whose call it is: the right-most address that no proxy of ours has, and what a client writes changes nothing."""
+"""The client's address is the right-most that is no trusted proxy's, and clients cannot forge it."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -62,7 +62,9 @@ STORIES = [
 
 
 @pytest.mark.parametrize(("peer", "forwarded_for", "client"), STORIES)
-def test_who_it_is(proxies: Proxies, peer: str, forwarded_for: str | None, client: str) -> None:
+def test_the_client_address_behind_proxies(
+    proxies: Proxies, peer: str, forwarded_for: str | None, client: str
+) -> None:
     for _ in range(2):  # the second time it may be remembered
         assert proxies.client(peer, forwarded_for) == client
 
@@ -84,7 +86,7 @@ def test_a_list_is_read_as_far_as_64_hops(proxies: Proxies) -> None:
     assert proxies.client(PROXY, "9.9.9.9, " * 8000 + CLIENT) == CLIENT
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_address_cache_is_bounded() -> None:
     proxies = Proxies(TRUSTED)
     for n in range(5000):
         proxies.client(f"10.1.{n // 250}.{n % 250}:{n}", f"198.51.{n // 250}.{n % 250}")
@@ -151,7 +153,7 @@ def test_nothing_is_an_error_and_every_answer_is_an_address_or_empty(peer: str, 
         ("gateway.local", '"gateway.local" is no network: write 10.0.0.0/8, 192.0.2.7 or fd00::/8.'),
     ],
 )
-def test_what_is_no_network_is_answered_with_one_that_is(text: str, sentence: str) -> None:
+def test_an_invalid_network_is_refused_with_a_suggestion(text: str, sentence: str) -> None:
     with pytest.raises(InvalidSetting) as raised:
         Proxies(["127.0.0.1", text])
     assert str(raised.value) == f"The trusted proxies: {sentence}"

@@ -1,4 +1,4 @@
-"""Whose call it is by Forwarded (RFC 7239): a corpus of spoofing attempts, and the laws of X-Forwarded-For."""
+"""The client's address by Forwarded (RFC 7239): a corpus of spoofing attempts, and the laws of X-Forwarded-For."""
 
 from collections.abc import Sequence
 

@@ -45,7 +45,7 @@ LIMITS = {  # quota, window in seconds, whole units a second
 
 
 @pytest.mark.parametrize(("text", "expected"), LIMITS.items(), ids=list(LIMITS))
-def test_what_a_limit_gives_and_in_what_time(text: str, expected: tuple[int, int | None, int | None]) -> None:
+def test_quota_window_and_rate_of_a_limit(text: str, expected: tuple[int, int | None, int | None]) -> None:
     limit = parse(text)
     assert (quota(limit), limit.window_seconds, per_second(limit)) == expected
 
@@ -60,11 +60,11 @@ class StubDecision(Decision):
         super().__init__(
             (not refused, 0, wait_us, 0, 0, 0, 0), Limiter("1/s").engine.meter(parse("1/s"), "x"), "k", 1
         )
-        self._told = verdicts
+        self._verdicts = verdicts
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        return self._told
+        return self._verdicts
 
 
 def passed(text: str, left: int, reset: float, rule: str | None = None, cost: int = 1) -> Verdict:
@@ -129,24 +129,24 @@ def test_the_old_fields_tell_of_the_nearest(
 
 
 def test_the_deciding_limit_has_the_smallest_share_left() -> None:
-    told = StubDecision(passed("10/s", 5, 0.5, "often"), passed("1000/day fixed", 100, 600, "daily"))
-    assert headers(told, "legacy")[:2] == [("X-RateLimit-Limit", "1000"), ("X-RateLimit-Remaining", "100")]
-    assert headers(told, "spring")[:2] == [
+    decision = StubDecision(passed("10/s", 5, 0.5, "often"), passed("1000/day fixed", 100, 600, "daily"))
+    assert headers(decision, "legacy")[:2] == [("X-RateLimit-Limit", "1000"), ("X-RateLimit-Remaining", "100")]
+    assert headers(decision, "spring")[:2] == [
         ("X-RateLimit-Remaining", "100"),
         ("X-RateLimit-Burst-Capacity", "1000"),
     ]
-    assert headers(told, "envoy")[:2] == [
+    assert headers(decision, "envoy")[:2] == [
         ("X-RateLimit-Limit", '1000, 10;w=1;name="often", 1000;w=86400;name="daily"'),
         ("X-RateLimit-Remaining", "100"),
     ]
 
 
-def test_what_has_no_limit_or_stands_aside_is_not_told() -> None:
+def test_unlimited_rules_and_shadows_have_no_fields() -> None:
     shadow = refused("1/hour", 0, 1800, 3600, "tried")._replace(shadow_kind="shadow")
     free = passed("1/s", 1, 0, "staff")._replace(limit=UNLIMITED)
-    told = StubDecision(shadow, passed("10/s", 5, 0.5, "often"), free)
-    told.outcome = (True, 0, 0, 0, 0, 0, 0)
-    assert headers(told) == [("RateLimit-Policy", '"often";q=10;w=1'), ("RateLimit", '"often";r=5;t=1')]
+    decision = StubDecision(shadow, passed("10/s", 5, 0.5, "often"), free)
+    decision.outcome = (True, 0, 0, 0, 0, 0, 0)
+    assert headers(decision) == [("RateLimit-Policy", '"often";q=10;w=1'), ("RateLimit", '"often";r=5;t=1')]
     assert headers(StubDecision(free)) == []
 
 
@@ -161,8 +161,8 @@ def test_envoys_form_lists_every_policy() -> None:
 
 
 def test_springs_form() -> None:
-    told = StubDecision(passed("10/s burst 20", 13, 0.7, "route", cost=7))
-    assert headers(told, "spring") == [
+    decision = StubDecision(passed("10/s burst 20", 13, 0.7, "route", cost=7))
+    assert headers(decision, "spring") == [
         ("X-RateLimit-Remaining", "13"),
         ("X-RateLimit-Burst-Capacity", "20"),
         ("X-RateLimit-Replenish-Rate", "10"),
@@ -170,7 +170,7 @@ def test_springs_form() -> None:
     ]
 
 
-def test_a_rate_that_is_not_whole_is_not_told_in_springs_form() -> None:
+def test_a_fractional_rate_has_no_field_in_springs_form() -> None:
     assert headers(REFUSED, "spring") == [
         ("X-RateLimit-Remaining", "0"),
         ("X-RateLimit-Burst-Capacity", "10"),
@@ -207,7 +207,7 @@ def test_the_forms_are_those_of_a_rulebook() -> None:
         headers(ALLOWED, form)
 
 
-def test_a_call_that_no_rule_applies_to_is_told_nothing() -> None:
+def test_a_call_without_rules_has_no_fields() -> None:
     for form in FORMS:
         assert headers(StubDecision(), form) == []  # type: ignore[arg-type]
 
@@ -227,9 +227,9 @@ def test_it_never_says_to_come_at_once() -> None:
 
 
 def test_names_are_quoted() -> None:
-    told = StubDecision(passed("1/s", 1, 0, 'say "hé"\\\n'))
-    assert headers(told)[1] == ("RateLimit", r'"say \"h?\"\\?";r=1;t=0')
-    assert [item.name for item in _list(headers(told)[1][1])] == ['say "h?"\\?']
+    decision = StubDecision(passed("1/s", 1, 0, 'say "hé"\\\n'))
+    assert headers(decision)[1] == ("RateLimit", r'"say \"h?\"\\?";r=1;t=0')
+    assert [item.name for item in _list(headers(decision)[1][1])] == ['say "h?"\\?']
 
 
 def test_the_answers_of_a_limiter() -> None:
@@ -263,12 +263,12 @@ def verdicts(draw: st.DrawFn) -> Verdict:
 
 
 @given(st.lists(verdicts().filter(lambda verdict: not is_uncounted(verdict)), min_size=1, max_size=4))
-def test_structured_fields_can_be_parsed(told: list[Verdict]) -> None:
-    fields = dict(headers(StubDecision(*told)))
+def test_structured_fields_can_be_parsed(verdicts: list[Verdict]) -> None:
+    fields = dict(headers(StubDecision(*verdicts)))
     policies, counts = _list(fields["RateLimit-Policy"]), _list(fields["RateLimit"])
     assert len({item.name for item in policies}) == len(policies) or any("?" in item.name for item in policies)
     wait = int(fields.get("Retry-After", 10**15))
-    for policy, count, verdict in zip(policies, counts, told, strict=True):
+    for policy, count, verdict in zip(policies, counts, verdicts, strict=True):
         assert policy.name == count.name
         assert set(policy.parameters) <= {"q", "w", "qu"}
         assert set(count.parameters) <= {"r", "t"}
@@ -279,8 +279,8 @@ def test_structured_fields_can_be_parsed(told: list[Verdict]) -> None:
 
 
 @given(st.lists(verdicts(), max_size=4), st.sampled_from(FORMS))
-def test_retry_after_is_on_refusals_that_a_wait_can_help(told: list[Verdict], form: str) -> None:
-    decision = StubDecision(*told)
+def test_retry_after_is_on_refusals_that_a_wait_can_help(verdicts: list[Verdict], form: str) -> None:
+    decision = StubDecision(*verdicts)
     fields: Fields = headers(decision, form)  # type: ignore[arg-type]
     assert ("Retry-After" in dict(fields)) == (not decision.allowed and decision.retry_after is not None)
     if "Retry-After" in dict(fields):
@@ -288,20 +288,20 @@ def test_retry_after_is_on_refusals_that_a_wait_can_help(told: list[Verdict], fo
 
 
 @given(st.lists(verdicts(), max_size=4), st.sampled_from(FORMS))
-def test_fields_are_plain_and_tell_no_key(told: list[Verdict], form: str) -> None:
-    for name, value in headers(StubDecision(*told), form):  # type: ignore[arg-type]
+def test_fields_are_plain_and_tell_no_key(verdicts: list[Verdict], form: str) -> None:
+    for name, value in headers(StubDecision(*verdicts), form):  # type: ignore[arg-type]
         assert re.fullmatch(r"[A-Za-z0-9-]+", name)
         assert re.fullmatch(r"[ -~]+", value)
         assert "raw-key-of-ann" not in value
 
 
 @given(limits.filter(lambda limit: limit.algorithm not in ("slots", "smooth")), st.integers(0, 10**12), st.data())
-def test_whoever_keeps_to_the_policy_is_not_refused(limit: Limit, start_us: int, data: st.DataObject) -> None:
+def test_calls_within_the_policy_field_are_allowed(limit: Limit, start_us: int, data: st.DataObject) -> None:
     window, state, now_us = limit.window_seconds or 0, None, START_US + start_us
     for _ in range(4):
         limit = resolve(limit, now_us)
-        facts, state = algorithm(limit).decide(limit, state, now_us, quota(limit))
-        assert facts[0], f"{limit} at {now_us}"
+        outcome, state = algorithm(limit).decide(limit, state, now_us, quota(limit))
+        assert outcome[0], f"{limit} at {now_us}"
         now_us += window * SECOND + data.draw(st.integers(0, 3)) * SECOND
 
 
@@ -335,9 +335,9 @@ def _list(text: str) -> list[HeaderItem]:
 
 
 def _read_string(text: str) -> tuple[str, str]:
-    found = re.match(r'"((?:[ !#-\[\]-~]|\\["\\])*)"', text)
-    assert found, text
-    return re.sub(r"\\(.)", r"\1", found[1]), text[found.end() :]
+    match = re.match(r'"((?:[ !#-\[\]-~]|\\["\\])*)"', text)
+    assert match, text
+    return re.sub(r"\\(.)", r"\1", match[1]), text[match.end() :]
 
 
 def _wait(seconds: str | None) -> Fields:

@@ -69,9 +69,9 @@ def test_a_browser_gets_a_page(accept: str) -> None:
 @pytest.mark.parametrize("accept", [JSON, None, "", " ", CURL, "application/*", "*/*;q=0.1, text/html;q=0"])
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_program_gets_a_problem(status: int, accept: str | None) -> None:
-    found = configured_response(Refusal(status), ["login", 'say "hé"\\\n'], accept, 12)
-    assert found[:2] == (status, [("Content-Type", PROBLEM)])
-    assert json.loads(found.body) == {
+    response = configured_response(Refusal(status), ["login", 'say "hé"\\\n'], accept, 12)
+    assert response[:2] == (status, [("Content-Type", PROBLEM)])
+    assert json.loads(response.body) == {
         "type": f"{TYPES}#quota-exceeded",
         "title": "Too Many Requests",
         "status": status,
@@ -95,9 +95,9 @@ def test_a_refusal_without_a_limit_says_why() -> None:
 
 
 def test_a_service_that_cannot_decide() -> None:
-    found = undecided_response(JSON, ["login"])
-    assert found[:2] == (503, [("Content-Type", PROBLEM)])
-    assert json.loads(found.body) == {
+    response = undecided_response(JSON, ["login"])
+    assert response[:2] == (503, [("Content-Type", PROBLEM)])
+    assert json.loads(response.body) == {
         "type": f"{TYPES}#temporary-reduced-capacity",
         "title": "Service Unavailable",
         "status": 503,
@@ -108,14 +108,14 @@ def test_a_service_that_cannot_decide() -> None:
         503, [("Content-Type", PLAIN)], b"This service cannot decide about requests at the moment.\n"
     )
     assert undecided_response("text/plain") == plain
-    assert undecided_response(CURL, ["login"]) == undecided_response(None, ["login"]) == found
+    assert undecided_response(CURL, ["login"]) == undecided_response(None, ["login"]) == response
     assert undecided_response("text/plain", wait=1).body == plain.body.strip() + b" Try again in 1 second.\n"
 
 
 @pytest.mark.parametrize("accept", [None, JSON, BROWSER])
-def test_what_a_rule_says_itself_is_answered_to_everybody(accept: str | None) -> None:
-    own = configured_response(Refusal(403, "<b>Später</b>", "text/html"), ["a"], accept)
-    assert own == (403, [("Content-Type", "text/html")], "<b>Später</b>".encode())
+def test_a_configured_body_is_sent_for_every_accept_header(accept: str | None) -> None:
+    response = configured_response(Refusal(403, "<b>Später</b>", "text/html"), ["a"], accept)
+    assert response == (403, [("Content-Type", "text/html")], "<b>Später</b>".encode())
     assert configured_response(Refusal(body="Later."), ["a"], accept) == (
         429,
         [("Content-Type", PLAIN)],
@@ -133,17 +133,17 @@ def test_what_a_rule_says_itself_is_answered_to_everybody(accept: str | None) ->
 
 @pytest.mark.parametrize("accept", [None, JSON, BROWSER])
 @pytest.mark.parametrize("status", [200, 204, 304, 444])
-def test_nothing_is_said_where_nothing_is_wrong_or_nobody_listens(status: int, accept: str | None) -> None:
+def test_statuses_without_a_body_have_none(status: int, accept: str | None) -> None:
     assert configured_response(Refusal(status), ["login"], accept, 12) == (status, [], b"")
 
 
 @given(st.text(max_size=20), st.text(max_size=20), st.lists(st.text(max_size=8), max_size=3))
-def test_nothing_that_a_rule_says_can_end_a_header_field(said: str, kind: str, names: list[str]) -> None:
+def test_nothing_that_a_rule_says_can_end_a_header_field(text: str, kind: str, names: list[str]) -> None:
     """However the rule was made: loaders would have refused most of these."""
-    for refusal in (Refusal(302, redirect=said), Refusal(body=said, type=kind), Refusal(type=kind)):
-        found = configured_response(refusal, names, JSON)
-        assert all(re.fullmatch(r"[ -~]+|", value) for _, value in found.headers)
-        assert found.headers[-1][0] in ("Location", "Content-Type")
+    for refusal in (Refusal(302, redirect=text), Refusal(body=text, type=kind), Refusal(type=kind)):
+        response = configured_response(refusal, names, JSON)
+        assert all(re.fullmatch(r"[ -~]+|", value) for _, value in response.headers)
+        assert response.headers[-1][0] in ("Location", "Content-Type")
 
 
 BOOK = {
@@ -171,9 +171,9 @@ def test_a_decision_names_the_rules_that_refused_and_is_answered_by_the_one_that
         refusal_response(passed, JSON)
     decision = limiter.check(call)
     assert violated_rules(decision) == ["minute", "hour"]
-    found = refusal_response(decision, JSON)
-    assert found.status == 403
-    assert json.loads(found.body)["violated-policies"] == ["minute", "hour"]
+    response = refusal_response(decision, JSON)
+    assert response.status == 403
+    assert json.loads(response.body)["violated-policies"] == ["minute", "hour"]
     assert refusal_response(decision, "text/plain").body == b"Too many requests. Try again in 3600 seconds.\n"
 
 
@@ -238,7 +238,7 @@ def test_nginx_answers_the_same(
 
 @settings(max_examples=300, deadline=None)
 @given(ACCEPTS)
-def test_nginx_and_we_tell_alike_who_would_rather_have_json(lua: LuajitProcess, accept: str) -> None:
+def test_python_and_lua_agree_on_clients_that_prefer_json(lua: LuajitProcess, accept: str) -> None:
     assert wants_json(accept) is ("body" in lua.ask("refusal", rule="login", violated=["login"], accept=accept))
 
 

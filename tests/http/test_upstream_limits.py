@@ -79,7 +79,7 @@ def test_fields_in_the_wild(name: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["draft-11", "legacy", "envoy"])
-def test_what_headgate_writes_is_read_back(form: str) -> None:
+def test_fields_that_headgate_writes_are_read_back(form: str) -> None:
     limiter = Limiter("10/minute", clock=ManualClock())
     [limit] = upstream_limits(headers(limiter.take("ann", 4), form))  # type: ignore[arg-type]
     assert (limit.remaining, limit.reset_after, limit.quota) == (6, 24, 10)

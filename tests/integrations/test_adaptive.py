@@ -176,7 +176,7 @@ async def test_websockets_and_lifespans_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"limiter": 20}, "limiter is an AdaptiveLimiter; not 20."),
         ({"priority": "high"}, "priority is a function of the request; not 'high'."),
@@ -185,7 +185,7 @@ async def test_websockets_and_lifespans_pass() -> None:
     ],
 )
 @pytest.mark.parametrize("middleware", [AdaptiveMiddleware, AdaptiveWSGIMiddleware])
-def test_bad_settings_are_refused_with_a_sentence(middleware: Any, settings: dict[str, Any], told: str) -> None:
+def test_bad_settings_are_refused_with_a_sentence(middleware: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         middleware(print, **settings)
-    assert str(refused.value) == told
+    assert str(refused.value) == message

@@ -30,7 +30,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def serve(app: web.Application) -> Iterator[httpx.Client]:
     """Serves an application in a thread of its own; yields a client."""
     started = threading.Event()
-    found: list[Any] = []
+    replies: list[Any] = []
 
     async def run() -> None:
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
@@ -38,11 +38,11 @@ def serve(app: web.Application) -> Iterator[httpx.Client]:
             await runner.setup()
             await web.TCPSite(runner, "127.0.0.1", 0).start()
             loop, stop = asyncio.get_running_loop(), asyncio.Event()
-            found.extend([runner.addresses[0][1], lambda: loop.call_soon_threadsafe(stop.set)])
+            replies.extend([runner.addresses[0][1], lambda: loop.call_soon_threadsafe(stop.set)])
             started.set()
             await stop.wait()
         except BaseException as error:
-            found.append(error)
+            replies.append(error)
             started.set()
         finally:
             await runner.cleanup()
@@ -50,14 +50,14 @@ def serve(app: web.Application) -> Iterator[httpx.Client]:
     thread = threading.Thread(target=lambda: asyncio.run(run()))
     thread.start()
     assert started.wait(30)
-    if isinstance(found[0], BaseException):
+    if isinstance(replies[0], BaseException):
         thread.join()
-        raise found[0]
+        raise replies[0]
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{found[0]}", trust_env=False, timeout=30) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{replies[0]}", trust_env=False, timeout=30) as client:
             yield client
     finally:
-        found[1]()
+        replies[1]()
         thread.join()
 
 

@@ -138,8 +138,8 @@ def test_a_refusal_is_a_problem_a_page_a_sentence_or_the_rules_own(client: httpx
 
 
 def test_failures_only_are_counted(client: httpx.Client) -> None:
-    asked = (200, 401, 302, 401, 200, 401, 200)
-    answers = [client.post(f"/login?status={status}").status_code for status in asked]
+    statuses = (200, 401, 302, 401, 200, 401, 200)
+    answers = [client.post(f"/login?status={status}").status_code for status in statuses]
     assert answers == [200, 401, 302, 401, 200, 401, 429]
     assert limit_fields(client.get("/login")) == {}, "GET is not limited"
 
@@ -281,8 +281,8 @@ def test_without_the_middleware_a_view_has_its_limits_and_fields(interface: Inte
 def test_requests_at_the_same_instant_never_pass_together(interface: Interface, redis_server: RedisServer) -> None:
     headgate = {"engine": redis_server.url, "limits": ["20/hour log"]}
     with serve_project(interface, headgate) as client, ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: client.get("/free").status_code, range(60)))
-    assert (found.count(200), found.count(429)) == (20, 40)
+        statuses = list(pool.map(lambda _: client.get("/free").status_code, range(60)))
+    assert (statuses.count(200), statuses.count(429)) == (20, 40)
 
 
 def test_no_burst_passes_at_the_boundary_of_a_window(interface: Interface) -> None:

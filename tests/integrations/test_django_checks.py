@@ -25,7 +25,7 @@ WITHOUT = [each for each in project.MIDDLEWARE if each != project.HEADGATE]
 BOOK = {"rules": [{"name": "logn", "limit": "1/s", "when": {"path": "/logn"}}]}
 
 
-def found(*, deployed: bool = False, **settings: Any) -> list[tuple[str | None, str]]:
+def check_messages(*, deployed: bool = False, **settings: Any) -> list[tuple[str | None, str]]:
     """Returns ids and messages of what the checks find."""
     with override_settings(**settings):
         messages = checks.run_checks(include_deployment_checks=deployed)
@@ -33,7 +33,7 @@ def found(*, deployed: bool = False, **settings: Any) -> list[tuple[str | None, 
 
 
 def test_a_project_without_mistakes_has_no_messages() -> None:
-    assert found(HEADGATE={"limits": ["100/s"], "engine": "redis://127.0.0.1:1"}, deployed=True) == []
+    assert check_messages(HEADGATE={"limits": ["100/s"], "engine": "redis://127.0.0.1:1"}, deployed=True) == []
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_project_without_mistakes_has_no_messages() -> None:
     ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
 )
 def test_a_mistake_in_the_setting_is_named_and_stops_a_server(headgate: Any, sentence: str) -> None:
-    (identifier, message), *_ = found(HEADGATE=headgate)
+    (identifier, message), *_ = check_messages(HEADGATE=headgate)
     assert identifier == "headgate.E001"
     assert sentence in message
     with override_settings(HEADGATE=headgate), pytest.raises(ImproperlyConfigured) as raised:
@@ -67,21 +67,21 @@ def test_a_mistake_in_the_setting_is_named_and_stops_a_server(headgate: Any, sen
 
 
 def test_missing_middleware_is_an_error_if_the_project_has_limits() -> None:
-    assert found(MIDDLEWARE=WITHOUT, HEADGATE={"limits": ["1/s"]})[0][0] == "headgate.E002"
-    assert found(MIDDLEWARE=WITHOUT, HEADGATE={})[0][0] == "headgate.W001"
+    assert check_messages(MIDDLEWARE=WITHOUT, HEADGATE={"limits": ["1/s"]})[0][0] == "headgate.E002"
+    assert check_messages(MIDDLEWARE=WITHOUT, HEADGATE={})[0][0] == "headgate.W001"
 
 
 def test_middleware_before_headgates_is_a_warning() -> None:
     conditional = "django.middleware.http.ConditionalGetMiddleware"
     security = "django.middleware.security.SecurityMiddleware"
-    assert found(MIDDLEWARE=[security, *project.MIDDLEWARE]) == []
-    ((identifier, message),) = found(MIDDLEWARE=[security, conditional, *project.MIDDLEWARE])
+    assert check_messages(MIDDLEWARE=[security, *project.MIDDLEWARE]) == []
+    ((identifier, message),) = check_messages(MIDDLEWARE=[security, conditional, *project.MIDDLEWARE])
     assert identifier == "headgate.W002"
-    assert message.startswith(f"HeadgateMiddleware stands after {conditional}: what they answer is not limited")
+    assert message.startswith(f"HeadgateMiddleware comes after {conditional}: their own responses are not limited")
 
 
 def test_a_rule_that_matches_no_route_is_a_warning_or_an_error() -> None:
-    ((identifier, message),) = found(HEADGATE={"rules": BOOK})
+    ((identifier, message),) = check_messages(HEADGATE={"rules": BOOK})
     assert identifier == "headgate.W003"
     assert 'rule "logn": No route of the application matches its condition' in message
     with (
@@ -102,9 +102,9 @@ def test_the_first_example_of_the_page_has_no_mistakes() -> None:
 
     settings = {name: names[name] for name in ("MIDDLEWARE", "HEADGATE")}
     assert "django.contrib.auth" in names["INSTALLED_APPS"]
-    assert found(ROOT_URLCONF=ExampleUrls, **settings) == []
+    assert check_messages(ROOT_URLCONF=ExampleUrls, **settings) == []
     settings["MIDDLEWARE"] = [each for each in names["MIDDLEWARE"] if "Authentication" not in each]
-    ((identifier, message),) = found(ROOT_URLCONF=ExampleUrls, **settings)
+    ((identifier, message),) = check_messages(ROOT_URLCONF=ExampleUrls, **settings)
     assert identifier == "headgate.E003"
     assert message.endswith(
         "nobody supplies the attribute user; write django.contrib.auth.middleware.AuthenticationMiddleware into "
@@ -121,7 +121,7 @@ def test_a_limit_that_can_never_match_is_an_error_with_route_and_line() -> None:
     class CheckedUrls:
         urlpatterns = (path("items/<int:pk>", view),)
 
-    messages = found(ROOT_URLCONF=CheckedUrls)
+    messages = check_messages(ROOT_URLCONF=CheckedUrls)
     assert [identifier for identifier, _ in messages] == ["headgate.E003", "headgate.E003"]
     assert f"{Path(__file__).name}:" in messages[0][1]
     assert (
@@ -135,10 +135,10 @@ def test_a_limit_that_can_never_match_is_an_error_with_route_and_line() -> None:
 
 def test_a_limit_by_user_needs_authentication() -> None:
     middleware = [each for each in project.MIDDLEWARE if "Authentication" not in each]
-    messages = found(MIDDLEWARE=middleware)
+    messages = check_messages(MIDDLEWARE=middleware)
     assert messages
     assert "nobody supplies the attribute user" in messages[0][1]
 
 
 def test_memory_in_a_deployment_is_a_warning() -> None:
-    assert found(HEADGATE={}, deployed=True)[0][0] == "headgate.W004"
+    assert check_messages(HEADGATE={}, deployed=True)[0][0] == "headgate.W004"

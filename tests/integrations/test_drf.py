@@ -105,8 +105,8 @@ def test_a_refund_without_the_middleware_is_a_mistake() -> None:
 
 def test_requests_at_the_same_instant_never_pass_together(redis_server: RedisServer) -> None:
     with serve_project("wsgi", {"engine": redis_server.url}) as client, ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: client.get("/api/race").status_code, range(60)))
-    assert (found.count(200), found.count(429)) == (20, 40)
+        statuses = list(pool.map(lambda _: client.get("/api/race").status_code, range(60)))
+    assert (statuses.count(200), statuses.count(429)) == (20, 40)
 
 
 def test_an_engine_that_does_not_answer_is_a_503() -> None:

@@ -145,7 +145,7 @@ def test_the_fields_are_on_whatever_is_returned_or_raised(app: FastAPI) -> None:
     shared = Depends(limit("100/hour", name="all"))
 
     @app.get("/own", dependencies=[shared])
-    async def own() -> Response:
+    async def own_response() -> Response:
         return PlainTextResponse("own", headers={"X-Own": "1"})
 
     @app.get("/stream", dependencies=[shared])
@@ -477,7 +477,7 @@ async def test_a_limit_above_the_route_stops_the_start(app: FastAPI) -> None:
 
     reply = await _start_message(app)
     assert reply["type"] == "lifespan.startup.failed"
-    assert "it stands above the decorator of the route" in reply["message"]
+    assert "it is written above the decorator of the route" in reply["message"]
 
 
 async def test_a_rule_without_a_route_is_a_warning_or_an_error(caplog: pytest.LogCaptureFixture) -> None:

@@ -46,7 +46,7 @@ def test_every_response_has_the_fields(kind: str) -> None:
     app.config["PROPAGATE_EXCEPTIONS"] = False
 
     @app.get("/own")
-    def own() -> Response:
+    def own_response() -> Response:
         return Response("own", headers={"X-Own": "1"})
 
     @app.get("/redirect")
@@ -470,7 +470,7 @@ def test_a_limit_above_its_route_is_an_error() -> None:
         return "above"
 
     limiter = app.extensions["headgate"]
-    with pytest.raises(InvalidRule, match=r"The limit 5/s of GET /above can never match: it stands above"):
+    with pytest.raises(InvalidRule, match=r"The limit 5/s of GET /above can never match: it is written above"):
         limiter.check()
     app.config["PROPAGATE_EXCEPTIONS"] = False
     assert get(app, "/above", 2) == [500, 500]

@@ -120,8 +120,8 @@ def test_functions_receive_the_call(make: Make) -> None:
     server = make(limits=limits, user=user, attributes=lambda call: {"plan": "pro"}, clock=ManualClock())
 
     async def story(client: Any) -> None:
-        asked = [("ask", {"question": question}) for question in ("a", "b", "a")]
-        assert words(await outcomes(client, [*asked, ADD, FAIL])) == ["A", "B", "refused", "3", "error"]
+        calls = [("ask", {"question": question}) for question in ("a", "b", "a")]
+        assert words(await outcomes(client, [*calls, ADD, FAIL])) == ["A", "B", "refused", "3", "error"]
 
     talk(server, story)
     assert (seen[0].method, seen[0].tool, seen[0].session, seen[0].request) == ("tools/call", "ask", None, None)

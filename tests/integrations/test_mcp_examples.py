@@ -22,8 +22,8 @@ async def story(client: Any) -> None:
     assert results[3].error.data["violatedPolicies"] == ["tools"]
     assert 0 < results[3].error.data["retryAfter"] <= 20
     assert results[4] == "42"
-    asked = await client.call_tool("ask", {"question": "and again"})
-    assert '"tokens";r=898;' in asked.meta["headgate/ratelimit"], "2 are settled, 100 are charged"
+    result = await client.call_tool("ask", {"question": "and again"})
+    assert '"tokens";r=898;' in result.meta["headgate/ratelimit"], "2 are settled, 100 are charged"
 
 
 @pytest.mark.parametrize("case", ["mcp_server memory", "fastmcp_server redis"])

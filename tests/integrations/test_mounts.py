@@ -27,9 +27,9 @@ def statuses(client: Any, *paths: str) -> list[int]:
 def _tenant_app() -> FastAPI:
     """An application whose limits count each tenant by itself, and all of them together."""
     app = FastAPI()
-    own = fastapi.limit("2/hour", key="param.tenant")
+    tenant_limit = fastapi.limit("2/hour", key="param.tenant")
 
-    @app.get("/items/{item}", dependencies=[Depends(own), Depends(fastapi.limit("4/hour"))])
+    @app.get("/items/{item}", dependencies=[Depends(tenant_limit), Depends(fastapi.limit("4/hour"))])
     async def read(request: Request, item: int) -> str:
         return f"{request.path_params['tenant']} {item}"
 

@@ -28,7 +28,7 @@ SECONDS = 8.0
 REFUSED_CALL, RETRY_AFTER_S = 80, 3
 # A call that was on its way when the 429 was answered arrives within milliseconds; a busy machine gets a second.
 ON_THE_WAY_S = 1.0
-ORDER_MARGIN_S = 0.5  # between two calls, so that the order in which they asked is beyond doubt
+ORDER_MARGIN_S = 0.5  # between two calls, so that the order in which they asked, and arrived, is beyond doubt
 
 
 class Arrival(NamedTuple):
@@ -109,5 +109,6 @@ def _are_served_in_order(arrivals: list[Arrival], asked_at: dict[str, float]) ->
         (earlier.number, later.number)
         for earlier, later in combinations(arrivals, 2)
         if asked_at[earlier.number] > asked_at[later.number] + ORDER_MARGIN_S
+        and later.at > earlier.at + ORDER_MARGIN_S
     ]
     assert overtaken == []

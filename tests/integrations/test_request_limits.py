@@ -225,11 +225,11 @@ def test_the_end_of_an_outage_is_logged(caplog: pytest.LogCaptureFixture, monkey
     monkeypatch.setattr(limits.limiter, "decide_plan", decide_or_fail)
 
     def statuses(*story: tuple[float, bool]) -> list[int | None]:
-        found = []
+        codes = []
         for seconds[0], failure[0] in story:
             answer = limits.decide(limits.begin(get()))
-            found.append(None if answer is None else answer.status)
-        return found
+            codes.append(None if answer is None else answer.status)
+        return codes
 
     with caplog.at_level(logging.WARNING):
         assert statuses((100, True), (101, True), (101.5, False)) == [503, 503, None]

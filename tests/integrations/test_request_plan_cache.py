@@ -66,7 +66,7 @@ requests = st.tuples(
 class _PlainLimits(RequestLimits):
     """Plans every request by itself."""
 
-    def _known_plan(self, *args: object) -> None:
+    def _cached_plan(self, *args: object) -> None:
         return None
 
 
@@ -89,14 +89,14 @@ def answer_of(limits: Any, record: RequestRecord) -> tuple[Any, ...]:
 @settings(max_examples=150, deadline=None)
 @given(code_limits(), st.lists(requests, min_size=1, max_size=25), st.sampled_from(["draft-11", "legacy", "off"]))
 def test_an_application_without_kept_plans_answers_alike(
-    limited: list[CodeLimit], asked: list[tuple[str | None, list[tuple[bytes, bytes]], int]], form: Any
+    limited: list[CodeLimit], requests: list[tuple[str | None, list[tuple[bytes, bytes]], int]], form: Any
 ) -> None:
     kinds: list[Any] = [RequestLimits, AsyncRequestLimits, _PlainLimits]
     applications = [
         kind(None, "memory://", limits=limited, trusted_proxies=[PROXY], headers=form, clock=ManualClock())
         for kind in kinds
     ]
-    for peer, headers, pause_us in asked:
+    for peer, headers, pause_us in requests:
         answers = []
         for limits in applications:
             limits.clock.advance(pause_us / 1_000_000)
@@ -109,7 +109,7 @@ def test_an_application_without_kept_plans_answers_alike(
         assert answers[0] == answers[1] == answers[2]
 
 
-def kept(limits: RequestLimits) -> int:
+def count_plans(limits: RequestLimits) -> int:
     """How many plans an application keeps."""
     return sum(len(each.by_peer) + len(each.by_client) for each in limits._address_plans._plans.values())
 
@@ -141,21 +141,21 @@ def test_only_limits_by_address_are_kept(limited: CodeLimit, count: int) -> None
     limits = RequestLimits(limits=[limited], clock=ManualClock())
     ask(limits)
     ask(limits)
-    assert kept(limits) == count
+    assert count_plans(limits) == count
 
 
 def test_a_rulebook_is_decided_each_time() -> None:
     rules = {"rules": [{"name": "pages", "when": {"path": "/a"}, "limit": "1/s"}]}
     limits = RequestLimits(rules, limits=["5/s"], clock=ManualClock())
     ask(limits)
-    assert kept(limits) == 0
+    assert count_plans(limits) == 0
 
 
 def test_another_rulebook_replaces_the_plans() -> None:
     limits = RequestLimits(limits=["5/s"], clock=ManualClock())
     ask(limits)
     assert ask(limits).decision is not None
-    assert kept(limits) == 1
+    assert count_plans(limits) == 1
     limits.limiter.replace(load.from_mapping({"rules": [{"name": "all", "limit": "1/s"}]}))
     assert [ask(limits).allowed for _ in range(2)] == [True, False]
 
@@ -166,7 +166,7 @@ def test_the_number_of_kept_plans_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     for number in range(10):
         ask(limits, f"192.0.2.{number}")
         ask(limits, "10.0.0.1", (b"forwarded", f"for=192.0.2.{number}".encode()))
-        assert kept(limits) <= 6
+        assert count_plans(limits) <= 6
 
 
 def test_an_engine_that_fails_is_a_503_all_the_same() -> None:

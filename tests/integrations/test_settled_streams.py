@@ -57,7 +57,7 @@ def limits_of(make: Any, path_of: Callable[[Any], str]) -> list[Any]:
 
 
 def body_of(name: str, record: RequestRecord) -> Iterator[bytes]:
-    """What a path sends, and what it settles meanwhile."""
+    """The chunks that a path sends, and the cost that it settles meanwhile."""
     match name:
         case "whole":
             yield b"a"
@@ -176,7 +176,7 @@ CLIENTS: dict[str, Callable[[], AbstractContextManager[httpx.Client]]] = {
 
 
 class Account:
-    """What both limits have counted, apart from looking."""
+    """Returns the counts of both limits, without the requests that look at them."""
 
     def __init__(self, client: httpx.Client) -> None:
         self.client, self.looks = client, 0

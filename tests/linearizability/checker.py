@@ -3,7 +3,7 @@
 Law. A history is linearizable if its operations can be put into a row such that
   - what was answered before another was called stands before it,
   - the engine's instants never step back along the row,
-  - and the model, asked along the row, each time at the instant that the answer names, gives all seven facts.
+  - and the model, asked along the row, each time at the instant that the answer names, gives all seven outcome.
 A reset carries no instant: it may stand anywhere between its call and its answer.
 
 Swings. About once in a million calls a script in Valkey 9.1.2 is told an earlier instant than the one before: 8
@@ -44,7 +44,7 @@ class LawViolation(AssertionError):
 
 
 class Law(Protocol):
-    """What must be true of the operations on one key. The counter-example if it is not."""
+    """A law about the operations on one key; it returns a counter-example if it is broken."""
 
     def judge(self, limit: Limit, operations: Sequence[Operation]) -> str | None: ...
 
@@ -56,18 +56,18 @@ class ExactLaw:
         self._swings = swings
 
     def judge(self, limit: Limit, operations: Sequence[Operation]) -> str | None:
-        found = Search(limit, operations).counter_example()
-        if found is not None and self._swings:
+        counter_example = Search(limit, operations).counter_example()
+        if counter_example is not None and self._swings:
             return Search(limit, operations, swings=self._swings).counter_example()
-        return found
+        return counter_example
 
 
 def check(history: CallHistory, law: Law | None = None) -> None:
     """Raises LawViolation, with a counter-example, unless every key keeps the law."""
     for key, operations in history.by_key().items():
-        found = (law or ExactLaw()).judge(history.limit, operations)
-        if found is not None:
-            raise LawViolation(f'On the key "{key}" under "{history.limit_text}": {found}')
+        failure = (law or ExactLaw()).judge(history.limit, operations)
+        if failure is not None:
+            raise LawViolation(f'On the key "{key}" under "{history.limit_text}": {failure}')
 
 
 class Model:
@@ -81,18 +81,18 @@ class Model:
 
     def decide(self, state: str | None, now_us: int, cost: int) -> tuple[Outcome, str | None]:
         before = self._open(state)
-        facts, after = self._algorithm.decide(self._limit, before, now_us, cost, None)
-        return facts, state if after is before else self._kept(after)
+        outcome, after = self._algorithm.decide(self._limit, before, now_us, cost, None)
+        return outcome, state if after is before else self._pack_settled(after)
 
     def refund(self, state: str | None, now_us: int, units: int, receipt: Receipt) -> tuple[Outcome, str | None]:
         after = self._algorithm.refund(self._limit, self._open(state), now_us, units, receipt, False)
-        state = state if after is None else self._kept(after)
+        state = state if after is None else self._pack_settled(after)
         return self.decide(state, now_us, 0)[0], state
 
     def _open(self, state: str | None) -> Any:
         return None if state is None else self._unpack(state)
 
-    def _kept(self, state: Any) -> str:
+    def _pack_settled(self, state: Any) -> str:
         write_pending = self._algorithm.write_pending
         text: str = self._pack(state if write_pending is None else write_pending(self._limit, state))
         return text
@@ -144,19 +144,19 @@ class Search:
             reals.append(node.real)
             looked_at += 1
             if looked_at > MOST_LOOKED_AT:
-                return f"{self._told(deepest)}\n(After {MOST_LOOKED_AT} beginnings the search gave up.)"
+                return f"{self._explain_failure(deepest)}\n(After {MOST_LOOKED_AT} beginnings the search gave up.)"
             if node.done.bit_count() > deepest.done.bit_count():
                 deepest = node
             stack.extend(self._following(node))
-        return self._told(deepest)
+        return self._explain_failure(deepest)
 
     def _following(self, node: Node) -> list[Node]:
         """Every longer beginning that is worth a look, the likeliest last."""
         matching = []
         for number in self._candidates(node):
             operation = self._operations[number]
-            facts, after = self._answer(operation, node.state)
-            if facts != operation.facts:
+            outcome, after = self._answer(operation, node.state)
+            if outcome != operation.outcome:
                 continue
             longer = self._longer(node, number, after, real=True)
             no_trace = after == node.state and (operation.denied or operation.verb == "peek")
@@ -170,7 +170,7 @@ class Search:
         return [*resets, *self._excused(node), *matching]
 
     def _candidates(self, node: Node) -> Iterator[int]:
-        """What the model may be asked next: loose refusals up to the next instant, then that instant."""
+        """Returns the next operations for the model: loose refusals up to the next instant, then that instant."""
         group = self._next_group(node)
         if self._loose:
             after_us = self._at_us(self._groups[node.group - 1][0]) if node.group else 0
@@ -214,7 +214,7 @@ class Search:
         return Node(done, group, state, reals, at_us, swings, (number, node.row))
 
     def _open(self, node: Node, numbers: Sequence[int]) -> Iterator[int]:
-        """Those that are not in the row yet, and were called before any that are not was answered."""
+        """Yields the operations not in the row yet that were called before any other of these was answered."""
         horizon_ns = self._operations[self._first_open(node)].answered_ns
         for number in numbers:
             if not node.done >> number & 1 and self._operations[number].called_ns <= horizon_ns:
@@ -232,7 +232,7 @@ class Search:
             return self._model.refund(state, at_us, operation.units, operation.receipt)
         return self._model.decide(state, at_us, operation.units)
 
-    def _told(self, node: Node) -> str:
+    def _explain_failure(self, node: Node) -> str:
         """Why no row goes on from here."""
         row, numbers = node.row, list[int]()
         while row:
@@ -261,12 +261,12 @@ class Search:
             yield f"    {self._line(operation)}\n        {why}"
 
     def _line(self, operation: Operation) -> str:
-        seen = "" if operation.facts is None else f"  {_shown(operation.facts)}"
+        seen = "" if operation.outcome is None else f"  {_shown(operation.outcome)}"
         return f"{operation}  [{operation.called_ns} .. {operation.answered_ns} ns]{seen}"
 
 
-def _shown(facts: Outcome) -> str:
-    _, remaining, retry_us, reset_us, delay_us, at_us, mark = facts
-    word = "allowed" if facts[ALLOWED] else "denied"
+def _shown(outcome: Outcome) -> str:
+    _, remaining, retry_us, reset_us, delay_us, at_us, mark = outcome
+    word = "allowed" if outcome[ALLOWED] else "denied"
     wait = "never" if retry_us is None else f"{retry_us}"
     return f"{word} remaining={remaining} retry={wait} reset={reset_us} delay={delay_us} at={at_us} mark={mark}"

@@ -99,13 +99,13 @@ class RacingMeter:
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
         before, now_us = self._client.get(key), self._now_us()
-        facts, after = self._model.decide(before, now_us, cost)
-        return self._saved(key, facts, before, after)
+        outcome, after = self._model.decide(before, now_us, cost)
+        return self._saved(key, outcome, before, after)
 
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         before, now_us = self._client.get(key), self._now_us()
-        facts, after = self._model.refund(before, now_us, units, receipt)
-        return self._saved(key, facts, before, after)
+        outcome, after = self._model.refund(before, now_us, units, receipt)
+        return self._saved(key, outcome, before, after)
 
     def surcharge(self, key: str, units: int, receipt: Receipt) -> Outcome:
         raise NotImplementedError("Nobody settles in these histories.")
@@ -114,10 +114,10 @@ class RacingMeter:
         seconds, micros = self._client.time()
         return int(seconds) * 1_000_000 + int(micros)
 
-    def _saved(self, key: str, facts: Outcome, before: str | None, after: str | None) -> Outcome:
+    def _saved(self, key: str, outcome: Outcome, before: str | None, after: str | None) -> Outcome:
         if after is not None and after != before:
             self._client.set(key, after)
-        return facts
+        return outcome
 
     def retune(self, key: str) -> None:
         """Nothing to reckon anew."""

@@ -26,7 +26,7 @@ class Operation(NamedTuple):
     key: str
     units: int  # the cost of a take, the units that a refund asks back; 0 for the others
     receipt: Receipt | None  # of the charge that a refund gives back; the same caller made it
-    facts: Outcome | None  # a reset has none; those of a refund tell how things stand after it
+    outcome: Outcome | None  # a reset has none; those of a refund tell how things stand after it
     called_ns: int
     answered_ns: int
     charge_ns: int | None = None  # when that charge was called
@@ -34,7 +34,7 @@ class Operation(NamedTuple):
     @property
     def at_us(self) -> int | None:
         """The engine's instant, as far as the answer names it."""
-        return None if self.facts is None else self.facts[AT_US]
+        return None if self.outcome is None else self.outcome[AT_US]
 
     @property
     def process(self) -> str:
@@ -42,15 +42,15 @@ class Operation(NamedTuple):
 
     @property
     def admitted(self) -> bool:
-        return self.verb == "take" and self.facts is not None and self.facts[ALLOWED]
+        return self.verb == "take" and self.outcome is not None and self.outcome[ALLOWED]
 
     @property
     def denied(self) -> bool:
-        return self.verb == "take" and self.facts is not None and not self.facts[ALLOWED]
+        return self.verb == "take" and self.outcome is not None and not self.outcome[ALLOWED]
 
     @property
     def retry_us(self) -> int | None:
-        return None if self.facts is None else self.facts[RETRY_AFTER_US]
+        return None if self.outcome is None else self.outcome[RETRY_AFTER_US]
 
     def __str__(self) -> str:
         return f"{self.who} {self.verb}({self.units or ''})"

@@ -3,7 +3,7 @@
 DenialCacheLaw. An engine that remembers a refusal may answer it again without asking. Law: everything is exact,
 but a refusal needs no place in the row if the server really refused the same process the same key at a cost that
 is not higher, at most min(its retry_after, 1 s) ago, and that process has neither refunded nor reset the key
-since. Such a refusal was not the server's, so its facts are not judged.
+since. Such a refusal was not the server's, so its numbers are not judged.
 
 PrefetchLaw. An engine that fetches units ahead spends them later than the server counted them, and its answers
 name the server's instant; so here the callers' clock counts. Law: whatever span of time one looks at, the units of
@@ -122,8 +122,9 @@ def _crossed(refund: Operation, resets: Sequence[Operation]) -> bool:
 
 
 def _between(resets: Sequence[Operation], operations: Sequence[Operation]) -> list[list[AdmissionSpan]]:
-    """What was admitted and kept, in the order of the answers, apart for each number of resets before it. What
-    met a reset is left out: nobody knows on which side it was."""
+    """Groups charges that were admitted and not refunded by the number of earlier resets, in the order of answers.
+
+    A charge that overlaps a reset is left out: it may be on either side."""
     given: Counter[tuple[str, int | None]] = Counter()
     for operation in operations:
         if operation.verb == "refund":

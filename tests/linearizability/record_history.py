@@ -23,7 +23,7 @@ from time import monotonic_ns, time_ns
 from typing import Any, NamedTuple
 
 from headgate import limiter_flows
-from headgate.algorithms.decision import Decision
+from headgate.algorithms.decision import Charge, Decision
 from headgate.flow import Flow, arun, run
 from headgate.limiter import AsyncLimiter, Limiter
 from tests.linearizability.engines import async_engine, engine
@@ -32,10 +32,11 @@ from tests.linearizability.history import CallHistory, Operation, Verb
 PROCESSES = 3
 VERBS: dict[Verb, int] = {"take": 70, "refund": 17, "peek": 10, "reset": 3}  # how often, of a hundred
 COSTS = (1, 1, 1, 1, 2, 3)
+SECOND = "second "  # begins the keys of counts under the second limit
 
 
 class CallScenario(NamedTuple):
-    """Who is let loose on what."""
+    """The callers of a history, and the keys that they call."""
 
     engine: str  # in words: see engines.py
     limit: str
@@ -45,6 +46,7 @@ class CallScenario(NamedTuple):
     calls: int = 30  # of each caller
     seed: int = 0
     epoch_ns: int = 0  # from the monotonic clock to the epoch's
+    second_limit: str | None = None  # each take charges the key under this one, too: all or none
 
 
 class Recorder:
@@ -54,7 +56,7 @@ class Recorder:
         self._pool = pool
 
     def record(self, scenario: CallScenario) -> CallHistory:
-        """What all of them saw."""
+        """The calls and answers of all callers."""
         scenario = scenario._replace(epoch_ns=time_ns() - monotonic_ns())
         seen = self._pool.map(_play, [(process, scenario) for process in range(PROCESSES)], chunksize=1)
         return CallHistory(scenario.limit, [operation for operations in seen for operation in operations])
@@ -96,7 +98,7 @@ async def _tasks(limiter: AsyncLimiter, scenario: CallScenario, who: str, end: T
 
 
 def call_repeatedly(limiter: Limiter | AsyncLimiter, scenario: CallScenario, who: str) -> Flow[list[Operation]]:
-    """One who calls, waits for the answer, and calls again."""
+    """A caller: calls, waits for the answer, and calls again."""
     rng = random.Random(f"{scenario.seed} {who}")
     seen: list[Operation] = []
     holds: list[tuple[Decision, int]] = []
@@ -113,6 +115,16 @@ def call_repeatedly(limiter: Limiter | AsyncLimiter, scenario: CallScenario, who
             charge, charge_ns = holds.pop(rng.randrange(len(holds)))
             done = yield from _refund(charge, rng.choice((None, 1)), who, called_ns, charge_ns)
             holds += [(charge, charge_ns)] if charge.refunded_units < charge.cost else []
+        elif scenario.second_limit is not None:
+            charges = [Charge(key, cost=cost), Charge(key, scenario.second_limit, cost)]
+            joint: Decision = yield partial(limiter.take_all, charges)
+            first, second = joint.counter_decisions
+            done = Operation(who, "take", key, cost, None, first.outcome, called_ns, 0)
+            # Where the first refuses, the second says how things stand, and is not charged.
+            verb, charged = ("take", cost) if joint.allowed else ("peek", 0)
+            beside = Operation(who, verb, f"{SECOND}{key}", charged, None, second.outcome, called_ns, 0)
+            seen.append(beside._replace(answered_ns=monotonic_ns() + scenario.epoch_ns))
+            holds += [(first, called_ns)] if joint.allowed else []
         else:
             decision = yield partial(limiter.take, key, cost)
             done = Operation(who, "take", key, cost, None, decision.outcome, called_ns, 0)
@@ -122,11 +134,11 @@ def call_repeatedly(limiter: Limiter | AsyncLimiter, scenario: CallScenario, who
 
 
 def _refund(charge: Decision, cost: int | None, who: str, called_ns: int, charge_ns: int) -> Flow[Operation]:
-    """What both limiters' refund does, step by step: they keep the meter's answer to themselves."""
+    """Does step by step what both limiters' refund does, because they do not return the meter's answer."""
     step: Any = next(limiter_flows.refund(charge, cost))
     key, units, receipt, _ = step.args
-    facts = yield step
-    return Operation(who, "refund", key, units, receipt, facts, called_ns, 0, charge_ns)
+    outcome = yield step
+    return Operation(who, "refund", key, units, receipt, outcome, called_ns, 0, charge_ns)
 
 
 _start: list[Barrier] = []

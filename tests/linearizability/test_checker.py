@@ -35,10 +35,10 @@ class SequentialHistory:
         self._state: str | None = None
 
     def take(self, at: float, cost: int = 1, early: float = 0.1, late: float = 0.1, who: str = "") -> Operation:
-        facts, self._state = self._model.decide(self._state, self._us(at), cost)
+        outcome, self._state = self._model.decide(self._state, self._us(at), cost)
         verb: Verb = "take" if cost else "peek"
         who = who or f"0.{len(self.seen)}"
-        return self._wrote(at, Operation(who, verb, "key", cost, None, facts, 0, 0), early, late)
+        return self._wrote(at, Operation(who, verb, "key", cost, None, outcome, 0, 0), early, late)
 
     def peek(self, at: float, early: float = 0.1, late: float = 0.1) -> Operation:
         return self.take(at, 0, early, late)
@@ -46,10 +46,10 @@ class SequentialHistory:
     def refund(
         self, at: float, charge: Operation, units: int, returned: int = 0, early: float = 0.1, late: float = 0.1
     ) -> Operation:
-        assert charge.facts is not None
-        receipt = Receipt.from_outcome(charge.facts, charge.units, returned)
-        facts, self._state = self._model.refund(self._state, self._us(at), units, receipt)
-        done = Operation(charge.who, "refund", "key", units, receipt, facts, 0, 0, charge.called_ns)
+        assert charge.outcome is not None
+        receipt = Receipt.from_outcome(charge.outcome, charge.units, returned)
+        outcome, self._state = self._model.refund(self._state, self._us(at), units, receipt)
+        done = Operation(charge.who, "refund", "key", units, receipt, outcome, 0, 0, charge.called_ns)
         return self._wrote(at, done, early, late)
 
     def reset(self, at: float, early: float = 0.1, late: float = 0.1) -> Operation:
@@ -84,7 +84,7 @@ def test_one_thing_after_another_is_believed() -> None:
     check(truth.history())
 
 
-def test_what_happened_in_one_microsecond_may_be_told_in_any_order() -> None:
+def test_calls_of_one_microsecond_may_come_in_any_order() -> None:
     truth = SequentialHistory("5/s")
     for cost in (2, 1, 3, 1, 0, 2, 1):
         truth.take(1, cost)
@@ -167,23 +167,23 @@ def test_a_refund_that_minted() -> None:
     charge = truth.take(0, 2)
     refund = truth.refund(10, charge, 2)
     twice = truth.refund(11, charge, 2, returned=2)
-    assert refund.facts == (True, 3, 0, 0, 0, BASE_US + 10_000, 0)
+    assert refund.outcome == (True, 3, 0, 0, 0, BASE_US + 10_000, 0)
     check(truth.history())
-    minted = twice._replace(facts=(True, 5, 0, 0, 0, BASE_US + 11_000, 0))
+    minted = twice._replace(outcome=(True, 5, 0, 0, 0, BASE_US + 11_000, 0))
     with pytest.raises(LawViolation, match=r"remaining=3 .+ by the model"):
         check(truth.instead(twice, minted))
 
 
-def test_a_refund_of_what_had_drained() -> None:
+def test_a_refund_of_partly_drained_units() -> None:
     """Of the 200 ms that the charge poured, 150 have drained: 50 are given back, and 100 of another one stay."""
     truth = SequentialHistory("10/s burst 2")
     charge = truth.take(0, 2)
     truth.take(100)
     refund = truth.refund(150, charge, 2)
-    assert refund.facts == (True, 1, 0, 100_000, 0, BASE_US + 150_000, 1)
+    assert refund.outcome == (True, 1, 0, 100_000, 0, BASE_US + 150_000, 1)
     check(truth.history())
     with pytest.raises(LawViolation):
-        check(truth.instead(refund, refund._replace(facts=(True, 2, 0, 0, 0, BASE_US + 150_000, 1))))
+        check(truth.instead(refund, refund._replace(outcome=(True, 2, 0, 0, 0, BASE_US + 150_000, 1))))
 
 
 def test_a_reset_that_did_not() -> None:
@@ -200,7 +200,7 @@ def test_two_answers_that_were_mixed_up() -> None:
     truth = SequentialHistory("5/s")
     one, two = truth.take(10, 1), truth.take(10, 2)
     check(truth.history())
-    mixed = [one._replace(facts=two.facts), two._replace(facts=one.facts)]
+    mixed = [one._replace(outcome=two.outcome), two._replace(outcome=one.outcome)]
     with pytest.raises(LawViolation):
         check(CallHistory(truth.limit, mixed))
 
@@ -210,15 +210,15 @@ def test_a_counter_example_can_be_read() -> None:
     truth.take(0)
     lie = truth.take(1, who="2.1")
     with pytest.raises(LawViolation) as broken:
-        check(truth.instead(lie, lie._replace(facts=(True, 2, 0, 500_000, 0, BASE_US + 1000, 0))))
+        check(truth.instead(lie, lie._replace(outcome=(True, 2, 0, 500_000, 0, BASE_US + 1000, 0))))
     answer = "allowed remaining={} retry=0 reset={} delay=0 at={} mark=0".format
-    told = f"""\
+    expected = f"""\
 On the key "key" under "2/s burst 3": no order explains the answers. 1 of 2 can be put in order:
     0.0 take(1)  [{BASE_NS - MS // 10} .. {BASE_NS + MS // 10} ns]  {answer(2, 500_000, BASE_US)}
 Then the state is {BASE_US + 500_000}, and nothing can come next:
     2.1 take(1)  [{BASE_NS + 9 * MS // 10} .. {BASE_NS + 11 * MS // 10} ns]  {answer(2, 500_000, BASE_US + 1000)}
         {answer(1, 999_000, BASE_US + 1000)} by the model"""
-    assert str(broken.value) == told
+    assert str(broken.value) == expected
 
 
 @st.composite
@@ -254,12 +254,14 @@ def test_the_truth_is_believed_whoever_overlaps(truth: SequentialHistory) -> Non
 @given(truths(resets=False, overlaps=False), st.data())
 def test_one_wrong_fact_is_one_too_many(truth: SequentialHistory, data: st.DataObject) -> None:
     """Any fact but the instant: that one may be a little off and still be true, if nobody else was there."""
-    told = data.draw(st.sampled_from(truth.seen))
+    operation = data.draw(st.sampled_from(truth.seen))
     fact = data.draw(st.sampled_from([0, 1, 2, 3, 4, 6]))
-    assert told.facts is not None
-    facts: list[Any] = list(told.facts)
-    facts[fact] = not facts[fact] if fact == ALLOWED else (facts[fact] or 0) + data.draw(st.sampled_from([-1, 1]))
-    history = truth.instead(told, told._replace(facts=cast(Outcome, tuple(facts))))
+    assert operation.outcome is not None
+    outcome: list[Any] = list(operation.outcome)
+    outcome[fact] = (
+        not outcome[fact] if fact == ALLOWED else (outcome[fact] or 0) + data.draw(st.sampled_from([-1, 1]))
+    )
+    history = truth.instead(operation, operation._replace(outcome=cast(Outcome, tuple(outcome))))
     with pytest.raises(LawViolation):
         check(history)
     with pytest.raises(LawViolation):
@@ -275,10 +277,10 @@ class CachedDenialHistory(SequentialHistory):
         self.refused = self.take(0, 2)
 
     def again(self, at: float, cost: int = 2, who: str = "0.7") -> CallHistory:
-        """The refusal again, without asking, with facts that may be anything."""
-        assert self.refused.facts is not None
-        facts = (*self.refused.facts[:AT_US], self._us(at), 7)
-        repeated = Operation(who, "take", "key", cost, None, facts, self._us(at) * 1000, self._us(at) * 1000 + 1)
+        """The refusal again, without asking, with outcome that may be anything."""
+        assert self.refused.outcome is not None
+        outcome = (*self.refused.outcome[:AT_US], self._us(at), 7)
+        repeated = Operation(who, "take", "key", cost, None, outcome, self._us(at) * 1000, self._us(at) * 1000 + 1)
         return CallHistory(self.limit, [*self.seen, repeated])
 
 
@@ -331,12 +333,12 @@ def test_a_lease_may_admit_so_much_more(limit: str) -> None:
         check(both, PrefetchLaw(most - 1))
 
 
-def test_what_was_given_back_was_not_spent() -> None:
+def test_refunded_units_can_be_taken_again() -> None:
     truth = SequentialHistory()
     truth.refund(1, truth.take(0, 3), 3)
     again = truth.take(2, 3)
-    assert again.facts is not None
-    assert again.facts[REMAINING] == 0
+    assert again.outcome is not None
+    assert again.outcome[REMAINING] == 0
     check(truth.history(), PrefetchLaw(0))
     with pytest.raises(LawViolation):
         check(CallHistory(BUCKET, [one for one in truth.seen if one.verb == "take"]), PrefetchLaw(0))
@@ -352,7 +354,7 @@ def test_no_span_reaches_over_a_reset() -> None:
         check(CallHistory(BUCKET, [one for one in truth.seen if one is not reset]), PrefetchLaw(0))
 
 
-def test_a_refund_of_what_a_reset_forgot_makes_room() -> None:
+def test_a_refund_after_a_reset_makes_room() -> None:
     """The count knows no charges, only units: it is the model that admits 5 after the reset, not a lease."""
     truth = SequentialHistory("3/s fixed")
     forgotten = truth.take(0, 2)

@@ -1,7 +1,7 @@
-"""Whatever processes, threads and tasks do at once, the result is that of some sequential order.
+"""Concurrent calls of processes, threads and tasks have the results of some sequential order.
 
 Histories are recorded against real servers and put to the checker: an order must be found in which the model in
-Python gives every answer that was seen, with all seven facts. Limits are small and short, so that within one
+Python gives every answer that was seen, with all seven numbers. Limits are small and short, so that within one
 history charges pass, are refused, are given back and forgotten, and windows end.
 
 An engine that is wrong on purpose shows that the checker can see.
@@ -9,13 +9,21 @@ An engine that is wrong on purpose shows that the checker can see.
 
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import pytest
 
 from tests.linearizability.checker import ExactLaw, Law, LawViolation, check
-from tests.linearizability.history import CallHistory
+from tests.linearizability.history import CallHistory, Operation
 from tests.linearizability.inexact_engine_laws import DenialCacheLaw, PrefetchLaw
-from tests.linearizability.record_history import PROCESSES, CallScenario, Recorder, play_process, start_recorder
+from tests.linearizability.record_history import (
+    PROCESSES,
+    SECOND,
+    CallScenario,
+    Recorder,
+    play_process,
+    start_recorder,
+)
 from tests.servers import RedisServer
 
 LIMITS = [
@@ -25,6 +33,16 @@ LIMITS = [
     "4/10ms sliding",
     "4/10ms log",
     "500/s queue 4 nodelay",
+]
+
+# Of the same algorithms, and never used up: they show what the first ones have let pass.
+SECOND_LIMITS = [
+    "3000/s burst 3000",
+    "7000/s burst 3000",
+    "9000/10ms fixed",
+    "9000/10ms sliding",
+    "9000/10ms log",
+    "5000/s queue 3000 nodelay",
 ]
 
 BLOCKING = {"threads": 4, "calls": 30}
@@ -72,9 +90,24 @@ def test_a_crowd_of_tasks(limit: str, keys: int, processes: Recorder, redis_serv
     check(_lively(processes, scenario))
 
 
+@pytest.mark.parametrize("crowd", [BLOCKING, {"threads": 1, "tasks": 32, "calls": 4}], ids=["threads", "tasks"])
+@pytest.mark.parametrize(("limit", "second_limit"), list(zip(LIMITS, SECOND_LIMITS, strict=True)))
+def test_joint_takes(
+    limit: str, second_limit: str, crowd: dict[str, int], processes: Recorder, redis_server: RedisServer
+) -> None:
+    """Each limit sees the calls in some order, and the second is charged only where the first lets pass."""
+    scenario = _scene(redis_server.unix_url, limit, keys=2, second_limit=second_limit, **crowd)
+    history = _lively(processes, scenario)
+    operations: dict[bool, list[Operation]] = {False: [], True: []}  # by whether they are under the second limit
+    for operation in history.operations:
+        operations[operation.key.startswith(SECOND)].append(operation)
+    check(CallHistory(limit, operations[False]))
+    check(CallHistory(second_limit, operations[True]))
+
+
 @pytest.mark.parametrize("crowd", [BLOCKING, AWAITING], ids=["threads", "tasks"])
 @pytest.mark.parametrize(("engine", "limit", "law"), FORGIVING)
-def test_what_forgives_something_forgives_no_more(
+def test_inexact_engines_stay_within_their_stated_bounds(
     engine: str, limit: str, law: Law, crowd: dict[str, int], processes: Recorder, redis_server: RedisServer
 ) -> None:
     scenes = [_scene(f"{engine} {redis_server.unix_url}", limit, keys=2, **crowd) for _ in range(3)]
@@ -101,7 +134,7 @@ def test_a_race_is_seen(limit: str, processes: Recorder, redis_server: RedisServ
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_who_races_alone_is_right(limit: str, redis_server: RedisServer) -> None:
+def test_a_racing_engine_is_exact_with_one_thread(limit: str, redis_server: RedisServer) -> None:
     scenario = _scene(f"racing {redis_server.unix_url}", limit, keys=2, threads=1, calls=200)
     check(CallHistory(limit, play_process(0, scenario)))
 
@@ -110,7 +143,7 @@ def _law_of(server: RedisServer) -> Law:
     return ExactLaw(swings=1 if server.kind == "valkey" else 0)
 
 
-def _scene(engine: str, limit: str, *, keys: int, **crowd: int) -> CallScenario:
+def _scene(engine: str, limit: str, *, keys: int, **crowd: Any) -> CallScenario:
     """Keys that nobody has used, and steps that nobody has taken."""
     number = next(_numbers)
     return CallScenario(

@@ -29,10 +29,10 @@ class FloodRequest(NamedTuple):
 
 class Flood(NamedTuple):
     requests: list[FloodRequest]  # by arrival
-    asked: int  # EVALSHA while it lasted
+    script_calls: int  # while it lasted
 
     def after(self, seconds: float) -> list[FloodRequest]:
-        """Those that arrived from the next whole second after so much time, and until the last whole second."""
+        """Returns the requests from the first whole second after so much time until the last whole second."""
         start = math.ceil(self.requests[0].at + seconds)
         end = math.floor(self.requests[-1].at)
         return [request for request in self.requests if start <= request.at < end]
@@ -47,7 +47,7 @@ def flood(
     connections: int = 64,
 ) -> Flood:
     """About so many requests a second (fewer if the machine has no time), at random, on all gates together."""
-    before = decisions_asked(server)
+    before = decision_calls(server)
     begun = [_length(gate) for gate in gates]
     words = [str(command("wrk", "wrk")), "-t1", f"-c{connections}", f"-d{seconds:.0f}s", "-s", str(SCRIPT)]
     pause_ms = max(1, round(connections * len(gates) / rate * 1000))
@@ -55,16 +55,16 @@ def flood(
     running = [subprocess.Popen([*words, gate.url], stdout=subprocess.DEVNULL, env=environment) for gate in gates]
     for one in running:
         assert one.wait() == 0
-    asked = decisions_asked(server) - before
+    script_calls = decision_calls(server) - before
     time.sleep(1.5)  # until the logs are written
     requests = [request for gate, at in zip(gates, begun, strict=True) for request in _logged(gate, at)]
-    return Flood(sorted(requests), asked)
+    return Flood(sorted(requests), script_calls)
 
 
-def decisions_asked(server: RedisServer) -> int:
+def decision_calls(server: RedisServer) -> int:
     """How many decisions the server was asked for, ever."""
-    found = server.info("commandstats").get("cmdstat_evalsha", "calls=0,")
-    return int(found.partition("calls=")[2].partition(",")[0])
+    stats = server.info("commandstats").get("cmdstat_evalsha", "calls=0,")
+    return int(stats.partition("calls=")[2].partition(",")[0])
 
 
 def same_chance(requests: Iterable[FloodRequest], group: Callable[[FloodRequest], Hashable]) -> float:
@@ -75,11 +75,11 @@ def same_chance(requests: Iterable[FloodRequest], group: Callable[[FloodRequest]
         arrived[group(request)] += 1
         passed[group(request)] += request.passed
     share = passed.total() / arrived.total()
-    found = 0.0
+    chi_square = 0.0
     for one, count in arrived.items():
         for seen, part in ((passed[one], share), (count - passed[one], 1 - share)):
-            found += (seen - count * part) ** 2 / (count * part)
-    return chi_square_tail(found, len(arrived) - 1) if len(arrived) > 1 else 1.0
+            chi_square += (seen - count * part) ** 2 / (count * part)
+    return chi_square_tail(chi_square, len(arrived) - 1) if len(arrived) > 1 else 1.0
 
 
 def chi_square_tail(value: float, freedom: int) -> float:

@@ -68,13 +68,13 @@ class NginxGateway(Nginx):
             redis += f"{'&' if '?' in redis else '?'}{UNHURRIED}"
         self.redis = redis
         self.bundle = self.folder / "bundle.json"
-        said = [options] if options else []
+        given = [options] if options else []
         if redis is None:
-            said.append(f'rules = "{self.bundle}"')
+            given.append(f'rules = "{self.bundle}"')
         else:
-            said.append(f'redis = "{redis}"')
+            given.append(f'redis = "{redis}"')
         access_log = "access_log access.log gate;" if log else ""
-        lines = HTTP.format(room=room, options=", ".join(said), http=http, access_log=access_log)
+        lines = HTTP.format(room=room, options=", ".join(given), http=http, access_log=access_log)
         self.configure(server=SERVER + server, http=lines)
         if book is not None:
             self.follow(book)
@@ -87,11 +87,11 @@ class NginxGateway(Nginx):
             push(book, self.redis)
 
     def lines(self, count: int) -> list[str]:
-        """What the access log says of each of so many requests: status, and our three variables."""
+        """Waits for that many requests in the access log, and returns status and our three variables of each."""
 
         def missing() -> str | None:
-            found = self._lines()
-            return None if len(found) >= count else f"the access log has {len(found)} lines of {count}"
+            logged = self._lines()
+            return None if len(logged) >= count else f"the access log has {len(logged)} lines of {count}"
 
         until(missing, 10)
         return self._lines()

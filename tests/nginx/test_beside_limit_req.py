@@ -48,7 +48,7 @@ def book() -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["redis", "shared"])
-def test_both_say_the_same(engine: str, redis_server: RedisServer) -> None:
+def test_headgate_and_limit_req_decide_alike(engine: str, redis_server: RedisServer) -> None:
     url = f"{redis_server.url}?deadline=1s" if engine == "redis" else None
     with NginxGateway(book(), url, server=LOCATIONS, http=ZONES + FORMAT) as gate:
         gate.get("/")
@@ -67,11 +67,11 @@ def test_both_say_the_same(engine: str, redis_server: RedisServer) -> None:
             player.join()
         lines = [line.split() for line in (gate.folder / "both.log").read_text().splitlines()]
 
-    told = [(uri, theirs, ours) for uri, theirs, ours in lines if uri != "/"]
-    alike = [theirs == ours for _, theirs, ours in told]
-    words = {(uri, ours) for uri, _, ours in told}
-    assert len(told) > 150
+    statuses = [(uri, theirs, ours) for uri, theirs, ours in lines if uri != "/"]
+    alike = [theirs == ours for _, theirs, ours in statuses]
+    words = {(uri, ours) for uri, _, ours in statuses}
+    assert len(statuses) > 150
     assert {("/plain/", "REJECTED_DRY_RUN"), ("/burst/", "DELAYED_DRY_RUN"), ("/nodelay/", "PASSED")} <= words
     # limit_req counts milliseconds that begin elsewhere, and Redis its own: at the edge of one they may differ. On
     # a busy machine more time passes between the two. (tests/recorded compares the arithmetic itself.)
-    assert sum(alike) >= 0.85 * len(alike), [each for each in told if each[1] != each[2]]
+    assert sum(alike) >= 0.85 * len(alike), [each for each in statuses if each[1] != each[2]]

@@ -61,23 +61,23 @@ def test_the_limit_of_an_item_is_one_for_both_nginx_and_is_used(ending: SaleResu
     rush = SECONDS - ending.opened.seconds
     assert 2 < rush <= SECONDS * 0.8
     both = ending.counts.both
-    assert both.asked["phone"] > 3 * item.over(SECONDS), "a flood"
+    assert both.requests["phone"] > 3 * item.over(SECONDS), "a flood"
     assert all(tally.sold["phone"] > 0 for tally in ending.counts.gates)
     assert both.sold["phone"] <= item.over(SECONDS + LATE)
     in_rush = ending.counts.arrived["phone"] - ending.opened.arrived["phone"]
     assert 0.9 * item.a_second * rush <= in_rush <= item.over(rush + LATE)
 
 
-def test_calm_items_are_sold_to_everybody_who_asks(ending: SaleResult) -> None:
+def test_items_below_their_limit_are_sold_on_every_request(ending: SaleResult) -> None:
     both = ending.counts.both
     for item in ("book", "lamp", "mug"):
-        assert both.sold[item] == both.asked[item] > 0
+        assert both.sold[item] == both.requests[item] > 0
 
 
 def test_the_limit_of_a_buyer_holds_for_the_bot_at_each_nginx(ending: SaleResult) -> None:
     buyer = shop_servers.shop_limits()[BUYER_RULE]
     both = ending.counts.both
-    assert both.bot_asked > 10 * GATES * buyer.over(SECONDS)
+    assert both.bot_requests > 10 * GATES * buyer.over(SECONDS)
     assert all(0 < tally.bot_sold <= buyer.over(SECONDS + LATE) for tally in ending.counts.gates)
 
 
@@ -88,8 +88,8 @@ def test_the_backend_saw_exactly_what_passed(ending: SaleResult) -> None:
 def test_buyers_and_logs_agree_and_nothing_is_an_error(played: PlayedSale) -> None:
     ending, both = played.ending, played.ending.counts.both
     refused_visits = 1
-    assert sum(heard.requests for heard in ending.heard) == both.asked.total() - ending.visits
-    assert sum(heard.refused for heard in ending.heard) == both.refused.total() - refused_visits
+    assert sum(report.requests for report in ending.wrk_reports) == both.requests.total() - ending.visits
+    assert sum(report.refused for report in ending.wrk_reports) == both.refused.total() - refused_visits
     assert set(both.refused) == {BUYER_RULE, ITEM_RULE}
     assert both.odd == []
     assert [log for log in played.logs if re.search(r"\[(error|crit|alert|emerg)\]", log)] == []
@@ -107,13 +107,13 @@ def test_the_flood_does_not_reach_redis(ending: SaleResult) -> None:
     assert ending.counts.questions >= both.sold.total(), "whatever passes was passed by Redis"
     calm = both.sold.total() - both.sold["phone"]
     assert ending.counts.questions - calm - beats <= 3 * shop_servers.shop_limits()[ITEM_RULE].over(SECONDS)
-    assert ending.counts.questions < both.asked.total() / 3
+    assert ending.counts.questions < both.requests.total() / 3
 
 
-def test_what_is_shown_only_grows(played: PlayedSale) -> None:
+def test_shown_counts_never_decrease(played: PlayedSale) -> None:
     assert len(played.shown) == SECONDS
     for before, after in zip(played.shown, [*played.shown[1:], played.ending.counts], strict=True):
-        assert before.both.asked <= after.both.asked
+        assert before.both.requests <= after.both.requests
         assert before.both.sold <= after.both.sold
         assert before.questions <= after.questions
         assert before.arrived <= after.arrived
@@ -127,15 +127,15 @@ def test_nothing_is_left_running(played: PlayedSale) -> None:
 
 def session(leader: int) -> list[int]:
     """The processes of a session."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             words = path.read_text().rpartition(")")[2].split()
         except OSError:  # it has just ended
             continue
         if int(words[3]) == leader and words[0] != "Z":
-            found.append(int(path.parent.name))
-    return found
+            pids.append(int(path.parent.name))
+    return pids
 
 
 def start(*words: str, **variables: str) -> subprocess.Popen[str]:
@@ -177,10 +177,17 @@ def test_as_a_command_it_tells_every_second_and_ends_with_a_table(kind: Kind, tm
 def test_in_a_terminal_it_is_one_page_of_80_by_24() -> None:
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    known = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")
+    }
     line = [sys.executable, "-m", "tests.nginx.demo", "3"]
     running = subprocess.Popen(
-        line, cwd=ROOT, env=known | {"TERM": "xterm", "PYTHONUTF8": "1"}, stdin=slave, stdout=slave, stderr=slave
+        line,
+        cwd=ROOT,
+        env=environment | {"TERM": "xterm", "PYTHONUTF8": "1"},
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
     )
     os.close(slave)
     seen = b"".join(iter(partial(read, master), b"")).decode()
@@ -222,7 +229,7 @@ def test_interrupted_it_takes_its_servers_along(sent: signal.Signals, code: int)
         until(lambda: f"still there: {left}" if (left := session(running.pid)) else None, 5)
 
 
-def test_seconds_that_cannot_be_are_told() -> None:
+def test_invalid_seconds_are_refused() -> None:
     for words in (["0"], ["x"], ["1", "2"]):
         ran = subprocess.run(
             [sys.executable, "-m", "tests.nginx.demo", *words],
@@ -257,24 +264,24 @@ def test_a_log_is_counted() -> None:
             "something else",
         ]
     )
-    assert tally.asked == {"phone": 2, "mug": 3}
+    assert tally.requests == {"phone": 2, "mug": 3}
     assert tally.sold == {"phone": 1, "mug": 1}
     assert tally.refused == {"each-buyer": 1}
-    assert (tally.bot_asked, tally.bot_sold) == (2, 1)
+    assert (tally.bot_requests, tally.bot_sold) == (2, 1)
     assert tally.odd == [broken_off, undecided, "something else"]
 
 
-def test_a_bar_that_does_not_hold_is_told(ending: SaleResult) -> None:
+def test_a_missed_expectation_is_reported(ending: SaleResult) -> None:
     counts = ending.counts
 
-    def told(**changed: Any) -> str:
+    def failure(**changed: Any) -> str:
         return " | ".join(failed_expectations(ending._replace(**changed)))
 
     def told_with(more: LogCounts) -> str:
-        return told(counts=counts._replace(gates=(*counts.gates, more)))
+        return failure(counts=counts._replace(gates=(*counts.gates, more)))
 
     def told_if_arrived(arrived: Counter[str]) -> str:
-        return told(counts=counts._replace(arrived=arrived))
+        return failure(counts=counts._replace(arrived=arrived))
 
     many, greedy, wrong = LogCounts(), LogCounts(), LogCounts()
     many.sold["mug"], greedy.bot_sold = 10_000, 100
@@ -285,8 +292,10 @@ def test_a_bar_that_does_not_hold_is_told(ending: SaleResult) -> None:
     assert "0 of phone were sold after the doors opened: fewer than" in told_if_arrived(ending.opened.arrived)
     assert "and the backend saw {'phone': 1}" in told_if_arrived(Counter(phone=1))
     assert "after the doors opened, and 100/s" in told_if_arrived(counts.arrived + Counter(phone=500))
-    assert "and the buyers made" in told(visits=ending.visits + 1)
-    assert "2 connections of buyers broke" in told(heard=[each._replace(broken=1) for each in ending.heard])
-    assert "no friendly page, but 503" in told(page=ending.page._replace(status=503))
+    assert "and the buyers made" in failure(visits=ending.visits + 1)
+    assert "2 connections of buyers broke" in failure(
+        wrk_reports=[each._replace(broken=1) for each in ending.wrk_reports]
+    )
+    assert "no friendly page, but 503" in failure(page=ending.page._replace(status=503))
     of_nginx = b"<h1>429 Too Many Requests</h1>"
-    assert "no friendly page, but 429" in told(page=ending.page._replace(body=of_nginx))
+    assert "no friendly page, but 429" in failure(page=ending.page._replace(body=of_nginx))

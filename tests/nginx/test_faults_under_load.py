@@ -66,31 +66,31 @@ def test_reloads_under_load_lose_no_count(where: str | None) -> None:
             for _ in range(3):
                 gate.reload()
                 time.sleep(0.5)
-        found = requests_by_status(gate)
-        assert set(found) == {"200 PASSED"}
-        assert found.total() > 500
-        assert remaining_units(gate) == 1_000_000 - found.total() - 1
+        statuses = requests_by_status(gate)
+        assert set(statuses) == {"200 PASSED"}
+        assert statuses.total() > 500
+        assert remaining_units(gate) == 1_000_000 - statuses.total() - 1
 
 
-def refused_after_a_kill(gate: NginxGateway, found: Counter[str]) -> None:
-    """Nobody, but for those who waited for a lock of the dead."""
-    assert set(found) <= {"200 PASSED", "429 REJECTED"}
-    if found["429 REJECTED"]:
+def refused_after_a_kill(gate: NginxGateway, statuses: Counter[str]) -> None:
+    """Checks that only requests that waited for a lock of the killed worker were refused."""
+    assert set(statuses) <= {"200 PASSED", "429 REJECTED"}
+    if statuses["429 REJECTED"]:
         assert "held the lock" in gate.log
 
 
 def test_killed_workers_take_no_count_along(where: str | None) -> None:
-    """What they were serving was charged, and nobody told the log. A lock that one held is free again soon."""
+    """Requests in killed workers were charged but not logged. A lock that such a worker held is soon free."""
     with NginxGateway(book(), where, workers=2) as gate:
         assert remaining_units(gate) == 999_999
         with run_wrk(gate, 3):
             for _ in range(3):
                 kill_a_worker(gate)
                 time.sleep(0.4)
-        found = requests_by_status(gate)
-        assert found["200 PASSED"] > 500
-        refused_after_a_kill(gate, found)
-        assert 0 <= 1_000_000 - found["200 PASSED"] - 1 - remaining_units(gate) <= 3 * 16
+        statuses = requests_by_status(gate)
+        assert statuses["200 PASSED"] > 500
+        refused_after_a_kill(gate, statuses)
+        assert 0 <= 1_000_000 - statuses["200 PASSED"] - 1 - remaining_units(gate) <= 3 * 16
 
 
 HELD = """
@@ -108,7 +108,7 @@ def test_a_worker_leaves_though_a_slot_never_came_back(where: str | None) -> Non
         until(lambda: None if not before & set(gate.worker_pids) else "the worker stays", 5)
 
 
-def test_who_holds_a_slot_keeps_it_over_a_reload(server: RedisServer) -> None:
+def test_a_held_slot_survives_a_reload(server: RedisServer) -> None:
     """Its worker is leaving, and stays until the request has ended: longer than the ttl."""
     with NginxGateway(book("2 slots ttl 2s"), server.url + PATIENT, server=HELD) as gate:
         links = [socket.create_connection(("127.0.0.1", gate.port)) for _ in range(2)]
@@ -131,12 +131,12 @@ def test_who_holds_a_slot_keeps_it_over_a_reload(server: RedisServer) -> None:
 
 
 def admitted(gate: NginxGateway, at_least: int, at_most: int) -> None:
-    found = requests_by_status(gate)
-    assert set(found) <= {"200 PASSED", "429 REJECTED"}, found
-    assert at_least <= found["200 PASSED"] <= at_most
+    statuses = requests_by_status(gate)
+    assert set(statuses) <= {"200 PASSED", "429 REJECTED"}, statuses
+    assert at_least <= statuses["200 PASSED"] <= at_most
 
 
-def test_a_redis_that_dies_and_comes_back_empty_admits_what_is_told(server: RedisServer) -> None:
+def test_a_redis_that_restarts_empty_admits_at_most_the_stated_bound(server: RedisServer) -> None:
     """Once by Redis, once by the share, once more by a Redis that has forgotten."""
     with NginxGateway(book("400/day fixed"), server.url, workers=2) as gate:
         with run_wrk(gate, 4):
@@ -147,7 +147,7 @@ def test_a_redis_that_dies_and_comes_back_empty_admits_what_is_told(server: Redi
         admitted(gate, 400, 1200)
 
 
-def test_a_failover_under_load_admits_what_is_told() -> None:
+def test_a_failover_under_load_admits_at_most_the_stated_bound() -> None:
     """A replica may have missed what was written last: that is less than once more."""
     with Sentinels() as watched, NginxGateway(book("400/day fixed"), watched.url, workers=2) as gate:
         with run_wrk(gate, 4):
@@ -157,15 +157,15 @@ def test_a_failover_under_load_admits_what_is_told() -> None:
         admitted(gate, 400, 1200)
 
 
-def test_a_master_of_a_cluster_that_dies_under_load_admits_what_is_told() -> None:
+def test_a_cluster_failover_under_load_admits_at_most_the_stated_bound() -> None:
     with Cluster() as cluster, NginxGateway(by_user("1/day fixed"), cluster.url, workers=2) as gate:
         with run_wrk(gate, 4, distinct_key_requests(pause_ms=10)):
             time.sleep(0.5)
             cluster.kill_master()
             cluster.await_ok()
-        found = requests_by_status(gate)
-        assert set(found) == {"200 PASSED"}
-        begun = found.total()
+        statuses = requests_by_status(gate)
+        assert set(statuses) == {"200 PASSED"}
+        begun = statuses.total()
         with run_wrk(gate, 1, distinct_key_requests(pause_ms=10)):  # the same once more
             pass
         again = requests_by_status(gate, begun)
@@ -243,8 +243,8 @@ def test_a_book_that_breaks_under_load_is_followed_as_it_was(server: RedisServer
             push(book("1000/day fixed"), server.url)
             time.sleep(1)
             assert gate.get("/").headers["ratelimit-policy"] == '"api";q=1000;w=86400'
-        found = Counter(line.rpartition(" ")[0] for line in gate.lines(0))
-        assert set(found) <= {"200 PASSED api", "429 REJECTED api"}
+        statuses = Counter(line.rpartition(" ")[0] for line in gate.lines(0))
+        assert set(statuses) <= {"200 PASSED api", "429 REJECTED api"}
 
 
 def test_a_file_that_is_being_written_is_followed_as_it_was() -> None:
@@ -290,10 +290,10 @@ def test_a_bundle_that_cannot_be_counted_by_is_refused_whole(how: str) -> None:
         assert "undecided" not in gate.log
 
 
-@pytest.mark.parametrize("kept", ["", "{", "[]", '{"rules": {}, "limits": {}, "scripts": 7}', "\0\0\0"])
-def test_what_was_kept_and_is_broken_is_told(tmp_path: Path, kept: str) -> None:
+@pytest.mark.parametrize("stored", ["", "{", "[]", '{"rules": {}, "limits": {}, "scripts": 7}', "\0\0\0"])
+def test_a_broken_cached_rulebook_is_logged(tmp_path: Path, stored: str) -> None:
     path = tmp_path / "kept.json"
-    path.write_text(kept)
+    path.write_text(stored)
     with RedisServer() as server:
         server.stop()
         with NginxGateway(None, server.url, options=f'keep = "{path}"') as gate:
@@ -305,7 +305,7 @@ def test_what_was_kept_and_is_broken_is_told(tmp_path: Path, kept: str) -> None:
             until(lambda: None if "api" in path.read_text() else "not kept", 5)
 
 
-def test_what_cannot_be_kept_is_told_once(server: RedisServer) -> None:
+def test_an_unwritable_cache_file_is_logged_once(server: RedisServer) -> None:
     with NginxGateway(book(), server.url, options='keep = "/proc/nobody-writes-here"') as gate:
         assert remaining_units(gate) == 999_999
         push(book("7/day"), server.url)
@@ -321,11 +321,11 @@ def test_a_full_dict_never_lets_all_pass() -> None:
         assert gate.get("/").status == 200
         with run_wrk(gate, 3, distinct_key_requests(pause_ms=0), 32):
             pass
-        found = requests_by_status(gate)
-        assert set(found) == {"200 PASSED", "429 REJECTED"}
-        assert found["200 PASSED"] < 5000
+        statuses = requests_by_status(gate)
+        assert set(statuses) == {"200 PASSED", "429 REJECTED"}
+        assert statuses["200 PASSED"] < 5000
         assert "new keys are counted together" in gate.log
-        begun = found.total()
+        begun = statuses.total()
         gate.reload()
         with run_wrk(gate, 1, distinct_key_requests(10**9)):
             pass
@@ -384,13 +384,14 @@ def test_new_keys_leave_nothing_in_a_worker(server: RedisServer) -> None:
         {"name": "slots", "key": "header.x-user", "limit": "2 slots ttl 10s"},
         {"name": "here", "key": "header.x-user", "where": "node", "limit": "5/s"},
     ]
-    said = {"rules": [{**one, "missing": "one"} for one in rules]}
-    with NginxGateway(said, server.url + PATIENT, room="50m", server=MEMORY) as gate:
-        found = []
+    bundle = {"rules": [{**one, "missing": "one"} for one in rules]}
+    with NginxGateway(bundle, server.url + PATIENT, room="50m", server=MEMORY) as gate:
+        sizes = []
         for turn, seconds in enumerate((1, 1, 3)):
             with run_wrk(gate, seconds, distinct_key_requests(turn * 10**6, 0)):
                 pass
             time.sleep(0.7)
-            found.append(int(gate.get("/memory").body))
+            sizes.append(int(gate.get("/memory").body))
         assert requests_by_status(gate)["200 PASSED"] > 1000
-        assert found[2] - found[1] < 300  # kilobytes
+        # Hot keys of ten seconds come and go (200 kB); 100 bytes for each key and rule would be several megabytes.
+        assert sizes[2] - sizes[1] < 800  # kilobytes

@@ -92,7 +92,7 @@ def gate() -> Iterator[Nginx]:
         yield running
 
 
-def asked(gate: Nginx, path: str) -> tuple[str, list[tuple[str, str]]]:
+def fetch(gate: Nginx, path: str) -> tuple[str, list[tuple[str, str]]]:
     connection = http.client.HTTPConnection("127.0.0.1", gate.port, timeout=30)
     connection.request("GET", path)
     answer = connection.getresponse()
@@ -104,20 +104,20 @@ def asked(gate: Nginx, path: str) -> tuple[str, list[tuple[str, str]]]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_dict_answers_what_that_of_nginx_answers(gate: Nginx, seed: int) -> None:
-    assert asked(gate, f"/walk?seed={seed}")[0] == "alike"
+    assert fetch(gate, f"/walk?seed={seed}")[0] == "alike"
 
 
 def test_a_dict_that_is_full(gate: Nginx) -> None:
-    assert asked(gate, "/full")[0] == "no memory true true"
+    assert fetch(gate, "/full")[0] == "no memory true true"
 
 
 def test_no_dict_and_another_library(gate: Nginx) -> None:
-    assert asked(gate, "/none")[0] == "nil"
-    assert asked(gate, "/other")[0] == "true"
+    assert fetch(gate, "/none")[0] == "nil"
+    assert fetch(gate, "/other")[0] == "true"
 
 
 def test_fields_are_sent_as_nginx_sends_them(gate: Nginx) -> None:
-    ours, plain = asked(gate, "/fields?by=ours"), asked(gate, "/fields")
+    ours, plain = fetch(gate, "/fields?by=ours"), fetch(gate, "/fields")
     assert ours == plain
     assert json.dumps(ours[1]).count("ateLimit") == 1
     assert "Set-Cookie" not in dict(ours[1])

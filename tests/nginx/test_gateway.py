@@ -61,7 +61,7 @@ def test_no_rule_applies(where: str | None) -> None:
         ({"redirect": "/slow-down"}, 302, {"location": "/slow-down"}, b""),
     ],
 )
-def test_what_a_refusal_answers(
+def test_the_configured_response_of_a_refusal(
     where: str | None, refuse: dict[str, Any] | None, status: int, headers: dict[str, str], body: bytes
 ) -> None:
     rule = {**ADDRESS, "limit": "1/minute", **({} if refuse is None else {"refuse": refuse})}
@@ -74,7 +74,7 @@ def test_what_a_refusal_answers(
         assert reply.headers["retry-after"] == "60"
 
 
-def test_who_would_rather_have_json_gets_a_problem(where: str | None) -> None:
+def test_a_client_that_prefers_json_gets_problem_json(where: str | None) -> None:
     with NginxGateway(book({**ADDRESS, "limit": "1/minute"}), where) as gate:
         gate.get("/")
         reply = gate.get("/", {"Accept": "application/json"})
@@ -264,14 +264,14 @@ def sock(where: str | None) -> Iterator[http.client.HTTPConnection]:
 
 
 def test_every_request_of_a_connection_is_charged(sock: http.client.HTTPConnection) -> None:
-    found = []
+    statuses = []
     for _ in range(4):
         sock.request("GET", "/")
         reply = sock.getresponse()
         reply.read()
-        found.append(reply.status)
+        statuses.append(reply.status)
     sock.close()
-    assert found == [200, 200, 200, 429]
+    assert statuses == [200, 200, 200, 429]
 
 
 def test_a_pushed_book_is_followed_within_a_second(redis_server: RedisServer) -> None:

@@ -45,7 +45,7 @@ def test_a_mistake_keeps_nginx_from_starting(options: str, sentence: str) -> Non
 
 def test_without_a_rulebook_it_does_not_start() -> None:
     gate = NginxGateway(BOOK)
-    gate.configure(http=gate.said("http").replace("rules =", "keep ="))
+    gate.configure(http=gate.block("http").replace("rules =", "keep ="))
     try:
         with pytest.raises(RuntimeError, match="there is no rulebook: say where Redis is"):
             gate.start()
@@ -75,6 +75,6 @@ def test_the_denial_cache_is_switched_by_the_url_or_before_it_by_init(
         assert {gate.get("/").status for _ in range(50)} == {429}
         stats = server.call("INFO", "commandstats")
         assert isinstance(stats, bytes)
-        found = re.search(rb"cmdstat_evalsha:calls=(\d+)", stats)
-        asked = 0 if found is None else int(found[1])
-    assert (asked < 50) == remembers  # a few all the same: refusals are remembered for a second
+        match = re.search(rb"cmdstat_evalsha:calls=(\d+)", stats)
+        script_calls = 0 if match is None else int(match[1])
+    assert (script_calls < 50) == remembers  # a few all the same: refusals are remembered for a second

@@ -114,8 +114,8 @@ end
 function answers.at_most(question) return exact_compare.at_most(unpack(question.factors)) end
 
 -- A verdict as the gateway has it.
-local function told(verdict)
-  verdict.limit, verdict.rule, verdict.outcome = same(verdict.limit), { name = verdict.rule or "" }, verdict.facts
+local function bind_verdict(verdict)
+  verdict.limit, verdict.rule, verdict.outcome = same(verdict.limit), { name = verdict.rule or "" }, verdict.outcome
   return verdict
 end
 
@@ -128,14 +128,14 @@ local function fields(put, ...)
 end
 
 function answers.headers(question)
-  for _, verdict in ipairs(question.verdicts) do told(verdict) end
+  for _, verdict in ipairs(question.verdicts) do bind_verdict(verdict) end
   return tried(fields, headers.put, question.form, question.verdicts, question.wait, question.allowed)
 end
 
 -- Which of the verdicts decides, counted from 0.
 function answers.deciding(question)
   local verdicts = question.verdicts
-  for _, verdict in ipairs(verdicts) do told(verdict) end
+  for _, verdict in ipairs(verdicts) do bind_verdict(verdict) end
   local deciding = deciding_verdict.most_restrictive(verdicts)
   for i, verdict in ipairs(verdicts) do
     if verdict == deciding then return i - 1 end
@@ -143,7 +143,7 @@ function answers.deciding(question)
 end
 
 function answers.kept(question)
-  local one, other = told(question.one), told(question.other)
+  local one, other = bind_verdict(question.one), bind_verdict(question.other)
   fields(headers.put, "draft-11", { one }, nil, true)
   local before = one.limit.policy_items[one.rule.name][0]
   fields(headers.put, "draft-11", { other }, nil, true)

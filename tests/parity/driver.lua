@@ -8,7 +8,7 @@
 --   decide NOW COST PATIENCE                             patience -1 is a take
 --   refund NOW UNITS CANCEL COST AT RESET DELAY MARK RETURNED     CANCEL is 0 or 1
 --   surcharge                                                     with the same words
--- and each answers one line: the seven facts (or 0 / 1 for the last two), then the packed state ("-" for none).
+-- and each answers one line: the seven numbers (or 0 / 1 for the last two), then the packed state ("-" for none).
 
 local model = dofile(arg[1] .. "/" .. arg[2] .. ".lua")
 local limit, state, written  -- the last: the limit that the state was kept under

@@ -41,14 +41,14 @@ def ask(server: RedisServer, algorithm: str, calls: list[list[Charge]]) -> Any:
         return client.execute_command("EVAL", script.text, len(names), *names, *words)
 
 
-def facts(told: Any, charges: int) -> list[tuple[Any, ...]]:
+def reply_outcomes(reply: Any, charges: int) -> list[tuple[Any, ...]]:
     if charges == 1:
-        return [protocol.parse_outcome(told)]
-    if isinstance(told[0], int):
-        row = told[1:]
+        return [protocol.parse_outcome(reply)]
+    if isinstance(reply[0], int):
+        row = reply[1:]
         rows = [row[4 * i : 4 * i + 4] for i in range(charges)]
-        return [(True, left, 0, reset, delay, told[0], mark) for left, reset, delay, mark in rows]
-    return [protocol.parse_outcome(each) for each in told]
+        return [(True, left, 0, reset, delay, reply[0], mark) for left, reset, delay, mark in rows]
+    return [protocol.parse_outcome(each) for each in reply]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -70,13 +70,13 @@ def test_one_run_says_what_as_many_calls_say(algorithm: str, seed: int, driven_s
         ]
         there = ask(driven_server, algorithm, calls)
         assert len(there) == len(calls)
-        for call, told in zip(calls, there, strict=True):
+        for call, reply in zip(calls, there, strict=True):
             if len(call) == 1:
                 (text, key, cost), *_ = call
                 here = [meters[text].decide(key, cost)]
             else:
                 here = local.decide_all([(meters[text], key, cost) for text, key, cost in call], None)
-            assert facts(told, len(call)) == [tuple(each) for each in here], (calls, call)
+            assert reply_outcomes(reply, len(call)) == [tuple(each) for each in here], (calls, call)
             refused += not all(each[0] for each in here)
             joined += 1
     assert 5 < refused < joined - 5
@@ -85,12 +85,12 @@ def test_one_run_says_what_as_many_calls_say(algorithm: str, seed: int, driven_s
 def test_a_clock_that_steps_back_goes_on_from_there_though_all_are_refused(driven_server: RedisServer) -> None:
     driven_server.call("FLUSHALL")
     full, both = [("2/s", "ann", 2)], [("2/s", "ann", 1), ("10/s burst 3", "ann", 1)]
-    told = []
+    replies = []
     for at_us, calls in ((0, [full]), (-5_000_000, [both, both]), (-4_500_000, [both, both])):
         driven_server.clock.set_us(BASE_US + at_us)
-        told += ask(driven_server, "token_bucket", calls)
-    assert [isinstance(each[0], int) for each in told] == [True, False, False, True, False]
-    assert [each[0][2] for each in told if isinstance(each[0], list)] == [500_000] * 3
+        replies += ask(driven_server, "token_bucket", calls)
+    assert [isinstance(each[0], int) for each in replies] == [True, False, False, True, False]
+    assert [each[0][2] for each in replies if isinstance(each[0], list)] == [500_000] * 3
 
 
 def test_a_count_that_is_not_ours_is_nobody_elses_trouble(driven_server: RedisServer) -> None:

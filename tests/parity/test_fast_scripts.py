@@ -1,4 +1,5 @@
-"""The fast scripts decide as the plain ones: take_together as take_all, take_calls as a take_all for each call.
+"""The fast scripts decide as the plain ones: take_together as take_all, take_calls and take_many as a take_all for
+each call.
 
 Two sets of counts on one server, under two prefixes, get the same calls: one by the fast script, one by the plain
 one. Outcomes and stored states stay equal.
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.engines.redis.joint_takes import JointBuilder
 from headgate.engines.redis.protocol import RequestBuilder, parse_outcome
 from headgate.engines.redis.script_assembly import Script, algorithm_script
 from headgate.engines.redis.take_all import parse_outcomes, take_all_request
@@ -35,6 +37,18 @@ pauses_us = st.sampled_from((0, 1, 999, 100_000, 333_333, 3_000_000, -50_000, -5
 charges = st.tuples(st.integers(0, 9), st.sampled_from(KEYS), st.sampled_from((0, 1, 1, 1, 2, 8)))
 calls = st.lists(charges, min_size=1, max_size=4, unique_by=lambda charge: (charge[0] % 2, charge[1]))
 walks = st.lists(st.tuples(pauses_us, st.lists(calls, min_size=1, max_size=5)), min_size=1, max_size=8)
+counts = st.tuples(st.sampled_from(KEYS), st.sampled_from((0, 1, 1, 1, 2, 8)))
+# Calls on the same one or two limits.
+alike_calls = st.integers(1, 2).flatmap(
+    lambda width: st.lists(
+        st.lists(counts, min_size=width, max_size=width).map(
+            lambda call: [(number, key, cost) for number, (key, cost) in enumerate(call)]
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+alike_walks = st.lists(st.tuples(pauses_us, alike_calls), min_size=1, max_size=8)
 
 
 class Walk:
@@ -91,6 +105,14 @@ class Walk:
             for reply, call in zip(replies, every, strict=True)
         ]
 
+    def alike(self, calls_on_same_limits: Sequence[Call]) -> list[list[Any]]:
+        """All calls in one run of take_many."""
+        every = [self.built(FAST, call) for call in calls_on_same_limits]
+        builder = JointBuilder([builder for builder, _, _ in every[0]])
+        _, *columns = zip(*(zip(*call, strict=True) for call in every), strict=True)
+        request = builder.decide_each(*columns)
+        return [list(each) for each in builder.parse_each(self.run(request.script, request.packed), len(every))]
+
     def stored(self, prefix: str) -> dict[bytes, tuple[Any, Any]]:
         names: Any = self.server.call("KEYS", f"{prefix}*")
         return {
@@ -132,4 +154,17 @@ def test_take_calls_decides_as_one_take_all_for_each_call(
     for pause_us, several in walk:
         counts.pass_time(pause_us)
         assert counts.joined(several) == [counts.plain(call) for call in several]
+    assert counts.stored(FAST) == counts.stored(PLAIN)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@settings(max_examples=40)
+@given(walk=alike_walks)
+def test_take_many_decides_as_one_take_all_for_each_call(
+    algorithm: str, walk: Any, driven_redis: RedisServer
+) -> None:
+    counts = Walk(driven_redis, algorithm)
+    for pause_us, several in walk:
+        counts.pass_time(pause_us)
+        assert counts.alike(several) == [counts.plain(call) for call in several]
     assert counts.stored(FAST) == counts.stored(PLAIN)

@@ -55,8 +55,8 @@ def packed(state: lockout.State | None) -> str:
 def test_python_and_lua_agree_on_every_number(lua: str, tmp_path: Path) -> None:
     program = tmp_path / "answer.lua"
     program.write_text(PROGRAM)
-    asked = list(questions(random.Random(7), 20_000))
-    lines = (f"{' '.join(map(str, numbers))} {now_us} {packed(state)}" for numbers, now_us, state in asked)
+    requests = list(questions(random.Random(7), 20_000))
+    lines = (f"{' '.join(map(str, numbers))} {now_us} {packed(state)}" for numbers, now_us, state in requests)
     ran = subprocess.run(
         [lua, program, str(SOURCE / "lua" / "algorithms" / "lockout.lua")],
         input="\n".join(lines),
@@ -65,4 +65,4 @@ def test_python_and_lua_agree_on_every_number(lua: str, tmp_path: Path) -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines() == [answer(*question) for question in asked]
+    assert ran.stdout.splitlines() == [answer(*question) for question in requests]

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from headgate.algorithms import lockout
-from headgate.algorithms.decision import ALLOWED, LockedOutcome, Outcome, OverriddenOutcome
+from headgate.algorithms.decision import ALLOWED, LockedOutcome, Outcome, OverriddenOutcome, PausedOutcome
 from headgate.algorithms.limit import SECOND
 from headgate.algorithms.lockout import Lockout
 from headgate.clock import ManualClock
@@ -36,7 +36,13 @@ RULES = [
     (ChargeOptions("both", lockout=SLOW, overrides=True), "3/s; 5/2s sliding"),
     (ChargeOptions("tenant", overrides=True), "6/s queue 2; 7/day fixed in Asia/Shanghai; 9/s smooth"),
     (ChargeOptions("beside", is_shadow=True, lockout=QUICK, overrides=True), "2/s fixed; 3/s log"),
+    (
+        ChargeOptions("held", lockout=QUICK, pauses=(("token_bucket", "rule 7 0"), ("fixed_window", "rule 7 1"))),
+        "2/s; 4/2s fixed",
+    ),
+    (ChargeOptions("calm", is_shadow=True, pauses=(("sliding_log", "rule 8 0"),)), "3/s log"),
 ]
+PAUSABLE = (7, 8)
 OWN = {
     "both": ("1/s", "20/s; 1/2s sliding", "20/s; 30/s; 5/s", "1/s fixed; 9/2s sliding"),
     "tenant": (
@@ -62,11 +68,11 @@ def ask(
     if len(charges) == 1 and commit:
         meter, key, cost = charges[0]
         return [shown(meter.decide(key, cost, patience_us))]
-    return [shown(facts) for facts in engine.decide_all(charges, patience_us, commit)]
+    return [shown(outcome) for outcome in engine.decide_all(charges, patience_us, commit)]
 
 
-def shown(facts: Outcome) -> tuple[Outcome, type, str | None]:
-    return facts, type(facts), facts.limit.text if isinstance(facts, OverriddenOutcome) else None
+def shown(outcome: Outcome) -> tuple[Outcome, type, str | None]:
+    return outcome, type(outcome), outcome.limit.text if isinstance(outcome, OverriddenOutcome) else None
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -86,6 +92,8 @@ def test_memory_and_servers_agree(seed: int, driven_server: RedisServer) -> None
         forget_the_dead(local, driven_server)
         if rng.random() < 0.1:
             change(rng, local, remote)
+        if rng.random() < 0.1:
+            pause(rng, local, remote)
         parts = [
             (which, rng.choice(KEYS), rng.choice((0, 1, 1, 2, 2, 3)))
             for which in rng.sample(range(len(RULES)), rng.choice((1, 2, 3, 4)))
@@ -95,19 +103,44 @@ def test_memory_and_servers_agree(seed: int, driven_server: RedisServer) -> None
         here = ask(local, parts, patience_us, commit)
         assert here == ask(remote, parts, patience_us, commit), parts
         assert locks(local, clock.now_us()) == locks_kept(driven_server, clock.now_us())
-        seen.update((facts[ALLOWED], kind) for facts, kind, _ in here)
+        seen.update((outcome[ALLOWED], kind) for outcome, kind, _ in here)
     remote.close()
-    assert {(False, LockedOutcome), (True, OverriddenOutcome), (True, tuple), (False, tuple)} <= seen
+    kinds = {
+        (False, LockedOutcome),
+        (True, OverriddenOutcome),
+        (True, tuple),
+        (False, tuple),
+        (False, PausedOutcome),
+    }
+    assert kinds <= seen
 
 
 def forget_the_dead(engine: MemoryEngine, server: RedisServer) -> None:
-    """What is dead may be forgotten at any time, and a step back recalls nothing: here both forget at once."""
+    """Makes both engines drop dead states at once: they may do so at any time, and a step back recalls none."""
     tables = [(*named, table) for named, family in engine._families.items() for table in family.values()]
     tables += [("lockout", rule, table) for rule, table in engine._lockouts.items()]
+    tables += [("pause", rule, pauses.table) for rule, pauses in engine._pauses.items()]
     for kind, name, table in tables:
         for key in table.states:
             if not server.call("EXISTS", keys.build_key(keys.key_head("hg", kind, name), key)):
                 table.delete(key)
+    paused = {
+        keys.build_key(keys.key_head("hg", "pause", rule), key)
+        for rule, pauses in engine._pauses.items()
+        for key, state in pauses.table.states.items()
+        if state is not None
+    }
+    for redis_key in cast(list[bytes], server.call("KEYS", "hg2:pe:*")):
+        if redis_key not in paused:
+            server.call("UNLINK", redis_key)
+
+
+def pause(rng: random.Random, *engines: Engine) -> None:
+    which, key, duration_us = rng.choice(PAUSABLE), rng.choice(KEYS), rng.choice((1, 300_000, 2_000_000))
+    options, text = RULES[which]
+    meters = [engine.meter(parse_all(text)[0], f"rule {which} 0", options) for engine in engines]
+    here, there = (meter.pause(key, duration_us) for meter in meters)
+    assert here == there
 
 
 def change(rng: random.Random, *engines: Engine) -> None:
@@ -118,8 +151,8 @@ def change(rng: random.Random, *engines: Engine) -> None:
     else:
         done = [engine.overrides(rule).unset(key) for engine in engines]
     assert done[0] == done[1]
-    told = [sorted(engine.overrides(rule).list()) for engine in engines]
-    assert told[0] == told[1]
+    listed = [sorted(engine.overrides(rule).list()) for engine in engines]
+    assert listed[0] == listed[1]
 
 
 def locks(engine: MemoryEngine, now_us: int) -> dict[str, str]:
@@ -132,20 +165,20 @@ def locks(engine: MemoryEngine, now_us: int) -> dict[str, str]:
 
 
 def locks_kept(server: RedisServer, now_us: int) -> dict[str, str]:
-    found = {}
+    locks = {}
     for name in cast(list[bytes], server.call("KEYS", "hg2:lt:*")):
         text = cast(bytes, server.call("GET", name)).decode()
         until_us, _ = lockout.unpack(text)
         if until_us <= now_us:
             continue
         _, _, rule, key = name.decode().split(":")
-        found[f"{rule} {key.strip('{}')}"] = text
+        locks[f"{rule} {key.strip('{}')}"] = text
         # The key lives as long as it matters: a server lets it die after the millisecond that it names.
         assert 0 <= cast(int, server.call("PEXPIRETIME", name)) - until_us // 1000 <= 1
-    return found
+    return locks
 
 
-def test_a_rule_of_one_limit_is_told_by_its_own_way(driven_server: RedisServer) -> None:
+def test_a_peek_of_a_rule_with_one_limit_is_alike(driven_server: RedisServer) -> None:
     """A peek of a rule looks at its lock and its override, and counts nothing."""
     remote = RedisEngine(driven_server.unix_url)
     meter = remote.meter(parse("1/minute"), "login", ChargeOptions("login", lockout=Lockout(1, SECOND, SECOND)))

@@ -1,7 +1,7 @@
 """One answer: Python = Lua 5.1 = LuaJIT = Redis = Valkey, at every step of the same random walks.
 
 The Lua programs run the model's file as it is; memory and the servers are asked by their engines, as in
-production, on a clock that the walk turns. All seven facts are compared, and the state as it is stored.
+production, on a clock that the walk turns. All seven outcome are compared, and the state as it is stored.
 """
 
 import random
@@ -65,7 +65,7 @@ def test_python_and_lua_agree(lua: str, name: str) -> None:
 
 
 def _answers(lua: str, name: str, lines: list[str]) -> list[str]:
-    """What the model's file answers to each line of a walk (see driver.lua)."""
+    """Returns the answers of the Lua model to each line of a walk (see driver.lua)."""
     ran = subprocess.run(
         [lua, DRIVER, str(SOURCE / "lua" / "algorithms"), name],
         input="\n".join(lines) + "\n",
@@ -78,17 +78,17 @@ def _answers(lua: str, name: str, lines: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("lua", ["lua5.1", "luajit"])
-def test_what_was_given_back_under_a_finer_limit_is_rounded_up_alike(lua: str) -> None:
+def test_refunds_of_a_finer_limit_are_rounded_up_alike(lua: str) -> None:
     """Sevenths of a microsecond are no grains of the limit that follows; the oldest refunds are added up there."""
     fine, whole = TokenBucket(7, burst=100), TokenBucket(10, burst=100)
     state, lines = None, []
     for limit, parts in ((fine, 3), (whole, 7)):
         if state is not None:
             state = convert_pace(whole, state, fine.pace)
-        facts, state = decide(limit, state, START_US, 20)
+        outcome, state = decide(limit, state, START_US, 20)
         lines += [f"limit {_words(limit.args)}", f"decide {START_US} 20 -1"]
         for returned in range(parts):
-            receipt = Receipt.from_outcome(facts, 20, returned)
+            receipt = Receipt.from_outcome(outcome, 20, returned)
             state = refund(limit, state, START_US, 1, receipt, cancel=False)
             lines.append(f"refund {START_US} 1 0 {_words(receipt)}")
     assert state is not None
@@ -109,7 +109,7 @@ def _question(step: WalkStep) -> str:
 def _answer(step: WalkStep) -> str:
     if step.verb in ("refund", "surcharge"):
         return f"{int(step.given)} {step.state}"
-    return f"{_words([-1 if fact is None else int(fact) for fact in step.facts])} {step.state}"
+    return f"{_words([-1 if fact is None else int(fact) for fact in step.outcome])} {step.state}"
 
 
 def _words(numbers: tuple[int | float, ...] | list[int]) -> str:
@@ -130,7 +130,7 @@ def test_python_and_servers_agree(name: str, driven_server: RedisServer) -> None
         for step in walk:
             driven_server.clock.set_us(step.now_us)
             meter = engine.meter(_unresolved(step.limit), "walk")
-            assert _ask(meter, key, step) in (None, step.facts), step
+            assert _ask(meter, key, step) in (None, step.outcome), step
             if step.alive and name != "sliding_log":
                 assert _stored(engine, meter, key) == step.state, step
         engine.close()
@@ -145,7 +145,7 @@ def test_python_and_memory_agree(name: str) -> None:
         for step in walk:
             clock.set_us(step.now_us)
             meter = engine.meter(_unresolved(step.limit), f"walk {number}")
-            assert _ask(meter, "key", step) in (None, step.facts), step
+            assert _ask(meter, "key", step) in (None, step.outcome), step
 
 
 def _ask(meter: Meter, key: str, step: WalkStep) -> Outcome | None:
@@ -163,8 +163,8 @@ def _ask(meter: Meter, key: str, step: WalkStep) -> Outcome | None:
 
 
 def _stored(engine: RedisEngine, meter: RedisMeter, key: str) -> str:
-    found = engine.ask(RedisRequest(command("GET", meter.builder.key(key)), None))
-    return "-" if found is None else bytes(found).decode()
+    stored = engine.ask(RedisRequest(command("GET", meter.builder.key(key)), None))
+    return "-" if stored is None else bytes(stored).decode()
 
 
 def _unresolved(limit: Limit) -> Limit:

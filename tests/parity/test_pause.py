@@ -54,8 +54,8 @@ def answer(now_us: int, duration_us: int, state: pause.State | None) -> str:
 def test_python_and_lua_agree_on_every_number(lua: str, tmp_path: Path) -> None:
     program = tmp_path / "answer.lua"
     program.write_text(PROGRAM)
-    asked = list(questions(random.Random(3), 20_000))
-    lines = (f"{now} {duration} {pause.pack(state) if state else '-'}" for now, duration, state in asked)
+    requests = list(questions(random.Random(3), 20_000))
+    lines = (f"{now} {duration} {pause.pack(state) if state else '-'}" for now, duration, state in requests)
     ran = subprocess.run(
         [lua, program, str(SOURCE / "lua" / "algorithms" / "pause.lua")],
         input="\n".join(lines),
@@ -64,7 +64,7 @@ def test_python_and_lua_agree_on_every_number(lua: str, tmp_path: Path) -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines() == [answer(*question) for question in asked]
+    assert ran.stdout.splitlines() == [answer(*question) for question in requests]
 
 
 LIMITS = (
@@ -142,7 +142,7 @@ def paused_us(outcome: Outcome) -> int | None:
 
 
 def forget_the_dead(engine: MemoryEngine, server: RedisServer) -> None:
-    """What is dead may be forgotten at any time: here both engines forget at once."""
+    """Makes both engines drop dead states at once: they may do so at any time."""
     tables: list[tuple[str, str, Any]] = [
         (*named, table) for named, family in engine._families.items() for table in family.values()
     ]

@@ -97,8 +97,8 @@ def walk(rng: random.Random, steps: int, names: int) -> Iterator[GrantQuestion]:
         yield GrantQuestion(verb, f"e{rng.randrange(names)}", wants, now_us, live_us, unknown_us, least)
 
 
-def answers(asked: list[GrantQuestion], state: State | None = None) -> Iterator[str]:
-    for verb, name, wants, now_us, live_us, unknown_us, least in asked:
+def answers(requests: list[GrantQuestion], state: State | None = None) -> Iterator[str]:
+    for verb, name, wants, now_us, live_us, unknown_us, least in requests:
         if verb == "leave":
             state = quota_grants.remove_holder(state, now_us, name)
             yield "-" if state is None else f"- {quota_grants.dead_at_us(state)} {barred(state)}"
@@ -107,8 +107,8 @@ def answers(asked: list[GrantQuestion], state: State | None = None) -> Iterator[
             state = None
         grains, state = quota_grants.report_demand(least, state, now_us, name, wants, live_us, unknown_us)
         assert quota_grants.unpack(quota_grants.pack(state)) == state
-        told = -1 if grains is None else grains
-        yield f"{told} {len(state.holders)} {quota_grants.dead_at_us(state)} {barred(state)}"
+        granted = -1 if grains is None else grains
+        yield f"{granted} {len(state.holders)} {quota_grants.dead_at_us(state)} {barred(state)}"
 
 
 def barred(state: State) -> str:
@@ -118,8 +118,8 @@ def barred(state: State) -> str:
 @pytest.mark.parametrize("lua", ["lua5.1", "luajit"])
 @pytest.mark.parametrize(("steps", "names"), [(6000, 3), (4000, 12), (1500, 60)])
 def test_python_and_lua_agree_on_every_ledger(lua: str, steps: int, names: int, tmp_path: Path) -> None:
-    asked = list(walk(random.Random(steps), steps, names))
-    assert_alike(lua, tmp_path, asked)
+    requests = list(walk(random.Random(steps), steps, names))
+    assert_alike(lua, tmp_path, requests)
 
 
 @pytest.mark.parametrize("lua", ["lua5.1", "luajit"])
@@ -133,28 +133,30 @@ def test_they_agree_on_a_ledger_that_is_full(lua: str, tmp_path: Path) -> None:
     holders = (Holder(f"e{rank}", noted[rank], each) for rank, each in enumerate(parts))
     state = State(BASE_US + SECOND, 0, tuple(holders))
     names = ["e0", "e500", "new", "newer", "newest", "e997", "newest"]
-    asked = [
+    requests = [
         GrantQuestion("assign", name, 10**6 * n, BASE_US + SECOND + n, 10 * SECOND, 0, 1000)
         for n, name in enumerate(names)
     ]
-    asked.append(asked[-1]._replace(now_us=BASE_US + 10 * SECOND + 500))  # half of them have left
-    assert_alike(lua, tmp_path, asked, state)
+    requests.append(requests[-1]._replace(now_us=BASE_US + 10 * SECOND + 500))  # half of them have left
+    assert_alike(lua, tmp_path, requests, state)
 
 
-def assert_alike(lua: str, tmp_path: Path, asked: list[GrantQuestion], state: State | None = None) -> None:
+def assert_alike(lua: str, tmp_path: Path, requests: list[GrantQuestion], state: State | None = None) -> None:
     program, ledger = tmp_path / "answer.lua", tmp_path / "ledger"
     program.write_text(PROGRAM)
     ledger.write_text("" if state is None else quota_grants.pack(state))
     ran = subprocess.run(
         [lua, program, str(SOURCE / "lua" / "algorithms" / "quota_grants.lua"), *([ledger] if state else [])],
-        input="\n".join(map(str, asked)),
+        input="\n".join(map(str, requests)),
         capture_output=True,
         text=True,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    for question, said, known in zip(asked, ran.stdout.splitlines(), answers(asked, state), strict=True):
-        assert said == known, question
+    for question, answer, expected in zip(
+        requests, ran.stdout.splitlines(), answers(requests, state), strict=True
+    ):
+        assert answer == expected, question
 
 
 LIMITS = [parse(text) for text in ("100/s", "100/s burst 7", "9/minute fixed", "1000000/s burst 1000000000")]
@@ -187,8 +189,8 @@ def test_memory_and_servers_agree_over_time(seed: int, driven_server: RedisServe
             there.leave("key", holder)
             continue
         wanted = rng.choice([None, 0, 1, rng.randrange(100), rng.randrange(10**6)])
-        told = here.grant("key", holder, wanted, SECOND)
-        assert there.grant("key", holder, wanted, SECOND) == told
-        assert told is not None
-        assert told.period_us == quota_units(limit).period_us
+        granted = here.grant("key", holder, wanted, SECOND)
+        assert there.grant("key", holder, wanted, SECOND) == granted
+        assert granted is not None
+        assert granted.period_us == quota_units(limit).period_us
     engine.close()

@@ -34,8 +34,8 @@ for line in io.lines() do
   local now_us = n[3]
   local state = { alive = n[5], behind = n[6], opens_us = n[7], last_us = n[8], fresh = n[9] }
   local at_us = model.as_at(state.last_us, now_us)
-  local facts, fence, expires_us = model.decide(limit, state, now_us, n[4], at_us)
-  print(show(facts[1], facts[2], facts[3], facts[4], facts[5], facts[6], facts[7],
+  local outcome, fence, expires_us = model.decide(limit, state, now_us, n[4], at_us)
+  print(show(outcome[1], outcome[2], outcome[3], outcome[4], outcome[5], outcome[6], outcome[7],
     fence or false, expires_us or false, model.turn(limit, state.alive) or false,
     model.renewed_us(limit, now_us), model.stepped_us(state.last_us, now_us),
     model.unpack_fresh(string.format("%.17g", model.pack_fresh(state.fresh))),
@@ -69,11 +69,11 @@ def answer(question: list[int]) -> str:
     limit = Slots(amount, ttl_us / SECOND)
     assert limit.args == (amount, ttl_us)
     at_us = slots.as_at(last_us, now_us)
-    facts, lease = slots.decide(limit, (alive, behind, opens_us, last_us, fresh), now_us, cost, at_us)
+    outcome, lease = slots.decide(limit, (alive, behind, opens_us, last_us, fresh), now_us, cost, at_us)
     dead_us = slots.dead_at_us(last_us, fresh)
     remembered_us = slots.dead_at_us(last_us, fresh + slots.FENCE_MEMORY_US)
     numbers = [
-        *facts,
+        *outcome,
         *(lease or (None, None)),
         slots.turn(limit, alive),
         slots.renewed_us(limit, now_us),
@@ -90,16 +90,16 @@ def answer(question: list[int]) -> str:
 def test_python_and_lua_agree_on_every_number(lua: str, tmp_path: Path) -> None:
     program = tmp_path / "answer.lua"
     program.write_text(PROGRAM)
-    asked = list(questions(random.Random(11), 20_000))
+    requests = list(questions(random.Random(11), 20_000))
     ran = subprocess.run(
         [lua, program, str(SOURCE / "lua" / "algorithms" / "slots.lua")],
-        input="\n".join(" ".join(map(str, question)) for question in asked),
+        input="\n".join(" ".join(map(str, question)) for question in requests),
         capture_output=True,
         text=True,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines() == [answer(question) for question in asked]
+    assert ran.stdout.splitlines() == [answer(question) for question in requests]
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -128,10 +128,10 @@ def test_memory_and_servers_agree_over_time(seed: int, driven_server: RedisServe
         if verb in ("acquire", "ask again"):
             wait = rng.random() < 0.7
             mine = ticket if verb == "ask again" else None
-            facts, given = table.acquire(limit, mine, wait)
-            assert server.acquire(limit, mine, wait) == (facts, given)
-            if facts[0]:
-                fences.append(facts[6])
+            outcome, given = table.acquire(limit, mine, wait)
+            assert server.acquire(limit, mine, wait) == (outcome, given)
+            if outcome[0]:
+                fences.append(outcome[6])
             if given is not None:
                 tickets.append(given)
         elif verb == "renew":

@@ -39,17 +39,17 @@ def test_memory_and_servers_agree(seed: int, driven_server: RedisServer) -> None
         driven_server.clock.set_us(clock.now_us())
         pool = [(text, key) for text in among(rng, limits) for key in KEYS]
         counts = rng.sample(pool, min(len(pool), rng.randrange(2, 6)))
-        asked: list[tuple[Limit, str, str, int]] = [
+        charges: list[tuple[Limit, str, str, int]] = [
             (limits[text], text, key, rng.choice((0, 1, 1, 1, 2, 3, 8))) for text, key in counts
         ]
         patience_us = rng.choice((None, None, None, 0, 400_000, HORIZON_US))
         here = local.decide_all(
-            [(local.meter(limit, name), key, cost) for limit, name, key, cost in asked], patience_us
+            [(local.meter(limit, name), key, cost) for limit, name, key, cost in charges], patience_us
         )
         there = remote.decide_all(
-            [(remote.meter(limit, name), key, cost) for limit, name, key, cost in asked], patience_us
+            [(remote.meter(limit, name), key, cost) for limit, name, key, cost in charges], patience_us
         )
-        assert here == there, asked
-        refused += not all(facts[0] for facts in here)
+        assert here == there, charges
+        refused += not all(outcome[0] for outcome in here)
     remote.close()
     assert 10 < refused < 70

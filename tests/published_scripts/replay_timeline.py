@@ -9,7 +9,7 @@ KEY = "item:1"
 
 
 def defect_answers(limit: Limit | str, entry: RecordedDefect, server: RedisServer) -> list[int]:
-    """What the limit answers at each step, 1 or 0, every call on one key."""
+    """Returns the limit's answer at each step, 1 or 0; every call is on one key."""
     return replay_answers(limit, entry.steps, server)
 
 

@@ -28,7 +28,7 @@ def test_permits_are_taken_over(driven_server: RedisServer) -> None:
     assert held(limiter(driven_server, curr_permits=3, last_mill_second=NOW_MS)) == 3
 
 
-def test_what_came_back_since_then_is_there(driven_server: RedisServer) -> None:
+def test_units_refilled_since_the_last_call_are_counted(driven_server: RedisServer) -> None:
     gateway = limiter(driven_server, curr_permits=3, last_mill_second=NOW_MS - 1750)
     assert held(gateway) == 6  # 3.5 came back
     assert held(gateway.at(BASE_US + SECOND // 4)) == 1  # and no fraction is lost

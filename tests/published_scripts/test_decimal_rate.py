@@ -82,11 +82,11 @@ def test_any_other_number_is_met_to_its_last_digit(lua: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", ".", "-1", "+1", "0", "0.000", "0e5", "1e", "5-3", "1_0", "0x10", " 1", "nan", "inf"]
 )
-def test_what_is_no_number_above_zero_is_none(lua: str, text: str) -> None:
+def test_a_rate_that_is_no_positive_number_is_refused(lua: str, text: str) -> None:
     assert read(lua, [text]) == ["rate"]
 
 
 @each_lua
 @pytest.mark.parametrize("text", ["1e400", "1234567890123e400", f"0.{'0' * 400}1234567891", "1e-300", "9" * 400])
-def test_what_cannot_be_exact_is_told(lua: str, text: str) -> None:
+def test_a_rate_that_cannot_be_exact_is_refused(lua: str, text: str) -> None:
     assert read(lua, [text]) == ["exact"]

@@ -23,7 +23,7 @@ def test_the_sha1_is_stored_and_the_script_is_loaded(server: RedisServer) -> Non
     assert [script.key for script in publish(server.url)] == [f"lua:sha1:{name}" for name in SCRIPT_NAMES]
 
 
-def test_publishing_again_changes_nothing_for_who_is_limited(driven_server: RedisServer) -> None:
+def test_publishing_again_keeps_the_counts(driven_server: RedisServer) -> None:
     gateway = EvalshaClient(driven_server)
     gateway.limiter("init", 1, 1)
     gateway.limiter("acquire", 1)
@@ -39,7 +39,7 @@ def test_after_the_scripts_were_flushed_publishing_brings_them_back(server: Redi
     assert gateway.limiter("init", 1, 1) == 1
 
 
-def test_a_user_who_may_not_is_told_which_right_is_missing() -> None:
+def test_a_missing_right_is_named() -> None:
     rules = ["user gate on >secret ~* +@connection +get +set +hkeys +hset"]
     with RedisServer(config=rules) as server:
         url = f"redis://gate:secret@127.0.0.1:{server.port}/0"
@@ -71,20 +71,20 @@ def test_behind_sentinels_and_in_a_cluster_every_server_has_them(sentinels: Sent
             assert [server.call("SCRIPT", "EXISTS", script.sha) for server in servers] == [[1]] * len(servers)
 
 
-def test_a_replica_that_is_gone_is_told_and_stops_nobody() -> None:
+def test_an_unreachable_replica_is_a_warning() -> None:
     warnings: list[str] = []
     with RedisServer(config=AT_ONCE) as master, replica_of(master) as replica:
         replica.pause()
-        found = publish(f"{master.url}?deadline=300ms", warnings.append)
+        published = publish(f"{master.url}?deadline=300ms", warnings.append)
         replica.resume()
-        assert master.call("SCRIPT", "EXISTS", *(script.sha for script in found)) == [1] * len(SCRIPT_NAMES)
+        assert master.call("SCRIPT", "EXISTS", *(script.sha for script in published)) == [1] * len(SCRIPT_NAMES)
     (warning,) = warnings
     assert warning.startswith(
         "A replica did not get the scripts; publish again when it is back. Redis at 127.0.0.1:"
     )
 
 
-def test_who_may_not_ask_for_the_replicas_is_told() -> None:
+def test_a_missing_right_to_list_replicas_is_a_warning() -> None:
     warnings: list[str] = []
     rules = ["user gate on >secret ~* +script|load +get +set +hkeys +hset"]
     with RedisServer(config=rules) as server:
@@ -94,7 +94,7 @@ def test_who_may_not_ask_for_the_replicas_is_told() -> None:
     assert "lacks the right to run role" in warning
 
 
-def test_told_noscript_a_gateway_finds_the_text(server: RedisServer) -> None:
+def test_after_noscript_a_gateway_finds_the_script_text(server: RedisServer) -> None:
     """As docs/how-to/gateways.md says."""
     sha = publish(server.url)[0].sha
     server.call("SCRIPT", "FLUSH", "SYNC")
@@ -115,6 +115,6 @@ def replica_of(master: RedisServer) -> Iterator[RedisServer]:
         yield replica
 
 
-def test_nobody_there_is_told() -> None:
+def test_an_unreachable_server_is_reported_without_its_password() -> None:
     with pytest.raises(EngineUnavailable, match=r"127\.0\.0\.1:1 "):
         publish("redis://:secret@127.0.0.1:1/0")

@@ -58,7 +58,7 @@ def test_zero_permits_ask_whether_one_could_be_had(gateway: EvalshaClient) -> No
 @pytest.mark.parametrize(
     "permits", ["-1", "-100", "1.5", "1.0", "abc", "", " 1", "1e1", "0x1", "nan", "inf", "+1"]
 )
-def test_what_is_no_whole_number_of_permits_is_told(gateway: EvalshaClient, permits: str) -> None:
+def test_a_fractional_number_of_permits_is_refused(gateway: EvalshaClient, permits: str) -> None:
     gateway.limiter("init", 5, 1)
     before = gateway.hash()
     sentence = f"ERR headgate: acquire takes a whole number of permits, such as 1, not '{permits}'. It took none."
@@ -66,7 +66,7 @@ def test_what_is_no_whole_number_of_permits_is_told(gateway: EvalshaClient, perm
     assert gateway.hash() == before
 
 
-def test_a_missing_number_of_permits_is_told(gateway: EvalshaClient) -> None:
+def test_a_missing_number_of_permits_is_refused(gateway: EvalshaClient) -> None:
     assert str(gateway.limiter("acquire")).startswith("ERR headgate: acquire takes")
 
 
@@ -76,14 +76,14 @@ def test_further_words_after_the_permits_are_ignored(gateway: EvalshaClient) -> 
 
 
 @pytest.mark.parametrize("method", ["", "acqire", "ACQUIRE", "get", "1"])
-def test_an_unknown_method_is_told(gateway: EvalshaClient, method: str) -> None:
+def test_an_unknown_method_is_refused(gateway: EvalshaClient, method: str) -> None:
     sentence = f"ERR headgate: unknown method '{method}': write acquire N, init max_permits rate [ttl], or delete."
     assert gateway.limiter(method, 1) == sentence
     assert gateway.hash() == {}
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ((), "max_permits must be a whole number of at least 1, not ''"),
         ((0, 1), "max_permits must be"),
@@ -105,12 +105,12 @@ def test_an_unknown_method_is_told(gateway: EvalshaClient, method: str) -> None:
         ((1, "1e400"), "cannot be exact"),
     ],
 )
-def test_numbers_that_cannot_be_are_told_and_nothing_is_written(
-    gateway: EvalshaClient, words: tuple[str | int, ...], told: str
+def test_invalid_init_arguments_are_refused_and_nothing_is_written(
+    gateway: EvalshaClient, words: tuple[str | int, ...], message: str
 ) -> None:
     reply = str(gateway.limiter("init", *words))
     assert reply.startswith("ERR headgate: ")
-    assert told in reply
+    assert message in reply
     assert gateway.hash() == {}
     gateway.limiter("init", 3, 1)
     before = gateway.hash()
@@ -118,7 +118,7 @@ def test_numbers_that_cannot_be_are_told_and_nothing_is_written(
     assert gateway.hash() == before
 
 
-def test_whatever_is_sent_the_error_is_one_line(gateway: EvalshaClient) -> None:
+def test_an_error_reply_is_one_line(gateway: EvalshaClient) -> None:
     reply = str(gateway.limiter("acquire", "1\r\n+OK\r\n:1"))
     assert reply.startswith("ERR headgate: acquire takes a whole number")
     assert gateway.limiter("init", 1, 1) == 1
@@ -127,37 +127,39 @@ def test_whatever_is_sent_the_error_is_one_line(gateway: EvalshaClient) -> None:
 @pytest.mark.parametrize("method", ["acquire", "init", "delete"])
 def test_a_key_that_is_no_hash_is_left_alone(gateway: EvalshaClient, method: str) -> None:
     gateway.server.call("SET", gateway.key, "somebody's")
-    told = str(gateway.limiter(method, 1, 1))
-    assert told.startswith(f"WRONGTYPE headgate: the key {gateway.key} holds a value that headgate did not write.")
+    message = str(gateway.limiter(method, 1, 1))
+    assert message.startswith(
+        f"WRONGTYPE headgate: the key {gateway.key} holds a value that headgate did not write."
+    )
     assert gateway.server.call("GET", gateway.key) == b"somebody's"
 
 
 @pytest.mark.parametrize("count", ["", "hello", "12", "1700000000000000 x 1 1 1", "x 1700000000000000 1 1 1"])
 @pytest.mark.parametrize("words", [("acquire", 1), ("acquire", 0), ("init", 5, 2)])
-def test_a_count_that_nobody_can_read_is_told(
-    gateway: EvalshaClient, words: tuple[str | int, ...], count: str
-) -> None:
+def test_an_unreadable_count_is_reported(gateway: EvalshaClient, words: tuple[str | int, ...], count: str) -> None:
     gateway.limiter("init", 5, 1, 60)
     gateway.configure(hg2=count)
     before = gateway.hash()
-    told = str(gateway.limiter(*map(str, words)))
-    assert told.startswith(f"WRONGTYPE headgate: the key {gateway.key} holds a value that headgate did not write.")
+    message = str(gateway.limiter(*map(str, words)))
+    assert message.startswith(
+        f"WRONGTYPE headgate: the key {gateway.key} holds a value that headgate did not write."
+    )
     assert gateway.hash() == before
     assert gateway.limiter("delete") == 1
     assert gateway.limiter("init", 5, 1) == 1
 
 
-def test_a_ttl_that_nobody_can_read_is_told(gateway: EvalshaClient) -> None:
+def test_an_unreadable_ttl_is_reported(gateway: EvalshaClient) -> None:
     gateway.configure(max_permits=5, rate=1, ttl="a while")
     assert "ttl must be a whole number of seconds" in str(gateway.limiter("acquire", 1))
 
 
 @pytest.mark.parametrize("words", [("acquire", 1), ("init", 5, 2), ("delete",)])
-def test_without_a_key_it_is_told_that_one_is_needed(gateway: EvalshaClient, words: tuple[str | int, ...]) -> None:
+def test_a_call_without_a_key_is_refused(gateway: EvalshaClient, words: tuple[str | int, ...]) -> None:
     assert gateway.without_key("rate_limiter", *words).startswith("ERR headgate: the script needs one key. ")
 
 
-def test_a_hash_that_init_did_not_write_is_told(gateway: EvalshaClient) -> None:
+def test_a_hash_that_init_did_not_write_is_reported(gateway: EvalshaClient) -> None:
     gateway.configure(max_permits="lots", rate=1)
     assert "max_permits must be a whole number of at least 1, not 'lots'" in str(gateway.limiter("acquire", 1))
     gateway.configure(max_permits=5, rate="quick")

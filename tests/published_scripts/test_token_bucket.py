@@ -70,7 +70,7 @@ def test_zero_permits_ask_whether_one_could_be_had(gateway: EvalshaClient) -> No
 
 
 @pytest.mark.parametrize("permits", ["-1", "1.5", "abc", "", "nan"])
-def test_what_is_no_whole_number_of_permits_is_told(gateway: EvalshaClient, permits: str) -> None:
+def test_a_fractional_number_of_permits_is_refused(gateway: EvalshaClient, permits: str) -> None:
     gateway.configure(bucket_cap=5, rate=1)
     before = gateway.hash()
     sentence = f"ERR headgate: a call takes a whole number of permits, such as 1, not '{permits}'. It took none."
@@ -79,7 +79,7 @@ def test_what_is_no_whole_number_of_permits_is_told(gateway: EvalshaClient, perm
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"bucket_cap": "0", "rate": "1"}, "bucket_cap must be a whole number of at least 1, not '0'."),
         ({"bucket_cap": "x", "rate": "1"}, "bucket_cap must be a whole number of at least 1, not 'x'."),
@@ -90,30 +90,32 @@ def test_what_is_no_whole_number_of_permits_is_told(gateway: EvalshaClient, perm
         ({"bucket_cap": "5000", "rate": "1e-9"}, "a bucket of 5000 at this rate cannot be exact"),
     ],
 )
-def test_a_hash_that_cannot_be_is_told_and_left_alone(
-    gateway: EvalshaClient, fields: dict[str, str], told: str
+def test_an_invalid_hash_is_reported_and_kept(
+    gateway: EvalshaClient, fields: dict[str, str], message: str
 ) -> None:
     gateway.configure(**fields)
-    assert str(gateway.bucket(1)).startswith(f"ERR headgate: {told}")
+    assert str(gateway.bucket(1)).startswith(f"ERR headgate: {message}")
     assert gateway.hash() == fields
 
 
 def test_a_key_that_is_no_hash_is_left_alone(gateway: EvalshaClient) -> None:
     gateway.server.call("SET", gateway.key, "somebody's")
-    told = str(gateway.bucket(1))
-    assert told.startswith(f"WRONGTYPE headgate: the key {gateway.key} holds a value that headgate did not write.")
+    message = str(gateway.bucket(1))
+    assert message.startswith(
+        f"WRONGTYPE headgate: the key {gateway.key} holds a value that headgate did not write."
+    )
     assert gateway.server.call("GET", gateway.key) == b"somebody's"
 
 
 @pytest.mark.parametrize("count", ["", "hello", "12", "1700000000000000 x 1 1 1", "x 1700000000000000 1 1 1"])
-def test_a_count_that_nobody_can_read_is_told(gateway: EvalshaClient, count: str) -> None:
+def test_an_unreadable_count_is_reported(gateway: EvalshaClient, count: str) -> None:
     gateway.configure(bucket_cap=5, rate=1, hg2=count)
     before = gateway.hash()
     assert str(gateway.bucket(1)).startswith(f"WRONGTYPE headgate: the key {gateway.key} holds a value ")
     assert gateway.hash() == before
 
 
-def test_without_a_key_it_is_told_that_one_is_needed(gateway: EvalshaClient) -> None:
+def test_a_call_without_a_key_is_refused(gateway: EvalshaClient) -> None:
     assert gateway.without_key("token_bucket", 1).startswith("ERR headgate: the script needs one key. ")
 
 
@@ -141,7 +143,7 @@ def test_other_numbers_hand_out_nothing(gateway: EvalshaClient, fields: dict[str
     assert [gateway.bucket(held + 1), gateway.bucket(held), gateway.bucket(1)] == [0, 1, 0]
 
 
-def test_nobody_knows_when_a_rate_was_lowered_so_the_slower_one_counts(gateway: EvalshaClient) -> None:
+def test_a_lowered_rate_applies_since_the_last_call(gateway: EvalshaClient) -> None:
     gateway.configure(bucket_cap=100, rate=100)
     gateway.bucket(100)
     gateway.configure(rate=1)
@@ -149,7 +151,7 @@ def test_nobody_knows_when_a_rate_was_lowered_so_the_slower_one_counts(gateway: 
     assert [gateway.bucket(11), gateway.bucket(10), gateway.bucket(1)] == [0, 1, 0]
 
 
-def test_nobody_knows_when_a_rate_was_raised_so_the_slower_one_counts(gateway: EvalshaClient) -> None:
+def test_a_raised_rate_does_not_apply_since_the_last_call(gateway: EvalshaClient) -> None:
     gateway.configure(bucket_cap=100, rate=1)
     gateway.bucket(100)
     gateway.at(BASE_US + 10 * SECOND).configure(rate=100)

@@ -70,10 +70,10 @@ def _zone(name: str, config: RecordedFields) -> _RecordedZone:
     key = config.text("key") if "key" in config else None
     if "rate" not in config:
         return _RecordedZone(name, key, LeakyBucket(config.whole("rate_milli_per_s"), 1000, burst, delay))
-    found = _RATE.fullmatch(config.text("rate"))
-    if found is None:
+    match = _RATE.fullmatch(config.text("rate"))
+    if match is None:
         raise UnreadableVector(f"The rate of {config.what} is not one of nginx's, such as 10r/m.")
-    return _RecordedZone(name, key, LeakyBucket(int(found[1]), 1 if found[2] == "s" else 60, burst, delay))
+    return _RecordedZone(name, key, LeakyBucket(int(match[1]), 1 if match[2] == "s" else 60, burst, delay))
 
 
 def _ask(limiter: Limiter, zones: Sequence[_RecordedZone], step: VectorStep, several: bool) -> _ZoneAnswer:

@@ -55,8 +55,8 @@ def _second(step: VectorStep) -> int:
     """The whole second that the script was told, or read."""
     if "now_s" in step:
         return step.whole("now_s")
-    told = step.text("now_arg", "")
-    return int(told) if told.isdecimal() else (BASE_US + step.at_us) // _SECOND
+    stated = step.text("now_arg", "")
+    return int(stated) if stated.isdecimal() else (BASE_US + step.at_us) // _SECOND
 
 
 def _take(step: VectorStep, limiter: Limiter) -> StepResult:

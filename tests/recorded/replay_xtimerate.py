@@ -157,7 +157,7 @@ class _ReplayedLimiter:
         return compared_step(*self._wait("the next one's wait", step, 1, peeked.retry_after_us))
 
     def _wait(self, name: str, step: VectorStep, cost: int, got_us: int | None) -> list[ComparedFact]:
-        """What the recorded tokens say of a wait, if there are any."""
+        """Compares a wait with the recorded tokens, if there are any."""
         if "tokens" not in step.expect or got_us is None:
             return []
         lacking = cost - step.expect.number("tokens")

@@ -72,7 +72,7 @@ def test_a_delay_is_rounded_up_by_a_microsecond_at_most(tmp_path: Path, wait_ns:
     assert len(_replayed(tmp_path, GO, TEN, [spent, late]).mismatches) == mismatches
 
 
-def test_what_hinges_on_less_than_a_microsecond_is_apart_and_what_follows_is_compared(tmp_path: Path) -> None:
+def test_sub_microsecond_differences_are_excluded_and_later_steps_compared(tmp_path: Path) -> None:
     # Go's doubles: a token is there 0.3 ns early, and from then on 0.3 ns are owed.
     config = {"limit_per_s": 3, "burst": 1}
     steps = [
@@ -95,7 +95,9 @@ NO_EXCUSE: list[tuple[float, bool, float]] = [
 
 
 @pytest.mark.parametrize(("t_us", "allowed", "tokens"), NO_EXCUSE)
-def test_what_does_not_hinge_is_a_mismatch(tmp_path: Path, t_us: float, allowed: bool, tokens: float) -> None:
+def test_differences_above_a_microsecond_are_mismatches(
+    tmp_path: Path, t_us: float, allowed: bool, tokens: float
+) -> None:
     steps = [_allow(0, True, 0), _allow(t_us, allowed, tokens)]
     tally = _replayed(tmp_path, GO, {"limit_per_s": 1, "burst": 1}, steps)
     assert ([one.step for one in tally.mismatches], tally.apart) == ([2], {})
@@ -131,7 +133,7 @@ def test_after_a_negative_cost_nobody_else_is_followed(tmp_path: Path) -> None:
     assert (tally.compared, tally.apart) == (1, {NEGATIVE: 2})
 
 
-def test_what_follows_a_step_back_is_apart(tmp_path: Path) -> None:
+def test_steps_after_a_clock_step_back_are_excluded(tmp_path: Path) -> None:
     tally = _replayed(tmp_path, GO, TEN, [_allow(9, True, 1), _allow(8, False, 1), _allow(9, False, 1)])
     assert (tally.compared, tally.apart) == (1, {STEPPED_BACK: 2})
 
@@ -170,7 +172,7 @@ UNREADABLE: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("text", "sentence"), UNREADABLE)
-def test_what_cannot_be_read_is_said(
+def test_an_unreadable_file_is_reported(
     tmp_path: Path, text: str, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "vectors.jsonl"
@@ -191,7 +193,7 @@ MISSING: list[tuple[str, Record, Record, str]] = [
 
 
 @pytest.mark.parametrize(("subject", "config", "step", "sentence"), MISSING)
-def test_a_case_that_lacks_something_is_said(
+def test_an_incomplete_case_is_reported(
     tmp_path: Path, subject: str, config: Record, step: Record, sentence: str
 ) -> None:
     tally = _replayed(tmp_path, subject, config, [step])

@@ -5,7 +5,7 @@ from tests.recorded.step_result import COST_0, NEGATIVE, StepResult, compared_st
 
 
 def uncharged_result(limiter: Limiter, key: str, cost: int) -> StepResult | None:
-    """What to say of a cost below 1; None if it is an ordinary one. Leaves the count as it is."""
+    """Returns the expected answer to a cost below 1; None for an ordinary cost. Leaves the count as it is."""
     if cost > 0:
         return None
     if cost == 0:

@@ -16,7 +16,7 @@ class UnreadableVector(Exception):
 
 
 class RecordedFields:
-    """What is recorded under a name, or a sentence that it is not there. Numbers are exact."""
+    """Returns the recorded value of a name, or raises a sentence that it is missing. Numbers are exact."""
 
     def __init__(self, what: str, fields: object) -> None:
         if not isinstance(fields, dict):

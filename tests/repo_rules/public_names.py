@@ -36,7 +36,7 @@ def public_names() -> Iterator[tuple[str, Any]]:
     for module in MODULES:
         for name in sorted(dir(module)):  # also what is loaded on first use
             thing = getattr(module, name)
-            public = name in module.__all__ if hasattr(module, "__all__") else _own(module, name, thing)
+            public = name in module.__all__ if hasattr(module, "__all__") else _defined_here(module, name, thing)
             if not public or not (inspect.isclass(thing) or inspect.isfunction(thing)) or id(thing) in seen:
                 continue
             seen.add(id(thing))
@@ -49,7 +49,7 @@ def documentation(thing: object) -> str:
     return inspect.getdoc(thing) or ""
 
 
-def _own(module: ModuleType, name: str, thing: object) -> bool:
+def _defined_here(module: ModuleType, name: str, thing: object) -> bool:
     return not name.startswith("_") and getattr(thing, "__module__", None) == module.__name__
 
 

@@ -155,8 +155,8 @@ class Programs:
                     self._functions[f"{scope.module.name}.{child.name}"] = (child, inner)
             elif isinstance(child, ast.Import):
                 for alias in child.names:
-                    known = alias.name if alias.asname else alias.name.partition(".")[0]
-                    scope.module.imports[alias.asname or known] = known
+                    local_name = alias.name if alias.asname else alias.name.partition(".")[0]
+                    scope.module.imports[alias.asname or local_name] = local_name
             elif isinstance(child, ast.ImportFrom):
                 for alias in child.names:
                     scope.module.imports[alias.asname or alias.name] = f"{child.module}.{alias.name}"
@@ -384,9 +384,9 @@ class Programs:
             case ast.Name(id=name) if name in scope.module.imports:
                 return scope.module.imports[name]
             case ast.Name(id=name):
-                own = f"{scope.module.name}.{name}"
-                ours = own in self._functions or own in self._constants or own in self._classes
-                return own if ours else name
+                qualified = f"{scope.module.name}.{name}"
+                ours = qualified in self._functions or qualified in self._constants or qualified in self._classes
+                return qualified if ours else name
             case ast.Attribute(value=value, attr=attr):
                 return f"{self._qualified(value, scope)}.{attr}"
         return UNKNOWN

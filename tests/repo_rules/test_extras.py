@@ -24,6 +24,8 @@ MCP = "headgate.integrations.mcp needs mcp: pip install 'headgate[mcp]'."
 FASTMCP = "headgate.integrations.fastmcp needs fastmcp: pip install 'headgate[fastmcp]'."
 HTTPX = "headgate.integrations.httpx needs httpx: pip install 'headgate[httpx]'."
 REQUESTS = "headgate.integrations.requests needs requests: pip install 'headgate[requests]'."
+CELERY = "headgate.integrations.celery needs celery: pip install 'headgate[celery]'."
+DRAMATIQ = "headgate.integrations.dramatiq needs dramatiq: pip install 'headgate[dramatiq]'."
 SERVICE = "headgate serve needs granian, msgspec and prometheus-client: pip install 'headgate[service]'."
 
 ENTRANCES = {
@@ -44,6 +46,8 @@ ENTRANCES = {
     "fastmcp": ("import headgate.integrations.fastmcp", FASTMCP),
     "httpx": ("import headgate.integrations.httpx", HTTPX),
     "requests": ("import headgate.integrations.requests", REQUESTS),
+    "celery": ("import headgate.integrations.celery", CELERY),
+    "dramatiq": ("import headgate.integrations.dramatiq", DRAMATIQ),
 }
 COMMANDS = {
     "take": (["take", "ann", "--limit", "3/s", "--engine", "redis://127.0.0.1:1"], REDIS),
@@ -93,8 +97,8 @@ def test_the_command_line_says_what_to_install(command: str, rules: str) -> None
         "from headgate.cli import main; sys.exit(main(sys.argv[1:]))",
         *(rules if word == "RULES" else word for word in words),
     )
-    told = f'{{"error": "{sentence}"}}' if "--json" in words else f"headgate: {sentence}"
-    assert (done.returncode, done.stdout, done.stderr.strip()) == (2, "", told)
+    expected = f'{{"error": "{sentence}"}}' if "--json" in words else f"headgate: {sentence}"
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (2, "", expected)
 
 
 def test_only_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ DECLARED_STARTS: dict[str, set[str]] = {
     "tests/cli/test_completion.py::completed": {"bash"},
     "tests/cli/test_completion.py::test_bash_registers_it": {"bash"},
     # exec "$0", where $0 is python.
-    "tests/enforcement/test_rulebook_attacks.py::test_a_command_line_without_paper_says_so_or_nothing": {
+    "tests/enforcement/test_rulebook_attacks.py::test_a_command_reports_that_its_output_cannot_be_written": {
         "sh",
         PYTHON,
     },
@@ -111,7 +111,7 @@ def test_packages_that_bring_programs_are_in_the_group_dev() -> None:
     assert set(PIP_PROGRAMS.values()) - set(groups["dev"]) == set()
 
 
-def test_what_only_benchmarks_install_does_not_count() -> None:
+def test_programs_that_only_benchmarks_install_do_not_count() -> None:
     text = 'need a a\nif [ "${1:-dev}" = bench ]; then\n    need h2load nghttp2-client\nfi\nneed b b\n'
     assert bootstrap_programs(text) == {"a", "b"}
 

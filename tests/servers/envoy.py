@@ -61,7 +61,7 @@ class Envoy(GatewayProcess):
         return {name: int(value) for name, _, value in lines if name.startswith(prefix) and value.isdigit()}
 
     def admin(self, path: str, method: str = "GET") -> str:
-        """What the admin endpoint answers."""
+        """Returns the reply of the admin endpoint."""
         connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=20)
         try:
             connection.request(method, path)
@@ -112,10 +112,10 @@ class Envoy(GatewayProcess):
 
     def _missing(self) -> str | None:
         try:
-            said = self.admin("/ready").strip()
+            state = self.admin("/ready").strip()
         except OSError as error:
             return f"Envoy's admin endpoint does not answer: {error}"
-        return None if said == "LIVE" else f"Envoy says {said}"
+        return None if state == "LIVE" else f"Envoy says {state}"
 
 
 def http_filter(name: str, kind: str, **fields: Any) -> Json:

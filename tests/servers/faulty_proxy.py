@@ -95,7 +95,7 @@ class Proxy:
         self._weather(way, delay_s=ms / 1000)
 
     def swallow(self, way: Direction = "both") -> None:
-        """Take connections and bytes, and forward nothing. What is swallowed is lost, also after `heal()`."""
+        """Take connections and bytes, and forward nothing. Swallowed bytes are lost, also after `heal()`."""
         self._weather(way, swallows=True)
 
     def trickle(self, every_ms: float = 1, way: Direction = "both") -> None:

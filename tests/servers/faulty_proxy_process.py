@@ -29,7 +29,7 @@ NO_LINGER = struct.pack("ii", 1, 0)  # closing then sends RST
 
 
 class LinkConditions:
-    """What happens to the bytes of one direction, on all connections."""
+    """The faults of one direction, on all connections."""
 
     delay_s = 0.0
     pause_s = 0.0
@@ -42,7 +42,7 @@ class LinkDirection:
     def __init__(self, source: socket.socket, target: socket.socket, weather: LinkConditions) -> None:
         self.source, self.target, self.weather = source, target, weather
         self.waiting: deque[tuple[float, bytes]] = deque()
-        self.kept = 0
+        self.buffered_bytes = 0
         self.resting_until_s = 0.0
         self.blocked = False
         self.ended = False
@@ -61,7 +61,7 @@ class LinkDirection:
             due_s = time.monotonic() + self.weather.delay_s
             last_s = self.waiting[-1][0] if self.waiting else 0.0
             self.waiting.append((max(due_s, last_s), data))
-            self.kept += len(data)
+            self.buffered_bytes += len(data)
 
     def due_s(self) -> float | None:
         """When the next byte may be written; None while there is none, or no room for it."""
@@ -70,7 +70,7 @@ class LinkDirection:
         return max(self.waiting[0][0], self.resting_until_s if self.weather.pause_s else 0.0)
 
     def deliver(self) -> None:
-        """Write all that is due. What nobody is there to hear is dropped: the way back will tell why."""
+        """Write all that is due. Bytes for a closed connection are dropped: reading reports the error."""
         while (due_s := self.due_s()) is not None and due_s <= time.monotonic():
             set_out_s, data = self.waiting.popleft()
             self.end_arrived = not data
@@ -80,7 +80,7 @@ class LinkDirection:
                 sent, self.blocked = 0, True
             except OSError:
                 sent = len(data)
-            self.kept -= sent
+            self.buffered_bytes -= sent
             self.resting_until_s = time.monotonic() + self.weather.pause_s
             if sent < len(data):
                 self.waiting.appendleft((set_out_s, data[sent:]))
@@ -119,7 +119,7 @@ class LinkConnection:
 
     def wanted(self, end: socket.socket) -> int:
         """The events to wait for at one end."""
-        read = any(way.source is end and not way.ended and way.kept < MOST_KEPT for way in self.ways)
+        read = any(way.source is end and not way.ended and way.buffered_bytes < MOST_KEPT for way in self.ways)
         write = any(way.target is end and way.blocked for way in self.ways)
         return (selectors.EVENT_READ if read else 0) | (selectors.EVENT_WRITE if write else 0)
 

@@ -138,7 +138,7 @@ class Backend:
     def _parted(self, transport: asyncio.Transport) -> None:
         self._open.discard(transport)
 
-    def _asked(self, request: BackendRequest) -> BackendResponse:
+    def _answer(self, request: BackendRequest) -> BackendResponse:
         self.counts[request.path] += 1
         self.last.append(request)
         try:
@@ -167,7 +167,7 @@ class _BackendConnection(asyncio.Protocol):
         self._bytes += data
         while (parsed := _parse(self._bytes, self._number)) is not None:
             request, self._bytes = parsed
-            answer = self._backend._asked(request)
+            answer = self._backend._answer(request)
             self._transport.write(_render_response(answer, request.method))
             if request.headers.get("connection", "").lower() == "close":
                 self._transport.close()

@@ -75,7 +75,7 @@ class Nginx:
         self.folder = Path(tempfile.mkdtemp(prefix="headgate-nginx-"))
         self.port = free_port()
         self.driven = driven
-        self._said = {"server": server, "http": http, "main": main, "level": level}
+        self._blocks = {"server": server, "http": http, "main": main, "level": level}
         self._workers, self._connections = workers, connections
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -99,13 +99,13 @@ class Nginx:
         path = self.folder / "error.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def configure(self, **said: str) -> None:
+    def configure(self, **settings: str) -> None:
         """Other lines for `server`, `http` or `main`; they count from the next start or reload."""
-        self._said |= said
+        self._blocks |= settings
 
-    def said(self, block: str) -> str:
+    def block(self, name: str) -> str:
         """The lines of that block."""
-        return self._said[block]
+        return self._blocks[name]
 
     def start(self) -> Self:
         (self.folder / "tmp").mkdir(exist_ok=True)
@@ -113,8 +113,8 @@ class Nginx:
         environment = {**os.environ, **({} if self.driven is None else self.driven.environment())}
         program = command("nginx", "nginx libnginx-mod-http-lua")
         line = [str(program), "-p", f"{self.folder}/", "-c", "nginx.conf"]
-        with (self.folder / "stderr").open("ab") as said:
-            self._process = subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL, stderr=said)
+        with (self.folder / "stderr").open("ab") as stderr:
+            self._process = subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL, stderr=stderr)
         until(self._not_ready, START_SECONDS)
         return self
 
@@ -158,11 +158,11 @@ class Nginx:
         try:
             connection.request(method, target, headers=dict(headers or {}))
             answer = connection.getresponse()
-            found: dict[str, str] = {}
+            fields: dict[str, str] = {}
             for name, value in answer.getheaders():
                 folded = name.lower()
-                found[folded] = f"{found[folded]}, {value}" if folded in found else value
-            return NginxReply(answer.status, found, answer.read())
+                fields[folded] = f"{fields[folded]}, {value}" if folded in fields else value
+            return NginxReply(answer.status, fields, answer.read())
         finally:
             connection.close()
 
@@ -183,8 +183,8 @@ class Nginx:
             connections=self._connections,
             lib=self.lib,
             port=self.port,
-            silence="" if "access_log" in self._said["http"] else "access_log off;",
-            **self._said,
+            silence="" if "access_log" in self._blocks["http"] else "access_log off;",
+            **self._blocks,
         )
         (self.folder / "nginx.conf").write_text(text)
 
@@ -207,7 +207,7 @@ def _modules() -> list[Path]:
     built_in = subprocess.run([command("nginx", "nginx"), "-V"], capture_output=True, text=True, check=True).stderr
     if "openresty" in built_in:
         return []
-    found = [_MODULES / "ndk_http_module.so", _MODULES / "ngx_http_lua_module.so"]
-    if not all(path.exists() for path in found):
+    modules = [_MODULES / "ndk_http_module.so", _MODULES / "ngx_http_lua_module.so"]
+    if not all(path.exists() for path in modules):
         raise MissingComponent("ngx_http_lua_module", f"it is not in {_MODULES}", "nginx libnginx-mod-http-lua")
-    return found
+    return modules

@@ -121,7 +121,7 @@ class RedisServer:
         return send_commands(self.unix_path, *login, words)[-1]
 
     def time_us(self) -> int:
-        """What a script on this server sees as now."""
+        """Returns the time that a script on this server reads."""
         match self.call("EVAL", "return redis.call('TIME')", 0):
             case [bytes() as seconds, bytes() as micros]:
                 return int(seconds) * 1_000_000 + int(micros)

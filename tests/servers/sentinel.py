@@ -57,8 +57,8 @@ class Sentinel(RedisServer):
 
     def _command_line(self, port: int) -> list[str]:
         if port != self._port:
-            own = [f"port {port}", "bind 127.0.0.1", f"unixsocket {self.unix_path}", f"dir {self._folder}"]
-            self._write_settings([*own, *self._config])
+            settings = [f"port {port}", "bind 127.0.0.1", f"unixsocket {self.unix_path}", f"dir {self._folder}"]
+            self._write_settings([*settings, *self._config])
         return [*self._program(), "--sentinel"]
 
 
@@ -103,8 +103,8 @@ class Sentinels:
     def url(self) -> str:
         """The sentinels' addresses with the servers' user and password; the sentinels' own are parameters."""
         watchers = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
-        own = {"sentinel_username": self._sentinel_user, "sentinel_password": self._sentinel_password}
-        given = urlencode({name: value for name, value in own.items() if value is not None}, quote_via=quote)
+        logins = {"sentinel_username": self._sentinel_user, "sentinel_password": self._sentinel_password}
+        given = urlencode({name: value for name, value in logins.items() if value is not None}, quote_via=quote)
         login = login_of(self._password, self._user)
         return f"redis+sentinel://{login}{watchers}/{NAME}/0{'?' if given else ''}{given}"
 

@@ -50,10 +50,10 @@ def server_binary(kind: Kind) -> Path:
 
 def command(name: str, packages: str) -> Path:
     """A program on the PATH."""
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         raise MissingComponent(name, "the tests run it", packages)
-    return Path(found)
+    return Path(path)
 
 
 def installed_program(name: str, package: str) -> Path:
@@ -98,7 +98,7 @@ class GatewayProcess(ABC):
         """Write what it reads into the folder, and say how it is started."""
 
     def _missing(self) -> str | None:
-        """What it still lacks, in words, once it listens."""
+        """Returns what a listening server is still not ready for, in words."""
         return None
 
     @property
@@ -192,7 +192,7 @@ class GatewayProcess(ABC):
         return [self.port]
 
     def _last_words(self) -> str:
-        """What of the log says why it ended."""
+        """Returns the part of the log that says why the server ended."""
         return self.log[-LAST_WORDS:]
 
     def _end(self, how: signal.Signals) -> None:
@@ -213,7 +213,7 @@ class GatewayProcess(ABC):
 def _listening_ports(pid: int) -> set[int]:
     """The TCP ports (of IPv4) on which that process listens."""
     listening: dict[str, int] = {}
-    found = set()
+    ports = set()
     # It may end, and it opens and closes descriptors, while we look: then it is looked at again.
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
@@ -222,8 +222,8 @@ def _listening_ports(pid: int) -> set[int]:
                 listening[f"socket:[{inode}]"] = int(local.rpartition(":")[2], 16)
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(FileNotFoundError):
-                found.add(listening.get(os.readlink(descriptor), 0))
-    return found - {0}
+                ports.add(listening.get(os.readlink(descriptor), 0))
+    return ports - {0}
 
 
 def _valkey() -> Path:

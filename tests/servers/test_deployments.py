@@ -188,7 +188,7 @@ def test_each_test_finds_a_watched_master_empty(sentinels: Sentinels, turn: str)
     sentinels.master.call("SET", "left behind", turn)
 
 
-def test_sentinels_put_a_replica_in_the_masters_place_when_told_and_when_it_is_dead() -> None:
+def test_sentinels_fail_over_on_command_and_when_the_master_dies() -> None:
     secrets = {"user": "me", "password": "a@b", "sentinel_user": "watcher", "sentinel_password": "c&d"}
     with Sentinels("redis", **secrets) as watched:  # type: ignore[arg-type]  # a dict of words
         given = urlsplit(watched.url)
@@ -225,7 +225,7 @@ def test_sentinels_watch_over_valkey_and_one_of_them_may_die() -> None:
 # TLS
 
 
-def test_tls_lets_in_who_shows_a_certificate_and_nobody_else() -> None:
+def test_tls_requires_a_client_certificate() -> None:
     with TlsServer(password="a@b") as server:
         with redis.Redis.from_url(server.url) as client:
             assert client.ping()

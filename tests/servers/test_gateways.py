@@ -60,13 +60,13 @@ def test_it_forwards_and_keeps_its_connections(made: Made) -> None:
         assert client.post("/orders", content=b"one").status_code == 200
         assert backend.counts == {"/shop": 20, "/orders": 1}
         assert backend.connections < 5
-        asked, ordered = backend.last[0], backend.last[-1]
-        assert (asked.method, asked.target, asked.headers["x-of-the-test"]) == ("GET", "/shop?sku=1", "1")
+        request, ordered = backend.last[0], backend.last[-1]
+        assert (request.method, request.target, request.headers["x-of-the-test"]) == ("GET", "/shop?sku=1", "1")
         assert (ordered.method, ordered.body) == ("POST", b"one")
 
 
 @each
-def test_what_is_stopped_is_gone_and_comes_back_on_its_port(made: Made, folders: Path) -> None:
+def test_a_stopped_gateway_restarts_on_its_port(made: Made, folders: Path) -> None:
     with Backend() as backend:
         gateway = made(backend).start()
         port, pid = gateway.port, gateway.pid
@@ -89,7 +89,7 @@ def test_what_is_stopped_is_gone_and_comes_back_on_its_port(made: Made, folders:
         (lambda to: Envoy([http_filter("router", "router.v3.NoSuch")], to), r":\n.critical.*NoSuch"),
     ],
 )
-def test_a_refused_configuration_is_told_in_the_gateways_own_words(made: Made, words: str, folders: Path) -> None:
+def test_a_refused_configuration_raises_the_message_of_the_gateway(made: Made, words: str, folders: Path) -> None:
     with Backend() as backend:
         gateway = made(backend)
         with pytest.raises(StartFailed, match=words):
@@ -105,8 +105,8 @@ def test_a_port_that_somebody_took_is_given_up_unless_it_was_ours_before(made: M
         with socket.create_server(("127.0.0.1", taken)), gateway:
             assert gateway.port != taken
             assert httpx.get(gateway.url).status_code == 200
-        told = pytest.raises(StartFailed, match=r"(?i)address already in use")
-        with socket.create_server(("127.0.0.1", gateway.port)), told:
+        refused = pytest.raises(StartFailed, match=r"(?i)address already in use")
+        with socket.create_server(("127.0.0.1", gateway.port)), refused:
             gateway.start()
 
 
@@ -150,11 +150,14 @@ def test_caddys_forward_auth() -> None:
         with Caddy(site) as gateway:
             greedy_is_refused_by(gateway, backend)
             passed = httpx.post(f"{gateway.url}/orders?sku=1", headers=FORGED, content=b"one")
-        asked = service.last[-1]
+        request = service.last[-1]
         # The query of the request becomes the check's, unless `uri` has one of its own.
-        assert (asked.method, asked.target, asked.body) == ("GET", "/check?sku=1", b"")
-        assert (asked.headers["x-forwarded-method"], asked.headers["x-forwarded-uri"]) == ("POST", "/orders?sku=1")
-        assert asked.headers["x-forwarded-for"] == "127.0.0.1"
+        assert (request.method, request.target, request.body) == ("GET", "/check?sku=1", b"")
+        assert (request.headers["x-forwarded-method"], request.headers["x-forwarded-uri"]) == (
+            "POST",
+            "/orders?sku=1",
+        )
+        assert request.headers["x-forwarded-for"] == "127.0.0.1"
         assert backend.last[-1].body == b"one"
         assert "ratelimit" not in passed.headers
 
@@ -189,22 +192,28 @@ def test_traefiks_forward_auth() -> None:
         with Traefik(dynamic_config(backend, ask=ask)) as gateway:
             greedy_is_refused_by(gateway, backend)
             passed = httpx.post(f"{gateway.url}/orders?sku=1", headers=FORGED, content=b"one")
-        asked = service.last[-1]
-        assert (asked.method, asked.target, asked.body) == ("GET", "/check", b"")
-        assert (asked.headers["x-forwarded-method"], asked.headers["x-forwarded-uri"]) == ("POST", "/orders?sku=1")
-        assert asked.headers["x-forwarded-for"] == "127.0.0.1"
+        request = service.last[-1]
+        assert (request.method, request.target, request.body) == ("GET", "/check", b"")
+        assert (request.headers["x-forwarded-method"], request.headers["x-forwarded-uri"]) == (
+            "POST",
+            "/orders?sku=1",
+        )
+        assert request.headers["x-forwarded-for"] == "127.0.0.1"
         # authResponseHeaders go on to the backend; nothing of a permission reaches the client.
         assert backend.last[-1].headers["ratelimit"] == '"a";r=7'
         assert "ratelimit" not in passed.headers
 
 
 def ext_authz(service: Backend, **fields: Any) -> Json:
-    asked = {"server_uri": {"uri": service.url, "cluster": "service", "timeout": "5s"}, "path_prefix": "/check"}
+    service_config = {
+        "server_uri": {"uri": service.url, "cluster": "service", "timeout": "5s"},
+        "path_prefix": "/check",
+    }
     answer = {"allowed_client_headers_on_success": {"patterns": [{"prefix": "ratelimit"}]}}
     return http_filter(
         "ext_authz",
         "ext_authz.v3.ExtAuthz",
-        http_service=asked | {"authorization_response": answer},
+        http_service=service_config | {"authorization_response": answer},
         allowed_headers={"patterns": [{"exact": "x-user"}, {"exact": "x-forwarded-for"}]},
         **fields,
     )
@@ -216,10 +225,17 @@ def test_envoys_ext_authz_over_http() -> None:
         with Envoy([ext_authz(service)], backend, clusters=clusters) as gateway:
             greedy_is_refused_by(gateway, backend)
             passed = httpx.post(f"{gateway.url}/orders?sku=1", headers=FORGED, content=b"one")
-            asked = service.last[-1]
-            assert (asked.method, asked.target, asked.body) == ("POST", "/check/orders?sku=1", b"")
-            assert (asked.headers["x-user"], asked.headers["x-forwarded-for"]) == ("joe", "1.2.3.4")
-            assert "x-forwarded-uri" not in asked.headers
+            check_request = service.last[-1]
+            assert (check_request.method, check_request.target, check_request.body) == (
+                "POST",
+                "/check/orders?sku=1",
+                b"",
+            )
+            assert (check_request.headers["x-user"], check_request.headers["x-forwarded-for"]) == (
+                "joe",
+                "1.2.3.4",
+            )
+            assert "x-forwarded-uri" not in check_request.headers
             assert passed.headers["ratelimit"] == '"a";r=7'
 
             # Only 200 lets a request pass: a 204 is what the client gets. And a 5xx is Envoy's own 403.
@@ -249,18 +265,20 @@ class StubRateLimits:
     """Refuses the descriptor whose user is `greedy`."""
 
     def __init__(self) -> None:
-        self.asked: list[list[list[tuple[str, str]]]] = []
+        self.requests: list[list[list[tuple[str, str]]]] = []
 
     async def ShouldRateLimit(self, request: Any, context: Any) -> Any:  # noqa: N802
         assert request.domain == "edge"
-        asked = [[(entry.key, entry.value) for entry in descriptor.entries] for descriptor in request.descriptors]
-        self.asked.append(asked)
-        code = "OVER_LIMIT" if [("user", "greedy")] in asked else "OK"
+        descriptors = [
+            [(entry.key, entry.value) for entry in descriptor.entries] for descriptor in request.descriptors
+        ]
+        self.requests.append(descriptors)
+        code = "OVER_LIMIT" if [("user", "greedy")] in descriptors else "OK"
         limit = {"requests_per_unit": 10, "unit": "MINUTE", "name": "per-user"}
-        facts = {"current_limit": limit, "limit_remaining": 3, "duration_until_reset": {"seconds": 41}}
+        outcome = {"current_limit": limit, "limit_remaining": 3, "duration_until_reset": {"seconds": 41}}
         answer = rls_pb2.RateLimitResponse(
             overall_code=code,
-            statuses=[{"code": code, **facts} for _ in asked],
+            statuses=[{"code": code, **outcome} for _ in descriptors],
             response_headers_to_add=[HeaderValue(key="x-rule", value="per-user")],
             raw_body=b"too much",
         )
@@ -271,7 +289,7 @@ class StubRateLimits:
 async def test_envoys_ratelimit_filter() -> None:
     limits = StubRateLimits()
     per_user = {"request_headers": {"header_name": "x-user", "descriptor_key": "user"}}
-    asked: Json = {"rate_limits": [{"actions": [{"remote_address": {}}]}, {"actions": [per_user]}]}
+    route_config: Json = {"rate_limits": [{"actions": [{"remote_address": {}}]}, {"actions": [per_user]}]}
     metadata = {"key": "x-metadata", "value": "%DYNAMIC_METADATA(envoy.filters.http.ratelimit:rule)%"}
     async with serving(rls_pb2_grpc.add_RateLimitServiceServicer_to_server, limits) as address:
         ratelimit = http_filter(
@@ -287,7 +305,7 @@ async def test_envoys_ratelimit_filter() -> None:
         host = {"response_headers_to_add": [{"header": metadata}]}
         with (
             Backend() as backend,
-            Envoy([ratelimit], backend, clusters=clusters, route=asked, host=host) as gateway,
+            Envoy([ratelimit], backend, clusters=clusters, route=route_config, host=host) as gateway,
         ):
             async with httpx.AsyncClient(base_url=gateway.url, timeout=PATIENCE_S) as client:
                 passed = await client.get("/", headers={"X-User": "joe"})
@@ -297,7 +315,7 @@ async def test_envoys_ratelimit_filter() -> None:
 
     here = [("remote_address", "127.0.0.1")]
     # An action that finds no header makes no descriptor.
-    assert limits.asked == [[here, [("user", "joe")]], [here, [("user", "greedy")]], [here]]
+    assert limits.requests == [[here, [("user", "joe")]], [here, [("user", "greedy")]], [here]]
     assert (passed.status_code, passed.headers["x-metadata"]) == (200, "per-user")
     assert (refused.status_code, refused.text, refused.headers["x-envoy-ratelimited"]) == (429, "too much", "true")
     for answer in (passed, refused):

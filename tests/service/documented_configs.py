@@ -17,29 +17,29 @@ def config_blocks(page: str, language: str) -> list[str]:
 def reference_config() -> str:
     """The reference service's file that the page shows."""
     text = (ROOT / "docs" / "how-to" / "envoy.md").read_text(encoding="utf-8")
-    found = re.search(r"^    domain: edge\n(?:    .*\n)+", text, re.M)
-    assert found
-    return textwrap.dedent(found[0])
+    match = re.search(r"^    domain: edge\n(?:    .*\n)+", text, re.M)
+    assert match
+    return textwrap.dedent(match[0])
 
 
 def filter_of(name: str) -> Json:
     """One of the filters that the page tells."""
-    found: list[Json] = [json.loads(text) for text in config_blocks("envoy.md", "json")]
-    return next(each for each in found if each["name"] == f"envoy.filters.http.{name}")
+    blocks: list[Json] = [json.loads(text) for text in config_blocks("envoy.md", "json")]
+    return next(each for each in blocks if each["name"] == f"envoy.filters.http.{name}")
 
 
 def connections() -> Json:
     """The fields of Envoy's connection manager that the page tells."""
     text = (ROOT / "docs" / "how-to" / "envoy.md").read_text(encoding="utf-8")
-    found = re.search(r'^    "use_remote_address".*\n(?:    .*\n)+', text, re.M)
-    assert found
-    made: Json = json.loads(f"{{{found[0]}}}")
+    match = re.search(r'^    "use_remote_address".*\n(?:    .*\n)+', text, re.M)
+    assert match
+    made: Json = json.loads(f"{{{match[0]}}}")
     return made
 
 
 def cluster(address: str) -> Json:
     """The cluster that it tells, at another address."""
-    found: list[Json] = [json.loads(text) for text in config_blocks("envoy.md", "json")]
-    told_so = next(each for each in found if each["name"] == "headgate")
+    blocks: list[Json] = [json.loads(text) for text in config_blocks("envoy.md", "json")]
+    told_so = next(each for each in blocks if each["name"] == "headgate")
     assert told_so == grpc_cluster("headgate", "127.0.0.1:8081", connect_timeout="1s")
     return grpc_cluster("headgate", address)

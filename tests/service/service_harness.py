@@ -81,8 +81,8 @@ class Service:
         return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
 
     @property
-    def said(self) -> str:
-        """What it printed and logged so far."""
+    def output(self) -> str:
+        """Returns everything that the service has printed and logged so far."""
         return "".join((self.folder / name).read_text() for name in ("stdout", "stderr"))
 
     def start(self) -> Self:
@@ -103,8 +103,8 @@ class Service:
     def _not_ready(self) -> str | None:
         assert self._process is not None
         if self._process.poll() is not None:
-            raise RuntimeError(f"it ended with {self._process.returncode}: {self.said}")
-        return None if any(sign in self.said for sign in READY) else f"not ready: {self.said}"
+            raise RuntimeError(f"it ended with {self._process.returncode}: {self.output}")
+        return None if any(sign in self.output for sign in READY) else f"not ready: {self.output}"
 
     def tell(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
@@ -113,6 +113,12 @@ class Service:
         """Its exit code."""
         assert self._process is not None
         return self._process.wait(seconds)
+
+    def restart(self) -> None:
+        """Stops it as an operator would, and starts it again at the same addresses."""
+        self.tell(signal.SIGTERM)
+        self.wait()
+        self.start()
 
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -131,14 +137,14 @@ class Service:
             line.request(method, path, body, dict(headers or {}))
             return reply_of(line)
 
-    def post(self, verb: str, asked: Any = None, **fields: Any) -> ServiceReply:
-        body = json.dumps(fields if asked is None else asked).encode()
+    def post(self, verb: str, request: Any = None, **fields: Any) -> ServiceReply:
+        body = json.dumps(fields if request is None else request).encode()
         return self.ask("POST", f"/v1/{verb}", body)
 
     def check(self, cost: int | None = None, **attributes: Any) -> Any:
         """The answer to one check."""
-        asked = {"attributes": attributes} | ({} if cost is None else {"cost": cost})
-        reply = self.post("check", asked)
+        request = {"attributes": attributes} | ({} if cost is None else {"cost": cost})
+        reply = self.post("check", request)
         assert reply.status == 200, reply
         return reply.json
 

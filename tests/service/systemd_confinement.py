@@ -17,13 +17,13 @@ _NO_NEW_PRIVILEGES, _MDWE = 38, 65
 
 def allowed_calls(unit: Path) -> set[str]:
     """The names of all calls that the unit allows."""
-    found: set[str] = set()
+    allowed: set[str] = set()
     for line in unit.read_text().splitlines():
         name, _, words = line.partition("=")
         if name == "SystemCallFilter":
             calls = {call for word in words.removeprefix("~").split() for call in _expanded(word)}
-            found = found - calls if words.startswith("~") else found | calls
-    return found
+            allowed = allowed - calls if words.startswith("~") else allowed | calls
+    return allowed
 
 
 def _expanded(word: str) -> set[str]:

@@ -75,7 +75,7 @@ def test_more_than_ever_fits_has_no_wait(service: Service) -> None:
     assert service.check(3, path="/login", user=user())["retry_after"] is None
 
 
-def test_who_is_locked_out_is_told_so(service: Service) -> None:
+def test_a_lockout_is_in_the_response(service: Service) -> None:
     ann = user()
     answers = [service.check(path="/login", user=ann) for _ in range(5)]
     assert [answer["allowed"] for answer in answers] == [True, True, False, False, False]
@@ -83,24 +83,24 @@ def test_who_is_locked_out_is_told_so(service: Service) -> None:
     assert 3000 < answers[-1]["retry_after"] <= 3600
 
 
-def test_a_missing_dimension_is_told(service: Service) -> None:
+def test_a_missing_dimension_is_in_the_response(service: Service) -> None:
     reply = service.post("check", attributes={"path": "/paid"}, verdicts=True).json
     assert (reply["allowed"], reply["rule"], reply["limit"], reply["remaining"]) == (False, "paid", None, None)
     assert "plan" in reply["why"]
     assert [(each["rule"], each["limit"]) for each in reply["verdicts"]] == [("paid", None)]
 
 
-def test_shadows_and_candidates_are_told_aside(service: Service) -> None:
-    asked = {"attributes": {"path": "/shadow", "user": user()}, "verdicts": True}
-    told = [service.post("check", asked).json for _ in range(4)][-1]
-    assert told["allowed"]
-    assert (told["rule"], told["remaining"]) == ("live", 5)
-    assert [(each["rule"], each["shadow_kind"], each["allowed"]) for each in told["verdicts"]] == [
+def test_shadow_and_candidate_verdicts_are_separate(service: Service) -> None:
+    request = {"attributes": {"path": "/shadow", "user": user()}, "verdicts": True}
+    response = [service.post("check", request).json for _ in range(4)][-1]
+    assert response["allowed"]
+    assert (response["rule"], response["remaining"]) == ("live", 5)
+    assert [(each["rule"], each["shadow_kind"], each["allowed"]) for each in response["verdicts"]] == [
         ("live", None, True),
         ("trial", "shadow", False),
         ("live", "candidate", False),
     ]
-    assert {each["limit"] for each in told["verdicts"]} == {"9/day", "3/day", "1/day"}
+    assert {each["limit"] for each in response["verdicts"]} == {"9/day", "3/day", "1/day"}
 
 
 def test_a_peek_charges_nothing(service: Service) -> None:
@@ -112,12 +112,12 @@ def test_a_peek_charges_nothing(service: Service) -> None:
 
 def test_a_place_in_a_queue_has_a_delay(service: Service) -> None:
     ann = user()
-    asked = {"path": "/queue", "user": ann}
-    places = [service.post("reserve", attributes=asked).json for _ in range(5)]
+    request = {"path": "/queue", "user": ann}
+    places = [service.post("reserve", attributes=request).json for _ in range(5)]
     assert all(place["allowed"] and place["receipt"] for place in places)
     assert places[0]["delay"] == 0
     assert places[-1]["delay"] > 0
-    refused = service.post("reserve", attributes=asked, cost=1, timeout=0).json
+    refused = service.post("reserve", attributes=request, cost=1, timeout=0).json
     assert not refused["allowed"]
     assert refused["retry_after"] > 0
 
@@ -155,15 +155,15 @@ def test_the_short_way_says_what_the_long_way_says(
         short, long = checker(clock, limits), checker(clock, limits)
         for wait, cost in calls:
             clock.advance(wait)
-            told = long.answer(await long.limiter.check({}, cost), verdicts=True)
-            told.verdicts = msgspec.UNSET
-            assert short.answer(await short.limiter.check({}, cost)) == told
+            expected = long.answer(await long.limiter.check({}, cost), verdicts=True)
+            expected.verdicts = msgspec.UNSET
+            assert short.answer(await short.limiter.check({}, cost)) == expected
 
     asyncio.run(story())
 
 
 @pytest.mark.parametrize(
-    ("verb", "asked", "sentence"),
+    ("verb", "body", "sentence"),
     [
         (
             "check",
@@ -218,10 +218,8 @@ def test_the_short_way_says_what_the_long_way_says(
         ("cancel", {"receipt": "", "cost": 1}, 'The body: "cost" is not a field. Known are receipt.'),
     ],
 )
-def test_what_cannot_be_judged_is_told_in_a_sentence(
-    service: Service, verb: str, asked: Any, sentence: str
-) -> None:
-    reply = service.post(verb, asked)
+def test_an_invalid_request_gets_a_problem_document(service: Service, verb: str, body: Any, sentence: str) -> None:
+    reply = service.post(verb, body)
     assert (reply.status, reply.headers["content-type"]) == (400, "application/problem+json")
     assert reply.json["detail"] == sentence
     assert (reply.json["title"], reply.json["status"]) == ("Bad Request", 400)
@@ -281,8 +279,8 @@ def test_a_service_with_too_much_to_do_says_when_to_come_back() -> None:
             reply.json["detail"]
             == "This service has too much to do. Ask again after the seconds that Retry-After says."
         )
-        told = service.ask("GET", "/auth/nginx")
-        assert (told.status, told.headers["x-headgate-code"], told.body) == (403, "503", b"")
+        response = service.ask("GET", "/auth/nginx")
+        assert (response.status, response.headers["x-headgate-code"], response.body) == (403, "503", b"")
         assert {service.ask("GET", path).status for path in ("/healthz", "/readyz")} == {200}
         until(lambda: None if service.post("check", attributes={}).status == 200 else "still too much", 10)
 
@@ -301,10 +299,10 @@ def test_when_redis_dies_each_rule_does_what_it_says() -> None:
         for name in ("allow", "deny", "local", "none"):
             assert (service.check(path=f"/{name}")["degraded"], service.check()["rule"]) == (False, None)
         redis.kill()
-        told = {name: service.check(path=f"/{name}") for name in ("allow", "deny", "local")}
-        assert [answer["allowed"] for answer in told.values()] == [True, False, True]
-        assert all(answer["degraded"] for answer in told.values())
-        assert {answer["rule"] for answer in told.values()} == {"allow", "deny", "local"}
+        responses = {name: service.check(path=f"/{name}") for name in ("allow", "deny", "local")}
+        assert [answer["allowed"] for answer in responses.values()] == [True, False, True]
+        assert all(answer["degraded"] for answer in responses.values())
+        assert {answer["rule"] for answer in responses.values()} == {"allow", "deny", "local"}
         reply = service.post("check", attributes={"path": "/none"})
         assert (reply.status, reply.headers["retry-after"]) == (503, "1")
         assert reply.json["title"] == "Service Unavailable"
@@ -313,7 +311,7 @@ def test_when_redis_dies_each_rule_does_what_it_says() -> None:
         # What was taken from a fallback can be given back, and nobody is told of it twice.
         receipt = service.post("check", attributes={"path": "/local"}, receipt=True).json["receipt"]
         assert service.post("refund", receipt=receipt).status in (200, 503)
-        assert "could not be answered" not in service.said
+        assert "could not be answered" not in service.output
         redis.restart()
         until(lambda: "degraded" if service.check(path="/local")["degraded"] else None, 20)
         assert service.check(path="/none")["rule"] == "none"

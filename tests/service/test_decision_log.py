@@ -84,9 +84,9 @@ def test_a_disk_that_is_full_refuses_nothing() -> None:
     with Service(rules, decision_log="/dev/full") as service:
         assert [service.check(user="ann")["allowed"] for _ in range(8)] == [True] * 5 + [False] * 3
         sentence = "the decision log /dev/full cannot be written: No space left on device."
-        until(lambda: None if sentence in service.said else service.said, 10)
+        until(lambda: None if sentence in service.output else service.output, 10)
         for _ in range(3):
             service.check(user="ann")
         service.tell(signal.SIGTERM)
         service.wait()
-        assert service.said.count(sentence) == 1
+        assert service.output.count(sentence) == 1

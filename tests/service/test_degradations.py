@@ -59,10 +59,10 @@ def test_an_engine_that_is_gone_and_comes_back() -> None:
 
             def silent() -> str | None:
                 service.check(user="ann")  # a call after the settling ends the outage
-                return None if line in service.said else "the log does not say so"
+                return None if line in service.output else "the log does not say so"
 
             until(silent, 30)
-            assert "were decided locally." in service.said or "was decided locally." in service.said
+            assert "were decided locally." in service.output or "was decided locally." in service.output
 
 
 def test_an_engine_without_a_fallback_and_a_log_on_a_full_disk() -> None:
@@ -70,9 +70,9 @@ def test_an_engine_without_a_fallback_and_a_log_on_a_full_disk() -> None:
         service.check(user="ann")
 
         def missing() -> str | None:
-            found = service.ask("GET", "/readyz").json["degraded"]
+            degraded = service.ask("GET", "/readyz").json["degraded"]
             log = "The decision log /dev/full cannot be written: No space left on device."
-            return None if found == [log] else f"{found}"
+            return None if degraded == [log] else f"{degraded}"
 
         until(missing, 30)
         redis.stop()
@@ -86,8 +86,8 @@ def test_a_rulebook_that_is_refused() -> None:
         service.write('{"rules": [{"name": "api", "limit": "many"}]}')
 
         def accepted() -> str | None:
-            found = service.ask("GET", "/readyz").json["degraded"]
-            return None if found and found[0].startswith("A new rulebook is refused") else f"{found}"
+            degraded = service.ask("GET", "/readyz").json["degraded"]
+            return None if degraded and degraded[0].startswith("A new rulebook is refused") else f"{degraded}"
 
         until(accepted, 30)
         assert service.check(user="ann")["allowed"]

@@ -29,7 +29,7 @@ UNIT = DEPLOY / "headgate.service"
 
 
 def flags(words: list[str]) -> Settings:
-    """What a command line of ours sets."""
+    """Returns the settings of one of our command lines."""
     args = tree().parse_args(["serve", *words])
     return settings.read_settings(
         {each.name: getattr(args, f"set_{each.name}") for each in settings.settings_table()}, {}
@@ -69,7 +69,7 @@ def test_the_service_needs_no_system_call_that_the_unit_forbids() -> None:
             assert {os.sched_getscheduler(pid) for pid in service.worker_pids} == {os.SCHED_BATCH}
             service.tell(signal.SIGTERM)
             assert service.wait() == 0
-            assert "died" not in service.said
+            assert "died" not in service.output
 
 
 def test_docker() -> None:

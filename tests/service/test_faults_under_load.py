@@ -53,8 +53,10 @@ def over_grpc(service: Service, *, seconds: float = 10) -> int:
     alone = [("grpc.use_local_subchannel_pool", 1)]
     with grpc.insecure_channel(service.grpc, options=alone) as channel:
         call: Any = channel.unary_unary(rls.PATH)
-        asked = rls_pb2.RateLimitRequest(domain="d", descriptors=[{"entries": [{"key": "user", "value": "bob"}]}])
-        answer = rls_pb2.RateLimitResponse.FromString(call(asked.SerializeToString(), timeout=seconds))
+        request = rls_pb2.RateLimitRequest(
+            domain="d", descriptors=[{"entries": [{"key": "user", "value": "bob"}]}]
+        )
+        answer = rls_pb2.RateLimitResponse.FromString(call(request.SerializeToString(), timeout=seconds))
         return int(answer.overall_code)
 
 
@@ -73,7 +75,7 @@ def promptly(service: Service) -> None:
 # Connections.
 
 
-def test_ten_thousand_idle_connections_are_in_nobodys_way(many_files: int) -> None:
+def test_ten_thousand_idle_connections_block_no_request(many_files: int) -> None:
     with Service(BOOK) as service, ExitStack() as idle:
         promptly(service)
         before, memory = descriptors(service.pid), memory_mib(service.pid)
@@ -113,8 +115,8 @@ def test_descriptors_that_are_used_up_are_waited_for(where: str) -> None:
         held.close()
         until(lambda: None if descriptors(service.pid) < 45 else "they are held", 10)
         promptly(service)
-        assert len(service.said.splitlines()) < 20
-        assert "Traceback" not in service.said
+        assert len(service.output.splitlines()) < 20
+        assert "Traceback" not in service.output
 
 
 HELLO = http2_frame_builder.PREFACE + http2_frame_builder.frame(http2_frame_builder.SETTINGS, 0, 0)  # of HTTP/2
@@ -127,7 +129,7 @@ QUEUED = {"rules": [{"name": "slow", "when": {"path": "/"}, "limit": "1/5s queue
     [*(("http", sent) for sent in (b"", b"G", b"P", HEALTH, HELLO)), ("grpc", b"P"), ("grpc", HELLO)],
     ids=["http-nothing", "http-G", "http-P", "http-request", "http-http2", "grpc-P", "grpc-http2"],
 )
-def test_silent_connections_keep_nobody_out(where: str, sent: bytes) -> None:
+def test_silent_connections_block_no_client(where: str, sent: bytes) -> None:
     """More of them than are accepted; and a client whose request is under way is not cut off."""
     service = Service(QUEUED)
     service.before = ("prlimit", "--nofile=1024:1024")
@@ -200,8 +202,8 @@ def test_slow_clients_hold_nobody_but_themselves() -> None:
         for line in deaf:  # asks for more than anybody's buffers hold, and reads nothing
             line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             line.setblocking(False)
-            asked = b"GET /openapi.json HTTP/1.1\r\nhost: h\r\n\r\n" * 2000
-            assert line.send(asked) > 0
+            requests = b"GET /openapi.json HTTP/1.1\r\nhost: h\r\n\r\n" * 2000
+            assert line.send(requests) > 0
         for line in calls:
             line.sendall(
                 b"".join(
@@ -250,10 +252,10 @@ def test_no_name_of_a_method_ends_the_server(path: bytes) -> None:
         assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
         service.tell(signal.SIGTERM)
         assert service.wait() == 0
-        assert "error" not in service.said
+        assert "error" not in service.output
 
 
-def test_what_is_malformed_is_not_logged() -> None:
+def test_malformed_requests_are_not_logged() -> None:
     with Service(BOOK) as service:
         for fields in ([(b"content-ty\xf9e", b"x")], [(b"te", b"x")], [(b":status", b"x")]):
             whole = http2_frame_builder.request_frames(rls.PATH.encode(), b"\0\0\0\0\0", kind=b"application/grpc")
@@ -268,7 +270,7 @@ def test_what_is_malformed_is_not_logged() -> None:
                 assert line.recv(4096)
                 time.sleep(0.1)
         promptly(service)
-        assert len(service.said.splitlines()) == 3, service.said
+        assert len(service.output.splitlines()) == 3, service.output
 
 
 def test_one_sentence_does_not_fill_the_disk() -> None:
@@ -276,14 +278,14 @@ def test_one_sentence_does_not_fill_the_disk() -> None:
         for _ in range(400):
             line.request("GET", "/auth/forward")
             assert reply_of(line).status == 400
-        assert service.said.count("cannot be answered") <= log_format.MAX_REPEATS_PER_S * 10
+        assert service.output.count("cannot be answered") <= log_format.MAX_REPEATS_PER_S * 10
         time.sleep(1)
         line.request("GET", "/auth/forward")
         reply_of(line)
-        assert "not_written=" in service.said
+        assert "not_written=" in service.output
 
 
-def test_what_operators_did_is_written_however_often() -> None:
+def test_repeated_operator_actions_are_always_logged() -> None:
     seldom = log_format.RepeatFilter()
 
     def written(name: str, level: int) -> int:
@@ -318,8 +320,8 @@ def test_redis_is_killed_and_comes_back(fallback: str | None) -> None:
             if reply.status == 503:
                 assert reply.headers["retry-after"] == "1"
                 return "undecided"
-            told = reply.json
-            return ("passed" if told["allowed"] else "refused") + (" degraded" if told["degraded"] else "")
+            response = reply.json
+            return ("passed" if response["allowed"] else "refused") + (" degraded" if response["degraded"] else "")
 
         meanwhile = {"local": "passed degraded", "allow": "passed degraded", "deny": "refused degraded"}
         without = meanwhile.get(fallback or "", "undecided")
@@ -337,7 +339,7 @@ def test_redis_is_killed_and_comes_back(fallback: str | None) -> None:
             load.more("passed")
         assert load.slowest < 0.5 + PROMPT
         assert set(load.seen) <= {"passed", without}
-        assert "Traceback" not in service.said
+        assert "Traceback" not in service.output
 
 
 # The book.
@@ -352,7 +354,7 @@ def test_a_book_is_broken_and_mended_under_load() -> None:
                 time.sleep(0.1)
             until(
                 lambda: (
-                    None if "rules.yaml" in service.said.partition("serves")[2].partition("\n")[2] else "untold"
+                    None if "rules.yaml" in service.output.partition("serves")[2].partition("\n")[2] else "untold"
                 ),
                 10,
             )
@@ -362,13 +364,13 @@ def test_a_book_is_broken_and_mended_under_load() -> None:
             service.write({"rules": [{"name": "all", "limit": "2000000/day fixed"}]})
             load.more("2000000/day fixed")
         assert set(load.seen) == {"1000000/day fixed", "2000000/day fixed"}
-        assert "Traceback" not in service.said
+        assert "Traceback" not in service.output
 
 
 # The end.
 
 
-def test_told_to_stop_under_load_it_answers_all_that_it_has_taken() -> None:
+def test_a_stop_under_load_answers_every_accepted_request() -> None:
     queue = {"rules": [{"name": "slow", "when": {"path": "/"}, "limit": "20/s queue 60"}, *BOOK["rules"]]}
     with Service(queue) as service:
         statuses: list[int] = []
@@ -408,23 +410,23 @@ def test_secrets_are_not_logged() -> None:
             redis.kill()
             assert service.post("check", attributes={"user": "pr1v4te"}).status == 503
             assert service.ask("GET", "/auth/forward", headers=FORWARDED).status == 503
-            said = service.said
+            output = service.output
         for word in (*secrets.values(), "p4ssw0rd", receipt[:40], "pr1v4te", "b34rer", "c00kie"):
-            assert word not in said
-        assert "No decision" in said
+            assert word not in output
+        assert "No decision" in output
 
 
-def test_a_value_that_headgate_did_not_write_is_told_over_every_protocol(server: RedisServer) -> None:
+def test_a_foreign_value_is_reported_over_every_protocol(server: RedisServer) -> None:
     server.call("RPUSH", "hg2:fw:all:{all}", "not ours")
-    told = "the key hg2:fw:all:{all} holds a value that headgate did not write"
+    message = "the key hg2:fw:all:{all} holds a value that headgate did not write"
     with Service(BOOK, engine=server.url) as service:
         reply = service.ask("POST", "/v1/check", ASKED)
         assert reply.status == 500
-        assert told in reply.json["detail"]
+        assert message in reply.json["detail"]
         assert service.ask("GET", "/auth/forward", headers=FORWARDED).status == 503
         with pytest.raises(grpc.RpcError) as refused:
             over_grpc(service)
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-        assert told in str(refused.value.details())
+        assert message in str(refused.value.details())
         server.call("DEL", "hg2:fw:all:{all}")
         assert service.ask("POST", "/v1/check", ASKED).status == 200

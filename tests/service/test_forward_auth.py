@@ -72,10 +72,10 @@ BETWEEN = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_proxies_say_to_each_other_is_nobodys(kind: GatewayKind) -> None:
-    said = {name.lower() for name, _ in SAID[kind]}
+def test_hop_by_hop_fields_are_no_attributes(kind: GatewayKind) -> None:
+    names = {name.lower() for name, _ in SAID[kind]}
     others = [pair for other in KINDS for pair in SAID[other]] + BETWEEN
-    noise = [(name, "/evil") for name, _ in others if name.lower() not in said]
+    noise = [(name, "/evil") for name, _ in others if name.lower() not in names]
     assert ask(kind, noise + SAID[kind] + noise + OWN) == EXPECTED
 
 
@@ -142,8 +142,8 @@ def test_lines_of_a_list_are_one_list(kind: GatewayKind) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_64_kilobytes_change_nothing(kind: GatewayKind) -> None:
     long = "z" * 65536
-    found = ask(kind, [*SAID[kind], *OWN, ("x-long", long), (long, "1"), ("x-original-" + long, "1")])
-    assert found == EXPECTED | {"header.x-long": long, "header." + long: "1"}
+    attributes = ask(kind, [*SAID[kind], *OWN, ("x-long", long), (long, "1"), ("x-original-" + long, "1")])
+    assert attributes == EXPECTED | {"header.x-long": long, "header." + long: "1"}
     spoofed = [(n, "6.6.6.6, " * 7000 + v if n.lower() == "x-forwarded-for" else v) for n, v in SAID[kind]]
     assert ask(kind, spoofed + OWN) == EXPECTED
 
@@ -160,7 +160,7 @@ def recorded(kind: GatewayKind, text: str) -> dict[str, str]:
     return forwarded_attributes(kind, method, unquote(path), query, headers, GATEWAY, Proxies(["10.0.0.1"]))
 
 
-def test_what_real_gateways_sent() -> None:
+def test_recorded_requests_of_real_gateways() -> None:
     sent = request("PUT", TARGET, SENT, "127.0.0.1")
     assert (sent["path"], sent["cookie.c"]) == ("/a/c/d", "d")
     go = {"header.accept-encoding": "gzip"}
@@ -268,14 +268,14 @@ def caddy(method: str, target: str, host: str, headers: Pairs, address: str) -> 
 def envoy(method: str, target: str, host: str, headers: Pairs, address: str) -> Asked:
     """It makes one line of several; and granian reads escapes."""
     path, _, query = target.partition("?")
-    kept = one_line_each(without(headers, "host", "x-forwarded-for"))
+    forwarded = one_line_each(without(headers, "host", "x-forwarded-for"))
     field = ("x-forwarded-for", appended(headers, address))
     return (
         "ext_authz",
         method,
         unquote_to_bytes(path).decode(errors="replace"),
         query,
-        [("host", host), *kept, field],
+        [("host", host), *forwarded, field],
     )
 
 
@@ -314,8 +314,8 @@ JARS = st.dictionaries(WORDS, WORDS, min_size=1, max_size=6).map(
 @given(JARS, st.data())
 def test_cookies_in_any_lines_are_the_same_cookies_behind_envoy(jar: dict[str, str], data: st.DataObject) -> None:
     line = "".join(f"{data.draw(st.sampled_from(';,'))}{name}={value}" for name, value in jar.items())[1:]
-    found = ask("ext_authz", [*SAID["ext_authz"], ("cookie", line)])
-    cookies = {name: value for name, value in found.items() if name.startswith("cookie.")}
+    attributes = ask("ext_authz", [*SAID["ext_authz"], ("cookie", line)])
+    cookies = {name: value for name, value in attributes.items() if name.startswith("cookie.")}
     assert cookies == {f"cookie.{name}": value.strip() for name, value in jar.items()}
 
 
@@ -334,9 +334,9 @@ def test_nothing_but_a_sentence_is_ever_raised(
     kind: GatewayKind, line: tuple[str, str, str], headers: list[tuple[Any, Any]], complete: bool, peer: str
 ) -> None:
     try:
-        found: dict[str, str] | None = forwarded_attributes(
+        attributes: dict[str, str] | None = forwarded_attributes(
             kind, *line, headers + (SAID[kind] if complete else []), peer, PROXIES
         )
     except InvalidSubrequest:
-        found = None
-    assert found is None or found["path"].startswith("/")
+        attributes = None
+    assert attributes is None or attributes["path"].startswith("/")

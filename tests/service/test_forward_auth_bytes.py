@@ -31,13 +31,13 @@ class RecordingApp:
 
 
 def heard_by_granian(raw: bytes, tmp_path: Path | None = None) -> Request:
-    """What a real granian makes of these bytes, on a port or on a socket file."""
-    heard = RecordingApp()
+    """Returns the request that a real granian reads from these bytes, on a port or on a socket file."""
+    app = RecordingApp()
 
     async def run() -> None:
         port, path = free_port(), tmp_path and tmp_path / "s"
         where: Any = {"address": "127.0.0.1", "port": port, "uds": path}
-        server = Server(Asgi(heard), **where, interface=Interfaces.ASGINL, log_enabled=False)
+        server = Server(Asgi(app), **where, interface=Interfaces.ASGINL, log_enabled=False)
         serving = asyncio.create_task(server.serve())
         try:
             async with asyncio.timeout(20):
@@ -50,7 +50,7 @@ def heard_by_granian(raw: bytes, tmp_path: Path | None = None) -> Request:
             await asyncio.wait([serving], timeout=10)
 
     asyncio.run(run())
-    return heard.request
+    return app.request
 
 
 async def _connected(port: int, path: Path | None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -76,17 +76,17 @@ def test_granian_hands_over_every_byte_of_a_field(tmp_path: Path) -> None:
         b"X-Long: " + b"z" * 65536,
         b"Connection: close",
     ]
-    heard = heard_by_granian(b"\r\n".join(lines) + b"\r\n\r\n")
-    assert (heard.method, heard.path, heard.query) == ("PUT", "/a/b%2Fc?d\ufffd", "q=%41")
-    assert heard.client.startswith("127.0.0.1:")
-    assert PROXIES.client(heard.client, None) == "127.0.0.1"
-    assert [value for name, value in heard.headers if name == b"x-a"] == [b"1", b"\xe9"]
-    told = "PUT", heard.path, heard.query, heard.headers, heard.client, PROXIES
-    asked = forwarded_attributes("auth_request", *told)
-    assert (asked["path"], asked["address"]) == ("/caf\u00e9", CLIENT)
-    assert forwarded_attributes("ext_authz", *told)["path"] == heard.path
+    app = heard_by_granian(b"\r\n".join(lines) + b"\r\n\r\n")
+    assert (app.method, app.path, app.query) == ("PUT", "/a/b%2Fc?d\ufffd", "q=%41")
+    assert app.client.startswith("127.0.0.1:")
+    assert PROXIES.client(app.client, None) == "127.0.0.1"
+    assert [value for name, value in app.headers if name == b"x-a"] == [b"1", b"\xe9"]
+    forwarded = "PUT", app.path, app.query, app.headers, app.client, PROXIES
+    attributes = forwarded_attributes("auth_request", *forwarded)
+    assert (attributes["path"], attributes["address"]) == ("/caf\u00e9", CLIENT)
+    assert forwarded_attributes("ext_authz", *forwarded)["path"] == app.path
     with pytest.raises(InvalidSubrequest, match="X-Forwarded-Host is missing"):
-        forwarded_attributes("forward_auth", *told)
+        forwarded_attributes("forward_auth", *forwarded)
     peer = heard_by_granian(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", tmp_path).client
     assert PROXIES.behind(peer, CLIENT) == CLIENT, peer
     assert Proxies(["0.0.0.0/0", "::/0"]).behind(peer, CLIENT) is None, peer

@@ -149,14 +149,14 @@ def test_envoy_ext_authz(service: Service, backend: Backend) -> None:
     assert refused.text == "slow down"
 
 
-def test_what_envoy_routes_below_a_path_meets_the_rule_for_it(
+def test_requests_that_envoy_routes_below_a_path_match_its_rule(
     service: Service, server: RedisServer, backend: Backend
 ) -> None:
     routes = [
         {"match": {"prefix": prefix}, "direct_response": {"status": status}}
         for prefix, status in (("/below/", 201), ("/", 202))
     ]
-    found = {}
+    statuses = {}
     with envoy(service.http, backend, routes=routes) as gateway:
         for target in (
             "/below/x",
@@ -167,9 +167,9 @@ def test_what_envoy_routes_below_a_path_meets_the_rule_for_it(
             "/y%2f../below/x",
         ):
             server.call("FLUSHALL")
-            found[target] = [_status(gateway.port, target) for _ in range(2)]
-    assert found.pop("/below/../x") == found.pop("/below/%2e%2e/x") == [b"202", b"202"]
-    assert list(found.values()) == [[b"201", b"429"]] * 4
+            statuses[target] = [_status(gateway.port, target) for _ in range(2)]
+    assert statuses.pop("/below/../x") == statuses.pop("/below/%2e%2e/x") == [b"202", b"202"]
+    assert list(statuses.values()) == [[b"201", b"429"]] * 4
 
 
 def _status(port: int, target: str) -> bytes:

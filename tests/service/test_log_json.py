@@ -27,15 +27,15 @@ GARBAGE = (
 
 def lines_of(text: str) -> list[dict[str, Any]]:
     """Every line as JSON; an error names the first that is none."""
-    found = []
+    records = []
     for line in text.splitlines():
         try:
             document = json.loads(line)
         except ValueError:
             raise AssertionError(f"this line is not JSON: {line}") from None
         assert isinstance(document, dict), line
-        found.append(document)
-    return found
+        records.append(document)
+    return records
 
 
 def send(address: str, data: bytes) -> None:
@@ -60,26 +60,26 @@ def test_a_whole_run(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
                 for address in (service.http, service.grpc):
                     send(address, data)
             service.write("rules: [{name: x, limit: lots}]")
-            until(lambda: None if "is refused" in service.said else "the broken book is not seen", 20)
+            until(lambda: None if "is refused" in service.output else "the broken book is not seen", 20)
             service.write({"rules": [{"name": "few", "key": "ip", "missing": "skip", "limit": "5/minute"}]})
-            until(lambda: None if "no gateway sets" in service.said else "the book is not followed", 20)
+            until(lambda: None if "no gateway sets" in service.output else "the book is not followed", 20)
             redis.stop()
             assert service.post("check", attributes={"user": "ann"}).status in (200, 503)
             if workers > 1:
                 time.sleep(max(0.0, 5.2 - (time.monotonic() - service.started_at)))  # old enough to be replaced
                 os.kill(service.worker_pids[0], signal.SIGSEGV)
-                until(lambda: None if "is replaced" in service.said else "nobody noticed", 20)
+                until(lambda: None if "is replaced" in service.output else "nobody noticed", 20)
             service.tell(signal.SIGTERM)
             service.wait(60)
-            found = lines_of(service.said)
-    assert found[0]["http"] == service.url
-    assert all("message" in line and "level" in line for line in found[1:])
-    assert any("stopping" in line["message"] for line in found[1:])
+            records = lines_of(service.output)
+    assert records[0]["http"] == service.url
+    assert all("message" in line and "level" in line for line in records[1:])
+    assert any("stopping" in line["message"] for line in records[1:])
 
 
 def failing(tmp_path: Path, *flags: str, code: int = 2, **environment: str) -> list[dict[str, Any]]:
-    """What a service that cannot start says."""
-    known = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    """Returns the output of a service that cannot start."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
     http = f"127.0.0.1:{free_port()}"
     done = subprocess.run(
         [
@@ -93,7 +93,7 @@ def failing(tmp_path: Path, *flags: str, code: int = 2, **environment: str) -> l
             "off",
             *flags,
         ],
-        env=known | {"PYTHONWARNINGS": "always"} | environment,
+        env=env | {"PYTHONWARNINGS": "always"} | environment,
         capture_output=True,
         text=True,
         timeout=60,
@@ -107,7 +107,7 @@ def errors(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [line for line in lines if line["level"] == "error"]
 
 
-def test_a_rulebook_that_is_none_is_told_in_json(tmp_path: Path, redis_server: RedisServer) -> None:
+def test_an_invalid_rulebook_is_logged_as_json(tmp_path: Path, redis_server: RedisServer) -> None:
     (tmp_path / "bad.yaml").write_text("rules:\n  - {name: a, limit: 10/minit}\n  - {name: b, limits: 1/s}\n")
     (line,) = errors(failing(tmp_path, "--log", "json", "--rules", "bad.yaml"))
     assert (line["level"], line["message"].partition(": ")[0]) == ("error", "bad.yaml:2")
@@ -138,7 +138,7 @@ def test_so_are_mistakes_in_settings(
     assert word in line["message"]
 
 
-def test_a_worker_that_crashes_is_told_with_its_trace(tmp_path: Path, redis_server: RedisServer) -> None:
+def test_a_worker_crash_is_logged_with_its_traceback(tmp_path: Path, redis_server: RedisServer) -> None:
     """Something in the way of its imports makes it fail as no setting can."""
     (tmp_path / "granian.py").write_text("raise RuntimeError('made to fail')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
@@ -148,12 +148,24 @@ def test_a_worker_that_crashes_is_told_with_its_trace(tmp_path: Path, redis_serv
         assert any("made to fail" in line.get("trace", "") for line in lines)
 
 
-def test_what_libraries_write_by_themselves_is_a_line_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRPC_VERBOSITY", "debug")
-    monkeypatch.setenv("GRPC_TRACE", "http")
+LIBRARY = """
+import os, threading, time
+
+def write():
+    while not any(thread.name == "headgate-stderr" for thread in threading.enumerate()):
+        time.sleep(0.05)
+    os.write(2, b"as a library in C or Rust does\\n")
+
+threading.Thread(target=write, daemon=True).start()
+"""
+
+
+def test_stderr_output_of_libraries_is_logged_as_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(LIBRARY)  # which every Python imports when it starts
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with Service(BOOK, log="json") as service:
-        send(service.grpc, GARBAGE[2])
-        until(lambda: None if "a library wrote to stderr" in service.said else "grpc says nothing", 20)
+        until(lambda: None if "as a library" in service.output else "the library wrote nothing", 60)
         service.tell(signal.SIGTERM)
         assert service.wait(60) == 0
-        assert len(lines_of(service.said)) > 2
+        lines = [line for line in lines_of(service.output) if "as a library" in str(line)]
+    assert [line["message"] for line in lines] == ["a library wrote to stderr: as a library in C or Rust does"]

@@ -28,23 +28,23 @@ UNMET = [
 ]
 
 
-def facts(path: str, told: RuleDecision | Answer) -> tuple[Any, ...]:
+def answer_fields(path: str, answer: RuleDecision | Answer) -> tuple[Any, ...]:
     return (
-        *(path, told.allowed, told.rule, told.limit, told.remaining),
-        *(told.retry_after, told.reset_after, told.delay),
+        *(path, answer.allowed, answer.rule, answer.limit, answer.remaining),
+        *(answer.retry_after, answer.reset_after, answer.delay),
     )
 
 
 @pytest.mark.parametrize("verb", ["check", "peek", "reserve"])
 def test_nothing_is_left_where_nothing_is_limited(verb: str) -> None:
     limiter = Limiter.from_rules(BOOK)
-    found = [facts(path, getattr(limiter, verb)({"path": path})) for path, *_ in UNMET]
-    assert found == UNMET
+    answers = [answer_fields(path, getattr(limiter, verb)({"path": path})) for path, *_ in UNMET]
+    assert answers == UNMET
 
 
 def test_the_service_and_its_client_say_the_same() -> None:
     with Service(BOOK) as service, Client(service.url, timeout=20) as gate:
-        assert [facts(path, gate.check({"path": path})) for path, *_ in UNMET] == UNMET
+        assert [answer_fields(path, gate.check({"path": path})) for path, *_ in UNMET] == UNMET
 
 
 def test_header_fields_say_nothing() -> None:
@@ -55,7 +55,7 @@ def test_header_fields_say_nothing() -> None:
             assert headers(limiter.check(call), form) == []
 
 
-def test_what_is_limited_says_what_is_left() -> None:
+def test_a_limited_call_reports_what_remains() -> None:
     limiter = Limiter.from_rules(BOOK)
     decision = limiter.check({"path": "/login", "user": "ann"})
     assert (decision.remaining, str(decision.limit)) == (1, "2/hour")

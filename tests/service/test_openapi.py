@@ -19,7 +19,7 @@ def service() -> Iterator[Service]:
         yield running
 
 
-def test_it_is_told(service: Service) -> None:
+def test_the_service_serves_its_openapi_description(service: Service) -> None:
     reply = service.ask("GET", "/openapi.json")
     assert reply.headers["content-type"] == "application/json"
     assert reply.json == json.loads(json.dumps(description(100)))
@@ -28,9 +28,9 @@ def test_it_is_told(service: Service) -> None:
 
 
 def test_everything_that_is_referred_to_is_there() -> None:
-    told = json.dumps(description(1))
+    text = json.dumps(description(1))
     schemas = description(1)["components"]["schemas"]
-    for part in told.split('"#/components/schemas/')[1:]:
+    for part in text.split('"#/components/schemas/')[1:]:
         assert part.partition('"')[0] in schemas
 
 
@@ -50,4 +50,4 @@ def test_schemathesis_finds_nothing(service: Service, tmp_path: Path) -> None:
     )
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]
     assert f"Tested: {len(VERBS) + 3}" in run.stdout
-    assert "could not be answered" not in service.said
+    assert "could not be answered" not in service.output

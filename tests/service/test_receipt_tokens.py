@@ -43,7 +43,7 @@ def charged(service: Service, cost: int = 1, **attributes: Any) -> str:
 
 
 def left(service: Service, who: str, path: str = "/") -> dict[str, int]:
-    """What each rule would still let pass."""
+    """Returns the remaining units of each rule."""
     reply = service.post("peek", attributes={"path": path, "user": who, "argument.n": 1}, verdicts=True)
     return {verdict["rule"]: verdict["remaining"] for verdict in reply.json["verdicts"]}
 
@@ -66,7 +66,7 @@ def test_a_receipt_that_was_changed_in_any_bit_is_refused(at: int, bit: int, par
 
 
 @given(some.text() | some.binary().map(bytes.hex))
-def test_what_is_no_receipt_is_refused(text: str) -> None:
+def test_an_invalid_receipt_is_refused(text: str) -> None:
     with pytest.raises(InvalidReceipt, match="was not written by this service, or with another secret"):
         ReceiptSigner(SECRET).read(text)
 
@@ -131,7 +131,7 @@ def test_settling_keeps_what_was_used(service: Service) -> None:
     assert left(service, ann) == {"calls": 5}
 
 
-def test_what_was_used_beyond_the_charge_is_charged_once(service: Service) -> None:
+def test_settling_above_the_charge_charges_once(service: Service) -> None:
     ann = user()
     receipt = charged(service, 3, user=ann)
     assert service.post("settle", receipt=receipt, cost=8).json == {"done": True}
@@ -208,11 +208,11 @@ def test_slots_are_held_renewed_and_released(service: Service) -> None:
     assert left(service, ann, "/export") == {"slots": 1}
     counted = charged(service, user=ann)
     for verb in ("renew", "release"):
-        told = detail(service.post(verb, receipt=counted))
-        assert told == (409, "This receipt holds no slots: refund it, settle it or cancel it.")
+        sentence = detail(service.post(verb, receipt=counted))
+        assert sentence == (409, "This receipt holds no slots: refund it, settle it or cancel it.")
 
 
-def test_what_no_limit_counted_can_be_given_back_too(service: Service) -> None:
+def test_receipts_of_uncounted_calls_can_be_refunded(service: Service) -> None:
     for verb in ("refund", "settle", "cancel"):
         receipt = charged(service, 5, path="/free")
         assert service.post(verb, receipt=receipt).json == {"done": True}
@@ -235,8 +235,8 @@ def test_only_what_passed_together_has_receipts(service: Service) -> None:
 
 @pytest.mark.parametrize("verb", ["refund", "settle", "cancel", "renew", "release"])
 def test_none_of_ours(service: Service, verb: str) -> None:
-    told = detail(service.post(verb, receipt=ReceiptSigner(SECRET).write([PART])))
-    assert told == (404, "This receipt was not written by this service, or with another secret.")
+    sentence = detail(service.post(verb, receipt=ReceiptSigner(SECRET).write([PART])))
+    assert sentence == (404, "This receipt was not written by this service, or with another secret.")
 
 
 def durable() -> RedisServer:
@@ -250,34 +250,34 @@ def test_an_engine_that_is_gone_gives_nothing_back_and_the_receipt_stays_good(fa
     with durable() as server, Service(BOOK, engine=f"{server.url}?fallback={fallback}&deadline=5s") as service:
         ann = user()
         receipt = charged(service, user=ann)
-        asked = {"receipt": receipt} | ({"cost": 0} if verb == "settle" else {})
+        request = {"receipt": receipt} | ({"cost": 0} if verb == "settle" else {})
         server.stop()
         for _ in range(3):
-            status, why = detail(service.post(verb, asked))
+            status, why = detail(service.post(verb, request))
             assert status == 503
             assert "nothing was given back" in why
         server.start()
 
         def missing() -> str | None:
-            reply = service.post(verb, asked)
+            reply = service.post(verb, request)
             assert reply.status in (200, 503), reply
             return None if reply.json == {"done": True} else str(reply)
 
         until(missing, 20)
         if verb != "cancel":  # which gives back places ahead, and this call was served at once
             assert left(service, ann) == {"calls": 10}
-        assert service.post(verb, asked).status == 409
+        assert service.post(verb, request).status == 409
 
 
 def test_slots_that_cannot_be_released_are_not_done() -> None:
     with durable() as server, Service(BOOK, engine=f"{server.url}?fallback=allow&deadline=5s") as service:
         ann = user()
-        asked = {"receipt": charged(service, path="/export", user=ann)}
+        request = {"receipt": charged(service, path="/export", user=ann)}
         server.stop()
-        assert detail(service.post("release", asked))[0] == 503
+        assert detail(service.post("release", request))[0] == 503
         server.start()
-        until(lambda: None if service.post("release", asked).status == 200 else "503", 20)
-        assert service.post("renew", asked).json["held"] is False
+        until(lambda: None if service.post("release", request).status == 200 else "503", 20)
+        assert service.post("renew", request).json["held"] is False
 
 
 def test_two_workers_and_a_restart_on_one_redis(redis_server: RedisServer) -> None:
@@ -299,5 +299,5 @@ def test_two_workers_and_a_restart_on_one_redis(redis_server: RedisServer) -> No
         assert service.post("refund", receipt=kept).json == {"done": True}
         assert left(service, ann) == {"calls": 10}
     with Service(BOOK, **settings) as service:
-        told = detail(service.post("release", receipt=held))
-        assert told == (404, "This receipt was not written by this service, or with another secret.")
+        sentence = detail(service.post("release", receipt=held))
+        assert sentence == (404, "This receipt was not written by this service, or with another secret.")

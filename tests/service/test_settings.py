@@ -35,10 +35,12 @@ def serve(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]"
 def test_a_flag_is_stronger_than_the_environment_and_that_than_the_file(tmp_path: Path) -> None:
     file = tmp_path / "headgate.toml"
     file.write_text('batch = 7\nbody = 2048\nlog = "json"\ntrusted = ["10.0.0.0/8", "::1"]\nadmin = false\n')
-    said = read_settings({"batch": "9", "log": None}, {"HEADGATE_BATCH": "8", "HEADGATE_BODY": "4096"}, str(file))
-    assert (said.batch, said.body, said.log) == (9, 4096, "json")
-    assert said.admin is None
-    assert said.trusted == read_settings({"trusted": "10.0.0.0/8,::1"}, {}).trusted
+    settings = read_settings(
+        {"batch": "9", "log": None}, {"HEADGATE_BATCH": "8", "HEADGATE_BODY": "4096"}, str(file)
+    )
+    assert (settings.batch, settings.body, settings.log) == (9, 4096, "json")
+    assert settings.admin is None
+    assert settings.trusted == read_settings({"trusted": "10.0.0.0/8,::1"}, {}).trusted
     assert read_settings({}, {"HEADGATE_CONFIG": str(file)}).batch == 7
     assert read_settings({}, {}) == Settings()
 
@@ -106,7 +108,7 @@ def test_variables_of_others_are_left_alone() -> None:
         ("trusted = '10.0.0.0/33'\n", r':1: .*"10.0.0.0/33" is no network: write [^.]*[^w]*$'),
     ],
 )
-def test_what_is_refused_in_a_file_is_told_with_its_line(text: str, sentence: str, tmp_path: Path) -> None:
+def test_an_invalid_setting_is_reported_with_its_line(text: str, sentence: str, tmp_path: Path) -> None:
     file = tmp_path / "headgate.toml"
     file.write_text(text)
     with pytest.raises(InvalidSetting, match=sentence) as error:
@@ -114,7 +116,7 @@ def test_what_is_refused_in_a_file_is_told_with_its_line(text: str, sentence: st
     assert str(error.value).startswith(str(file))
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_settings_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match="cannot be read: No such file"):
         read_settings({}, {}, str(tmp_path / "none.toml"))
     (tmp_path / "bytes.toml").write_bytes(b"\xff")
@@ -134,13 +136,13 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         ({"tls_cert": __file__}, "tls_cert and tls_key belong together"),
         ({"tls_key": __file__}, "tls_cert and tls_key belong together"),
         ({"tls_client_ca": __file__}, "tls_client_ca has no effect without"),
-        ({"http": "off", "grpc": "off"}, "http and grpc are both off"),
+        ({"http": "off", "grpc": "off", "admin": "off"}, "http, grpc and admin are all off"),
         ({"http": "127.0.0.1:8081"}, "127.0.0.1:8081 and 127.0.0.1:8081 overlap"),
         ({"http": ":8081"}, "0.0.0.0:8081 and 127.0.0.1:8081 overlap"),
         ({"http": "unix:/a", "grpc": "unix:/a"}, "unix:/a and unix:/a overlap"),
     ],
 )
-def test_what_is_not_safe_is_refused(flags: dict[str, str], sentence: str) -> None:
+def test_unsafe_settings_are_refused(flags: dict[str, str], sentence: str) -> None:
     with pytest.raises(InvalidSetting, match=sentence):
         read_settings(flags, {})
 
@@ -158,11 +160,11 @@ def test_what_is_not_safe_is_refused(flags: dict[str, str], sentence: str) -> No
         {"secret": TOKEN},
     ],
 )
-def test_what_is_safe_is_not(flags: dict[str, str]) -> None:
+def test_safe_settings_are_accepted(flags: dict[str, str]) -> None:
     read_settings(flags, {})
 
 
-def test_addresses_are_told_as_they_are_written() -> None:
+def test_addresses_are_printed_as_written() -> None:
     assert str(read_settings({"http": "[::1]:80"}, {}).http) == "[::1]:80"
     assert read_settings({"http": ":80"}, {}).http == Address("0.0.0.0", 80)
     assert str(read_settings({"http": "unix:/run/h"}, {}).http) == "unix:/run/h"
@@ -177,11 +179,11 @@ def test_addresses_are_told_as_they_are_written() -> None:
         "redis://h/0?password=hunter2&fallback=local",
     ],
 )
-def test_no_secret_is_told(engine: str) -> None:
+def test_no_secret_is_printed(engine: str) -> None:
     settings = read_settings({"engine": engine, "admin_token": f"{TOKEN}hunter2", "secret": f"{TOKEN}hunter2"}, {})
-    told = f"{settings!r} {settings} {settings.engine_without_password} {settings.public_values()}"
-    assert "hunter2" not in told
-    assert TOKEN not in told
+    printed = f"{settings!r} {settings} {settings.engine_without_password} {settings.public_values()}"
+    assert "hunter2" not in printed
+    assert TOKEN not in printed
     assert settings.engine_without_password.startswith("redis://h")
     for name in ("admin_token", "secret"):
         with pytest.raises(InvalidSetting) as error:
@@ -196,17 +198,17 @@ def test_a_service_that_cannot_start_says_why_and_ends_with_2(tmp_path: Path) ->
     broken = serve("--rules", str(book), *off)
     assert broken.returncode == 2
     assert f'{book}:2: rule "login": "5/minit" is not a limit' in broken.stderr
-    told = serve("--engine", "redis://:hunter2hunter2@127.0.0.1:abc/0", *off)
-    assert told.returncode == 2
-    assert "hunter2" not in told.stdout + told.stderr
+    ended = serve("--engine", "redis://:hunter2hunter2@127.0.0.1:abc/0", *off)
+    assert ended.returncode == 2
+    assert "hunter2" not in ended.stdout + ended.stderr
     assert serve(HEADGATE_WORKERS="2").returncode == 2
 
 
 def test_help_names_every_setting_with_its_default() -> None:
-    told = " ".join(serve("--help").stdout.split())
+    help_text = " ".join(serve("--help").stdout.split())
     for each in settings_table():
-        assert f"{flag_name(each.name)} {each.metavar} {each.about}" in told
-        assert not each.default or f"{each.about} ({each.default})" in told
+        assert f"{flag_name(each.name)} {each.metavar} {each.about}" in help_text
+        assert not each.default or f"{each.about} ({each.default})" in help_text
 
 
 def test_log_lines_are_lines_whatever_was_sent() -> None:

@@ -41,13 +41,13 @@ BODY = 65536
 def service() -> Iterator[Service]:
     with Service() as running:
         yield running
-        said = running.said
-    assert "could not be answered" not in said
-    assert "Traceback" not in said
+        output = running.output
+    assert "could not be answered" not in output
+    assert "Traceback" not in output
 
 
 def sent(service: Service, data: bytes, *, close: bool = False) -> bytes:
-    """Whatever comes back for these bytes, until it is whole or the connection ends."""
+    """Returns the response to these bytes, until it is complete or the connection ends."""
     host, _, port = service.http.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=10) as line:
         line.sendall(data)
@@ -130,7 +130,7 @@ def test_a_body_may_come_in_parts_and_is_bounded_all_the_same(service: Service) 
     ],
     ids=range(18),
 )
-def test_what_is_no_question(service: Service, body: bytes, sentence: str) -> None:
+def test_an_invalid_body_is_refused(service: Service, body: bytes, sentence: str) -> None:
     reply = service.ask("POST", "/v1/check", body)
     assert reply.status == 400
     assert sentence in reply.json["detail"]
@@ -187,7 +187,7 @@ def test_http_2_without_tls(service: Service, tmp_path: Path) -> None:
 
 
 class _AsgiClient:
-    """Who asks: sends the head of a request, and then `body`, or nothing."""
+    """A client that sends the head of a request, and then `body`, or nothing."""
 
     scope: ClassVar = {
         "type": "http",
@@ -244,7 +244,7 @@ async def test_a_decision_may_take_longer_than_a_body() -> None:
     assert client.status == 200
 
 
-async def test_who_waits_no_more_is_left_alone() -> None:
+async def test_an_ended_body_timeout_does_not_fire() -> None:
     overdue = BodyTimeouts(0.01)
     task = overdue.begin()
     overdue.end(task)
@@ -270,16 +270,16 @@ _like = some.dictionaries(_names, _json | some.dictionaries(some.text(), _json, 
     some.sampled_from([verb.request_type for verb in VERBS]),
     some.binary()
     | (_json | _like | some.fixed_dictionaries({"checks": some.lists(_like)})).map(
-        lambda found: json.dumps(found).encode()
+        lambda value: json.dumps(value).encode()
     ),
 )
 def test_a_body_is_read_or_refused_in_a_sentence(kind: type[msgspec.Struct], body: bytes) -> None:
     try:
-        asked = JsonDecoder(kind)(body)
+        decoded = JsonDecoder(kind)(body)
     except InvalidCharge as error:
-        told = str(error)
+        message = str(error)
     else:
-        assert isinstance(asked, kind)
-        told = "."
-    assert re.search(r"[.?]$", told)
-    assert len(told) < 400
+        assert isinstance(decoded, kind)
+        message = "."
+    assert re.search(r"[.?]$", message)
+    assert len(message) < 400

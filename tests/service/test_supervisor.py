@@ -32,7 +32,7 @@ def redis() -> Iterator[RedisServer]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_told_to_stop_it_ends_what_it_has_begun(number: signal.Signals) -> None:
+def test_a_stop_signal_finishes_begun_requests(number: signal.Signals) -> None:
     with Service(SLOW) as service:
         assert service.ask("GET", "/auth/forward", headers=FORWARDED).status == 200
         with service.connection() as line:
@@ -43,10 +43,10 @@ def test_told_to_stop_it_ends_what_it_has_begun(number: signal.Signals) -> None:
             assert reply_of(line).status == 200
             assert time.monotonic() - began > 0.5
         assert service.wait() == 0
-        assert "stopping" in service.said
+        assert "stopping" in service.output
 
 
-def test_what_takes_too_long_is_left() -> None:
+def test_requests_longer_than_the_drain_time_are_dropped() -> None:
     endless = {"rules": [{"name": "slow", "limit": "1/minute queue 5"}]}
     with Service(endless, drain="300ms") as service, service.connection() as line:
         service.ask("GET", "/auth/forward", headers=FORWARDED)
@@ -58,7 +58,7 @@ def test_what_takes_too_long_is_left() -> None:
         assert time.monotonic() - began < 5
         reply = reply_of(line)
         assert (reply.status, reply.headers["retry-after"]) == (503, "1")
-        assert "Traceback" not in service.said
+        assert "Traceback" not in service.output
 
 
 def test_several_workers_count_together(redis: RedisServer) -> None:
@@ -69,7 +69,7 @@ def test_several_workers_count_together(redis: RedisServer) -> None:
         assert passed == 20
 
 
-def test_a_worker_that_is_killed_is_replaced_and_nobody_notices_but_who_was_there(redis: RedisServer) -> None:
+def test_a_killed_worker_is_replaced_and_only_its_own_clients_notice(redis: RedisServer) -> None:
     with Service(BOOK, engine=redis.url, workers=2) as service:
         seen: Counter[str] = Counter()
         over = threading.Event()
@@ -97,7 +97,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nobody_notices_but_who_was_ther
             client.join()
         assert seen["lost"] <= 4, "each client loses what was under way, at most"
         assert seen["refused"] == 0
-        assert "died" in service.said
+        assert "died" in service.output
 
 
 def test_a_worker_that_cannot_start_ends_the_service(redis: RedisServer) -> None:
@@ -132,7 +132,7 @@ def test_a_changed_book_is_followed_and_a_broken_one_is_not() -> None:
         service.write({"rules": [{"name": "all", "limit": "7/day fixed"}]})
         until(lambda: None if service.check()["limit"] == "7/day fixed" else "the old book", 10)
         service.write("rules: [{name: all, limit: lots}]")
-        until(lambda: None if "rules.yaml:1" in service.said else "not told", 10)
+        until(lambda: None if "rules.yaml:1" in service.output else "not told", 10)
         assert service.check()["limit"] == "7/day fixed"
 
 
@@ -140,10 +140,10 @@ def test_a_changed_book_is_followed_and_a_broken_one_is_not() -> None:
 def test_attributes_that_look_misspelled_are_logged_once_for_all_workers(redis: RedisServer, workers: int) -> None:
     book = {"rules": [{"name": "nobody", "key": "ip", "missing": "skip", "limit": "1/s"}]}
     with Service(book, engine=redis.url, workers=workers) as service:
-        assert service.said.count("no gateway sets") == 1
-        assert f'{service.book}:1: rule "nobody": no gateway sets the attribute "ip"' in service.said
+        assert service.output.count("no gateway sets") == 1
+        assert f'{service.book}:1: rule "nobody": no gateway sets the attribute "ip"' in service.output
         service.write({"rules": [*book["rules"], {"name": "all", "limit": "1/s"}]})
         until(lambda: None if service.check()["rule"] == "all" else "the book is not followed", 10)
-        until(lambda: None if service.said.count("no gateway sets") == 2 else service.said, 10)
+        until(lambda: None if service.output.count("no gateway sets") == 2 else service.output, 10)
         time.sleep(1)  # in which others would follow: each worker looks more than twice
-        assert service.said.count("no gateway sets") == 2
+        assert service.output.count("no gateway sets") == 2

@@ -24,7 +24,7 @@ def service() -> Iterator[Service]:
     ours = certificates()
     with Service(tls_cert=ours.server, tls_key=ours.server_key) as running:
         yield running
-        assert "Traceback" not in running.said
+        assert "Traceback" not in running.output
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def strict() -> Iterator[Service]:
     ours = certificates()
     with Service(tls_cert=ours.server, tls_key=ours.server_key, tls_client_ca=ours.authority) as running:
         yield running
-        assert "Traceback" not in running.said
+        assert "Traceback" not in running.output
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def checked(service: Service, pair: tuple[Path, Path] | None = None) -> Any:
         return client.post(f"https://{service.http}/v1/check", json=ASKED).json()
 
 
-def asked(service: Service, pair: tuple[Path, Path] | None = None) -> Any:
+def rate_limit_code(service: Service, pair: tuple[Path, Path] | None = None) -> Any:
     key, cert = (pair[1].read_bytes(), pair[0].read_bytes()) if pair is not None else (None, None)
     credentials = grpc.ssl_channel_credentials(certificates().authority.read_bytes(), key, cert)
     with grpc.secure_channel(service.grpc, credentials) as channel:
@@ -92,7 +92,7 @@ def ours() -> tuple[Path, Path]:
 
 def test_http_and_grpc_over_tls(service: Service) -> None:
     assert checked(service)["allowed"] is True
-    assert asked(service) == rls_pb2.RateLimitResponse.OK
+    assert rate_limit_code(service) == rls_pb2.RateLimitResponse.OK
     host, _, port = service.http.rpartition(":")
     with (
         socket.create_connection((host, int(port)), timeout=10) as line,
@@ -102,7 +102,7 @@ def test_http_and_grpc_over_tls(service: Service) -> None:
         assert secure.version() in ("TLSv1.2", "TLSv1.3")
 
 
-def test_who_does_not_trust_it_does_not_ask(service: Service) -> None:
+def test_a_client_that_does_not_trust_the_certificate_fails(service: Service) -> None:
     with (
         pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"),
         httpx.Client(trust_env=False) as client,
@@ -113,7 +113,7 @@ def test_who_does_not_trust_it_does_not_ask(service: Service) -> None:
 @pytest.mark.parametrize(
     "data", [b"GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n", b"\x16\x03\x01\x00\x05hello", b"\0" * 300]
 )
-def test_what_is_no_tls_is_closed_and_harms_nobody(service: Service, data: bytes) -> None:
+def test_bytes_that_are_no_tls_are_closed(service: Service, data: bytes) -> None:
     for address in (service.http, service.grpc):
         host, _, port = address.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=10) as line:
@@ -127,12 +127,12 @@ def test_what_is_no_tls_is_closed_and_harms_nobody(service: Service, data: bytes
                 back = b""
             assert not back.startswith(b"HTTP/1.1 200")
     assert checked(service)["allowed"] is True
-    assert asked(service) == rls_pb2.RateLimitResponse.OK
+    assert rate_limit_code(service) == rls_pb2.RateLimitResponse.OK
 
 
 def test_a_client_whose_certificate_is_known_is_answered(strict: Service) -> None:
     assert checked(strict, ours())["allowed"] is True
-    assert asked(strict, ours()) == rls_pb2.RateLimitResponse.OK
+    assert rate_limit_code(strict, ours()) == rls_pb2.RateLimitResponse.OK
 
 
 @pytest.mark.parametrize("whose", ["nobody's", "a stranger's"])
@@ -141,13 +141,13 @@ def test_others_are_not(strict: Service, whose: str, stranger: tuple[Path, Path]
     with pytest.raises(httpx.TransportError):
         checked(strict, pair)
     with pytest.raises(grpc.RpcError) as refused:
-        asked(strict, pair)
+        rate_limit_code(strict, pair)
     assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
     assert checked(strict, ours())["allowed"] is True
 
 
 @pytest.mark.parametrize("which", ["tls_cert", "tls_key", "tls_client_ca"])
-def test_what_is_no_certificate_ends_the_start_with_a_sentence(tmp_path: Path, which: str) -> None:
+def test_an_invalid_certificate_stops_the_start_with_a_message(tmp_path: Path, which: str) -> None:
     bad = tmp_path / "bad.pem"
     bad.write_text("no certificate")
     made = certificates()

@@ -21,7 +21,7 @@ INSTALL = "pip install 'headgate[envoy]'"
 @pytest.fixture
 def without_envoy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every Python that is started from here on lacks the packages of the extra."""
-    lacking(tmp_path, monkeypatch, "grpc", "google")
+    lacking(tmp_path, monkeypatch, "hpack", "google")
 
 
 def lacking(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
@@ -43,7 +43,7 @@ def test_http_is_answered(http_only: Service) -> None:
     assert (
         http_only.ask("GET", "/auth/envoy/x", headers={"x-forwarded-for": "192.0.2.7"}).status == 200
     )  # ext_authz over HTTP
-    assert f"gRPC   off      Envoy's rate limit and quota services need: {INSTALL}" in http_only.said
+    assert f"gRPC   off      Envoy's rate limit and quota services need: {INSTALL}" in http_only.output
 
 
 def test_the_reference_services_json_says_what_it_needs(http_only: Service) -> None:
@@ -65,7 +65,7 @@ def test_grpc_is_refused_with_a_sentence(variable: bool, without_envoy: None) ->
     ran = serve(HEADGATE_GRPC=where) if variable else serve("--grpc", where)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == (
-        f"headgate: Answering Envoy over gRPC needs grpcio and protobuf: {INSTALL}. "
+        f"headgate: Answering Envoy over gRPC needs hpack and protobuf: {INSTALL}. "
         f"To answer HTTP only, set grpc to off; it is {where}.\n"
     )
 

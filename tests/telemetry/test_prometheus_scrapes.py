@@ -56,7 +56,8 @@ def served(folder: Path, workers: int) -> Iterator[str]:
     if workers > 1:
         (folder / "shared").mkdir()
         environment["PROMETHEUS_MULTIPROC_DIR"] = str(folder / "shared")
-    command = [sys.executable, "-m", "gunicorn", "--workers", str(workers), "--bind", address, "metered_app:app"]
+    command = [sys.executable, "-m", "gunicorn", "--workers", str(workers), "--bind", address]
+    command += ["--pid", str(folder / "pid"), "metered_app:app"]
     with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.DEVNULL) as server:
         try:
             until(lambda: _missing(address), 60)
@@ -77,7 +78,7 @@ def _missing(address: str) -> str | None:
 def test_prometheus_sees_every_call(tmp_path: Path, workers: int) -> None:
     with served(tmp_path, workers) as address, Prometheus({"shop": address}) as prometheus:
         # A connection for each call, so that all workers get some.
-        statuses = [httpx.get(f"http://{address}/login").status_code for _ in range(60)]
+        statuses = [httpx.get(f"http://{address}/login").status_code for _ in range(250)]
         expected = {
             "outcome=allowed,rule=login": statuses.count(200),
             "outcome=refused,rule=login": statuses.count(429),

@@ -32,14 +32,19 @@ class KeptDecisions(Observer):
     def __init__(self) -> None:
         self.decisions: list[Decision] = []
 
-    def decided(self, decision: Decision, latency_us: int, response_follows: bool) -> None:
+    def decided(self, decision: Decision, latency_us: int | None, response_follows: bool) -> None:
         self.decisions.append(decision)
+
+
+# One maker for all tests: it keeps parts of lines, and must not confuse those of different limiters.
+makers: dict[tuple[float, str | None], RecordMaker] = {}
 
 
 def lines_of(call: DecidedCall, sample: float = 1.0, salt: str | None = None) -> tuple[str | None, str]:
     """The line of the fast path, if any, and that of the plain path."""
+    maker = makers.setdefault((sample, salt), RecordMaker(sample, salt))
     record = RecordMaker(sample, salt).record(call)
-    return RecordMaker(sample, salt).short_line(call), json.dumps(record, separators=(",", ":"))
+    return maker.short_line(call), json.dumps(record, separators=(",", ":"))
 
 
 def decided_call(decision: Decision, **more: Any) -> DecidedCall:
@@ -89,6 +94,10 @@ def test_the_usual_call_takes_the_fast_path_and_others_do_not() -> None:
     short, plain = lines_of(decided_call(decision))
     assert short == plain
     assert lines_of(decided_call(decision), salt="a salt of some length")[0] is None
+    assert (
+        lines_of(decided_call(decision, latency_us=None))[0]
+        == lines_of(decided_call(decision, latency_us=None))[1]
+    )
     for more in ({"status": 200}, {"duration_us": 5}, {"attributes": None}):
         assert lines_of(decided_call(decision, **more))[0] is None
     for attributes in ({"user": "ann", "plan": "pro"}, {"plan": "old"}, {"plan": "new"}, {"user": "x" * 3000}, {}):

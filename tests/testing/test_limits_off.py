@@ -63,7 +63,7 @@ def test_a_refund_of_a_call_that_passed_gives_nothing_back() -> None:
     assert limiter.peek("ann").remaining == 0
 
 
-def test_slots_are_held_by_nobody() -> None:
+def test_no_slots_are_held() -> None:
     limiter = Limiter("1 slot", clock=ManualClock())
     held = limiter.acquire("export")
     with limits_off(), limiter.acquire("export") as lease, limiter.guard("export"):
@@ -135,7 +135,7 @@ def test_an_adaptive_limiter_passes_and_learns_nothing() -> None:
             limiter.acquire()
 
 
-def test_no_engine_is_asked() -> None:
+def test_no_engine_is_used() -> None:
     limiter, rules = Limiter("1/hour", _no_server()), Limiter.from_rules(RULES, _no_server())
     with limits_off():
         assert all(limiter.take("ann") for _ in range(2))
@@ -164,7 +164,7 @@ def test_blocks_may_be_nested_and_end_by_an_exception() -> None:
     assert not limiter.take("ann")
 
 
-def test_what_has_no_limits_cannot_be_switched_off() -> None:
+def test_objects_without_limits_are_refused() -> None:
     for wrong in (FastAPI(), Flask("app"), "app", None):
         with pytest.raises(InvalidSetting, match="Limits are switched off for a limiter, or for an application"):
             limits_off(wrong).__enter__()

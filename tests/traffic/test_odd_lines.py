@@ -166,6 +166,8 @@ def test_a_pattern_whose_time_has_another_name(tmp_path: Path) -> None:
         ("\x1b[2J,time\n\x1b[31m,soon\n", {}, r"It is: \\x1b\[31m,soon"),
     ],
 )
-def test_what_cannot_be_read(tmp_path: Path, text: str | bytes, options: dict[str, str], sentence: str) -> None:
+def test_unreadable_lines_are_refused(
+    tmp_path: Path, text: str | bytes, options: dict[str, str], sentence: str
+) -> None:
     with pytest.raises(InvalidLog, match=sentence):
         read_call(tmp_path / "log", text, **options)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from typing import Any, assert_type
 
 from aiohttp import web
+from celery import Celery
 from flask import Blueprint
 from flask.views import MethodView
 
@@ -27,10 +28,12 @@ from headgate import (
 )
 from headgate.client import Answer, AsyncClient, Client
 from headgate.integrations import aiohttp as headgate_aiohttp
+from headgate.integrations import celery as headgate_celery
 from headgate.integrations import django
 from headgate.integrations import flask as headgate_flask
 from headgate.integrations.fastapi import exempt, limit
 
+app = Celery("shop")
 limiter = Limiter("3/s")
 alimiter = AsyncLimiter("3/s")
 
@@ -159,6 +162,19 @@ async def decorated_views_keep_their_types(request: Any) -> None:
 async def decorated_routes_keep_their_types() -> None:
     assert_type(await limited_route(7, page=2), str)
     assert_type(limited_sync_route(7), str)
+
+
+@headgate_celery.limit("100/minute burst 10", key="user_id", cost=lambda call: call.arguments["pages"])
+@headgate_celery.limit("5 slots")
+def limited_task(user_id: int, *, pages: int = 1) -> list[str]:
+    return [str(user_id)] * pages
+
+
+def decorated_tasks_keep_their_types() -> None:
+    assert_type(limited_task(7, pages=2), list[str])
+    limited_task("7")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    rate_limits = headgate_celery.rate_limits(app, engine="redis://localhost:6379/0", limits=["5/s"], timeout=60)
+    assert_type(rate_limits, headgate_celery.TaskLimits)
 
 
 @headgate_flask.limit("5/s", key="user", missing="deny", refund="2xx")

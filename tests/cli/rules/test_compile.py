@@ -29,17 +29,17 @@ def test_without_a_file_it_is_printed(prompt: Prompt, write: Write) -> None:
     assert json.loads(prompt.out) == written == prompt.json("rules", "compile", "rules.yaml")
 
 
-def test_what_is_no_rulebook_leaves_the_old_bundle(prompt: Prompt, write: Write) -> None:
+def test_an_invalid_rulebook_leaves_the_old_bundle(prompt: Prompt, write: Write) -> None:
     prompt("rules", "compile", write(BOOK), "-o", "rules.bundle.json")
     before = Path("rules.bundle.json").read_bytes()
     assert prompt("rules", "compile", write("rules: [{name: a, limit: 10/minit}]"), "-o", "rules.bundle.json") == 2
     assert "10/minute" in prompt.err
     split = "rules: [{name: a, limit: 1/minute queue 99, where: split, nodes: 99}]"
-    assert "too slow for 99 nodes" in prompt.told("rules", "compile", write(split), "-o", "rules.bundle.json")
+    assert "too slow for 99 nodes" in prompt.failure("rules", "compile", write(split), "-o", "rules.bundle.json")
     assert Path("rules.bundle.json").read_bytes() == before
 
 
-def test_where_nothing_can_be_written_is_told(prompt: Prompt, write: Write) -> None:
-    told = prompt.told("rules", "compile", write(BOOK), "-o", "nowhere/x.json")
-    assert told == "nowhere/x.json cannot be written: No such file or directory."
-    assert "is not a file" in prompt.told("rules", "compile", "rules.yaml", "-o", "/dev/null")
+def test_an_unwritable_output_path_is_reported(prompt: Prompt, write: Write) -> None:
+    message = prompt.failure("rules", "compile", write(BOOK), "-o", "nowhere/x.json")
+    assert message == "nowhere/x.json cannot be written: No such file or directory."
+    assert "is not a file" in prompt.failure("rules", "compile", "rules.yaml", "-o", "/dev/null")

@@ -77,7 +77,7 @@ A = {"name": "a", "key": "user", "missing": "deny", "limit": "10/minute"}
         (A | {"limit": "unlimited"}, None),
     ],
 )
-def test_where_counts_start_anew_it_says_why(new: dict[str, object], why: str | None) -> None:
+def test_a_change_that_resets_counts_gives_the_reason(new: dict[str, object], why: str | None) -> None:
     (change,) = compare(book(A), book(new)).rules
     assert change.restart_reason == why
     assert change.kind == ("renamed" if new["name"] == "b" else "changed")
@@ -128,15 +128,15 @@ def test_cases_have_counts_of_their_own_unless_the_key_decides_between_them(
     assert change.restart_reason == why
 
 
-def test_another_order_is_told_once() -> None:
+def test_another_rule_order_is_reported_once() -> None:
     b = A | {"name": "b", "limit": "1/s"}
-    found = compare(book(A, b), book(b, A))
-    assert [field.name for field in found.book] == ["order"]
-    assert found.rules == ()
+    differences = compare(book(A, b), book(b, A))
+    assert [field.name for field in differences.book] == ["order"]
+    assert differences.rules == ()
     assert not compare(book(A, b), book(A, b))
 
 
-def test_in_text_the_warning_stands_under_its_rule(prompt: Prompt, write: Write) -> None:
+def test_the_text_output_shows_a_warning_under_its_rule(prompt: Prompt, write: Write) -> None:
     old = write("rules: [{name: a, limit: 10/s}]", "old.yaml")
     new = write("rules: [{name: a, limit: 10/s fixed}]", "new.yaml")
     prompt("rules", "diff", old, new)

@@ -38,13 +38,13 @@ def test_rules_that_apply_and_why_the_others_do_not(prompt: Prompt, book: str) -
     document = prompt.json(
         "rules", "explain", book, "--path", "/items/7?x=1", "--user", "ann", "--attribute", "plan=pro"
     )
-    told = {rule["rule"]: rule for rule in document["rules"]}
+    by_rule = {rule["rule"]: rule for rule in document["rules"]}
     assert [rule["rule"] for rule in document["rules"] if rule["applies"]] == ["items"]
-    assert told["items"]["key"] == "user=ann|sku=7"
-    assert told["items"]["limits"] == ["100/s"]
-    assert told["items"]["candidate"] == ["1/s"]
-    assert "method is GET, not POST" in told["login"]["why"] or "path is /items/7" in told["login"]["why"]
-    assert "header.x-staff is absent" in told["staff"]["why"]
+    assert by_rule["items"]["key"] == "user=ann|sku=7"
+    assert by_rule["items"]["limits"] == ["100/s"]
+    assert by_rule["items"]["candidate"] == ["1/s"]
+    assert "method is GET, not POST" in by_rule["login"]["why"] or "path is /items/7" in by_rule["login"]["why"]
+    assert "header.x-staff is absent" in by_rule["staff"]["why"]
     assert document["attributes"]["argument.x"] == "1"
     assert document["decision"]["allowed"]
     assert [each["shadow_kind"] for each in document["decision"]["shadow_verdicts"]] == ["candidate"]
@@ -69,7 +69,7 @@ def test_a_rule_that_was_replaced_says_by_which(prompt: Prompt, book: str) -> No
     assert {rule["rule"]: rule["why"] for rule in document["rules"]}["items"] == "replaced by staff"
 
 
-def test_what_is_missing_denies(prompt: Prompt, book: str) -> None:
+def test_a_missing_attribute_denies(prompt: Prompt, book: str) -> None:
     document = prompt.json("rules", "explain", book, "--path", "/members")
     assert (document["decision"]["allowed"], document["decision"]["rule"]) == (False, "members")
     assert document["decision"]["status"] == 429
@@ -100,13 +100,13 @@ def test_on_an_engine_the_counts_are_as_they_are(prompt: Prompt, book: str, serv
         assert 20 < decision["retry_after"] <= 30
 
 
-def test_an_attribute_that_cannot_be_is_told(prompt: Prompt, book: str) -> None:
-    assert '"Big" is no attribute' in prompt.told("rules", "explain", book, "--attribute", "Big=1")
-    assert "NAME:VALUE, not 'x'" in prompt.told("rules", "explain", book, "--header", "x")
+def test_an_invalid_attribute_is_reported(prompt: Prompt, book: str) -> None:
+    assert '"Big" is no attribute' in prompt.failure("rules", "explain", book, "--attribute", "Big=1")
+    assert "NAME:VALUE, not 'x'" in prompt.failure("rules", "explain", book, "--header", "x")
 
 
 @pytest.mark.parametrize("given", ["999.1.1.1", "10.0.0.1:80", "localhost"])
-def test_an_address_that_is_none_is_said_to_be_left_out(prompt: Prompt, book: str, given: str) -> None:
+def test_an_invalid_address_is_reported_as_left_out(prompt: Prompt, book: str, given: str) -> None:
     for words in (("--address", given), ("--attribute", f"address={given}")):
         assert prompt("rules", "explain", book, "--method", "POST", "--path", "/login", *words) == 0
         assert prompt.err.startswith(f"headgate: '{given}' is not an IP address: the call has no address")
@@ -126,11 +126,11 @@ def test_an_address_that_is_one_is_not_warned_of(prompt: Prompt, book: str) -> N
 
 def test_a_header_that_is_none_is_refused_in_the_words_of_the_help(prompt: Prompt, book: str) -> None:
     for given in ("foo", "=foo", ": foo"):
-        assert f"NAME:VALUE, not {given!r}" in prompt.told("rules", "explain", book, "--header", given)
+        assert f"NAME:VALUE, not {given!r}" in prompt.failure("rules", "explain", book, "--header", given)
     for given in ("x-plan: pro", "x-plan:pro", "x-plan:a=b"):
         attributes = prompt.json("rules", "explain", book, "--header", given)["attributes"]
         assert attributes["header.x-plan"] == given.partition(":")[2].strip()
-    assert "NAME:VALUE, not 'x-plan=pro'" in prompt.told("rules", "explain", book, "--header", "x-plan=pro")
+    assert "NAME:VALUE, not 'x-plan=pro'" in prompt.failure("rules", "explain", book, "--header", "x-plan=pro")
 
 
 def test_a_refusal_without_a_limit_shows_none(prompt: Prompt, book: str) -> None:
@@ -142,3 +142,38 @@ def test_a_refusal_without_a_limit_shows_none(prompt: Prompt, book: str) -> None
     assert "unlimited" not in prompt.out
     row = prompt.out.splitlines()[-1].split()
     assert row == ["login", "address=", "-", "refused", "-", "-"]
+
+
+ADAPTIVE = """
+    rules:
+      - name: app
+        limit: {adaptive: concurrency, target: p99 200ms, between: [5, 500]}
+      - name: reports
+        limit: {adaptive: rate, target: p90 250ms, between: [10, 500]}
+      - {name: free, limit: {adaptive: concurrency}}
+"""
+
+
+def test_an_adaptive_limit_says_what_it_would_do(prompt: Prompt, write: Write) -> None:
+    adaptive = prompt.json("rules", "explain", write(ADAPTIVE), "--response-time", "300ms")["adaptive"]
+    assert adaptive["app"]["starts"] == "at 20, and stays from 5 to 500"
+    assert adaptive["app"]["would"] == (
+        "at a P99 of 300 ms, above the target, the limit falls: from the start 20, 18, 16, 14, ..., and 5 calls "
+        "in flight after 11 windows, in 7.7 s at the earliest"
+    )
+    assert adaptive["reports"]["would"].startswith(
+        "at a P90 of 300 ms, above the target, the limit falls: from the start 500, 425, 361, 307, ..., and 10"
+    )
+    assert adaptive["free"]["would"].startswith(
+        "no percentile decides: the limit falls while calls take more than"
+    )
+
+
+def test_an_adaptive_limit_near_or_below_its_target(prompt: Prompt, write: Write) -> None:
+    book = write(ADAPTIVE)
+    near = prompt.json("rules", "explain", book, "--response-time", "190ms")["adaptive"]["app"]
+    assert near["would"] == "at a P99 of 190 ms, at the target, the limit stays: at the start 20 calls in flight"
+    below = prompt.json("rules", "explain", book, "--response-time", "50ms")["adaptive"]["app"]
+    expected = "at a P99 of 50 ms, below the target, the limit rises while it is used up: from the start 20, 22,"
+    assert below["would"].startswith(expected)
+    assert "adaptive" in prompt.json("rules", "explain", book), "in words, also without a response time"

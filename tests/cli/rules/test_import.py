@@ -29,21 +29,21 @@ def test_as_json_the_notes_are_part_of_it(prompt: Prompt, write: Write) -> None:
     assert prompt.err == ""
 
 
-def test_what_cannot_be_read_is_told(prompt: Prompt, write: Write) -> None:
-    assert "This kind of file is not recognized" in prompt.told("rules", "import", write("hello", "x.txt"))
-    assert "none.conf cannot be read" in prompt.told("rules", "import", "none.conf")
-    assert '"apache" is not what --kind may be' in prompt.told("rules", "import", "x.txt", "--kind", "apache")
+def test_an_unreadable_file_is_reported(prompt: Prompt, write: Write) -> None:
+    assert "This kind of file is not recognized" in prompt.failure("rules", "import", write("hello", "x.txt"))
+    assert "none.conf cannot be read" in prompt.failure("rules", "import", "none.conf")
+    assert '"apache" is not what --kind may be' in prompt.failure("rules", "import", "x.txt", "--kind", "apache")
 
 
 def test_errors_and_notes_begin_with_the_file_and_the_line(prompt: Prompt, write: Write) -> None:
     envoy = write("domain: a\ndescriptor: []\n", "ratelimit.yaml")
-    assert prompt.told("rules", "import", envoy).startswith(
+    assert prompt.failure("rules", "import", envoy).startswith(
         'ratelimit.yaml:2: "descriptor" is not a key of the file.'
     )
     conf = write("http {\n  limit_req zone=one\n}\n", "nginx.conf")
-    error = prompt.told("rules", "import", conf, "--kind", "nginx")
+    error = prompt.failure("rules", "import", conf, "--kind", "nginx")
     assert error == 'nginx.conf:2: "limit_req" is not ended by a semicolon.'
-    assert prompt.told("rules", "import", write("hello", "x.txt")).startswith(
+    assert prompt.failure("rules", "import", write("hello", "x.txt")).startswith(
         "x.txt: This kind of file is not recognized."
     )
     bandwidth = NGINX.replace("burst=5", "burst=5 nodelay; limit_rate 10k; limit_req zone=one")
@@ -54,10 +54,10 @@ def test_errors_and_notes_begin_with_the_file_and_the_line(prompt: Prompt, write
 def test_an_option_of_another_kind_is_refused(prompt: Prompt, write: Write) -> None:
     words = ("rules", "import", write(NGINX, "nginx.conf"))
     assert (
-        prompt.told(*words, "--domain")
+        prompt.failure(*words, "--domain")
         == "--domain (in a program domain=) is for files of envoy; this one is of nginx."
     )
     assert (
-        prompt.told(*words, "--strategy", "fixed-window")
+        prompt.failure(*words, "--strategy", "fixed-window")
         == "--strategy (in a program strategy=) is for files of limits; this one is of nginx."
     )

@@ -66,7 +66,7 @@ def test_what_is_as_expected_passes(prompt: Prompt, write: Write, calls: tuple[s
 
 
 @pytest.mark.parametrize(
-    ("calls", "line", "expected", "found"),
+    ("calls", "line", "expected", "actual"),
     [
         ((f"times: 6, {CALL}, expect: allowed",), "t.yaml:5, time 6 of 6", "allowed", "refused by login"),
         ((f"{CALL}, expect: refused",), "t.yaml:5", "refused", "allowed"),
@@ -85,14 +85,14 @@ def test_what_is_as_expected_passes(prompt: Prompt, write: Write, calls: tuple[s
         ),
     ],
 )
-def test_the_first_call_that_went_otherwise_is_told(
-    prompt: Prompt, write: Write, calls: tuple[str, ...], line: str, expected: str, found: str
+def test_the_first_unexpected_call_is_reported(
+    prompt: Prompt, write: Write, calls: tuple[str, ...], line: str, expected: str, actual: str
 ) -> None:
     assert prompt("rules", "test", write(table(*calls), "t.yaml")) == 3
     failed, wanted, got, total = prompt.out.splitlines()
     assert failed == "failed  one"
     assert wanted.strip() == f"{line}: expected {expected}"
-    assert got.strip().startswith(f"found {found}")
+    assert got.strip().startswith(f"found {actual}")
     assert total == "0 of 1 cases passed"
     (case,) = prompt.json("rules", "test", "t.yaml", code=3)["files"][0]["cases"]
     assert (case["passed"], case["expected"]) == (False, expected)
@@ -113,7 +113,7 @@ def test_every_case_begins_anew_and_every_file_is_played(prompt: Prompt, write: 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("rules: none.yaml\ncases: []", "none.yaml: The rulebook cannot be read"),
         ("rules: rules.yaml\ncases: 3", "t.yaml:2: cases is a list"),
@@ -130,15 +130,13 @@ def test_every_case_begins_anew_and_every_file_is_played(prompt: Prompt, write: 
         ("rules: rules.yaml\ncases: [{calls: []}]", "t.yaml:2: case 1: A case without calls tests nothing."),
     ],
 )
-def test_a_table_that_cannot_be_played_is_told_with_its_line(
-    prompt: Prompt, write: Write, text: str, told: str
-) -> None:
+def test_an_invalid_table_is_reported_with_its_line(prompt: Prompt, write: Write, text: str, message: str) -> None:
     assert prompt("rules", "test", write(text, "t.yaml")) == 2
-    assert told in prompt.err
+    assert message in prompt.err
     assert "Traceback" not in prompt.err
 
 
-def test_every_mistake_of_a_table_is_told(prompt: Prompt, write: Write) -> None:
+def test_every_mistake_of_a_table_is_reported(prompt: Prompt, write: Write) -> None:
     calls = (
         "times: 0, cost: x, expect: maybe",
         "at: 5 minits, expect: {remaining: -1, status: much}",

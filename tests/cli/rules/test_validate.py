@@ -38,12 +38,12 @@ def test_every_problem_has_its_line(prompt: Prompt, write: Write) -> None:
     assert [problem["line"] for problem in document["files"][0]["problems"]] == [4, 6]
 
 
-def test_what_is_not_there_or_no_format_is_told_as_well(prompt: Prompt, write: Write) -> None:
+def test_missing_files_and_unknown_formats_are_reported(prompt: Prompt, write: Write) -> None:
     write(GOOD, "rules.txt")
     document = prompt.json("rules", "validate", "none.yaml", "rules.txt", code=2)
-    told = [file["problems"][0]["message"] for file in document["files"]]
-    assert told[0].startswith("none.yaml: The rulebook cannot be read")
-    assert "no format of a rulebook" in told[1]
+    messages = [file["problems"][0]["message"] for file in document["files"]]
+    assert messages[0].startswith("none.yaml: The rulebook cannot be read")
+    assert "no format of a rulebook" in messages[1]
 
 
 def test_elsewhere_a_bad_rulebook_is_an_error_with_all_its_problems(prompt: Prompt, write: Write) -> None:
@@ -83,7 +83,7 @@ def test_with_strict_they_are_errors(prompt: Prompt, write: Write) -> None:
     assert prompt("rules", "validate", write(GOOD), "--strict") == 0
 
 
-def test_explain_and_test_say_them_once_beside_the_answer(prompt: Prompt, write: Write) -> None:
+def test_explain_and_test_print_each_warning_once(prompt: Prompt, write: Write) -> None:
     assert prompt("rules", "explain", write(TYPOS), "--path", "/") == 0
     assert prompt.err.count("headgate: rules.yaml:") == 2
     prompt.json("rules", "explain", "rules.yaml", "--path", "/")

@@ -72,7 +72,7 @@ def test_the_same_text_is_not_pushed_again(prompt: Prompt, write: Write, where: 
 def test_only_if_that_version_is_in_force(prompt: Prompt, write: Write, where: tuple[str, ...]) -> None:
     assert push(prompt, write, ONE, *where, "--if-version", "0") == 0
     assert push(prompt, write, TWO, *where, "--if-version", "1") == 0
-    assert "somebody else published in between" in prompt.told(
+    assert "somebody else published in between" in prompt.failure(
         "rules", "push", write(ONE), *where, "--if-version", "1"
     )
 
@@ -84,7 +84,7 @@ def test_what_is_no_rulebook_is_not_pushed(prompt: Prompt, write: Write, where: 
 
 
 def author_without_a_user(server: RedisServer, book: str, *words: str) -> str:
-    """Who pushed, according to the history, where the environment names nobody."""
+    """Pushes without a user in the environment, and returns the author that the history shows."""
     bare = {name: value for name, value in os.environ.items() if name in ("PATH", "PYTHONPATH")}
     push = [*words, sys.executable, "-m", "headgate.cli", "rules", "push", book, "--engine", server.url]
     done = subprocess.run(push, env=bare, capture_output=True, text=True, timeout=60)
@@ -110,8 +110,8 @@ def test_an_account_without_a_name_is_a_number(server: RedisServer, write: Write
     setpriv = (str(command("setpriv", "util-linux")), "--ruid", str(nobody), "--")
     unshare = (str(command("unshare", "util-linux")), "--user", f"--map-user={nobody}", "--")
     as_nobody = setpriv if os.getuid() == 0 else unshare
-    found = author_without_a_user(server, str(tmp_path / write(ONE)), *as_nobody)
-    assert found == f"uid{nobody}@{socket.gethostname()}"
+    author = author_without_a_user(server, str(tmp_path / write(ONE)), *as_nobody)
+    assert author == f"uid{nobody}@{socket.gethostname()}"
 
 
 def test_history_and_rollback(prompt: Prompt, write: Write, where: tuple[str, ...]) -> None:
@@ -136,18 +136,18 @@ def test_history_and_rollback(prompt: Prompt, write: Write, where: tuple[str, ..
     )
     assert prompt("rules", "pull", "--version", "2", *where) == 0
     assert prompt.out == TWO
-    assert "No version 7 is kept. See headgate rules history." in prompt.told(
+    assert "No version 7 is kept. See headgate rules history." in prompt.failure(
         "rules", "pull", "--version", "7", *where
     )
     assert prompt.json("rules", "rollback", "--to", "2", *where)["version"] == 4
 
 
-def test_what_is_not_there_is_told(prompt: Prompt, where: tuple[str, ...]) -> None:
+def test_missing_versions_are_reported(prompt: Prompt, where: tuple[str, ...]) -> None:
     push = "No rulebook was pushed to this engine yet. Push one: headgate rules push FILE --engine URL."
-    assert push in prompt.told("rules", "pull", *where)
-    assert push in prompt.told("rules", "pull", "--version", "7", *where)
-    assert "nothing to roll back" in prompt.told("rules", "rollback", *where)
-    assert "No rulebook was pushed" in prompt.told("rules", "diff", "pushed", "pushed", *where)
+    assert push in prompt.failure("rules", "pull", *where)
+    assert push in prompt.failure("rules", "pull", "--version", "7", *where)
+    assert "nothing to roll back" in prompt.failure("rules", "rollback", *where)
+    assert "No rulebook was pushed" in prompt.failure("rules", "diff", "pushed", "pushed", *where)
     assert prompt("rules", "history", *where) == 0
     assert prompt.out == "No rulebook was pushed to this engine yet.\n"
 
@@ -156,14 +156,14 @@ def test_other_commands_go_by_what_was_pushed(prompt: Prompt, write: Write, wher
     push(prompt, write, ONE, *where)
     assert prompt.json("take", "all", "--rule", "a", *where)["remaining"] == 9
     assert prompt.json("keys", *where)["keys"][0]["of"] == 10
-    assert 'no rule "b" in version 1' in prompt.told("take", "all", "--rule", "b", *where)
+    assert 'no rule "b" in version 1' in prompt.failure("take", "all", "--rule", "b", *where)
     assert prompt("overrides", "set", "a", "all", "50/hour", *where) == 0
     assert prompt.err == ""
     assert prompt.json("peek", "all", "--rule", "a", *where)["limits"][0]["limit"] == "50/hour"
 
 
 def test_without_a_rulebook_a_rule_cannot_be_found(prompt: Prompt, where: tuple[str, ...]) -> None:
-    assert "Give one with --rules FILE" in prompt.told("take", "all", "--rule", "a", *where)
+    assert "Give one with --rules FILE" in prompt.failure("take", "all", "--rule", "a", *where)
 
 
 def test_toml_and_json_are_pushed_as_they_are(prompt: Prompt, write: Write, where: tuple[str, ...]) -> None:
@@ -187,8 +187,8 @@ def document_of(server: RedisServer, version: int, prefix: str = "hg") -> dict[s
     """The document of a version, as a gateway reads it."""
     paper = server.call("HGET", f"{prefix}2:rules", str(version))
     assert isinstance(paper, bytes)
-    found: dict[str, Any] = json.loads(json.loads(paper)["document"])
-    return found
+    document: dict[str, Any] = json.loads(json.loads(paper)["document"])
+    return document
 
 
 def test_gateways_find_the_bundle_its_scripts_and_their_texts(
@@ -196,10 +196,10 @@ def test_gateways_find_the_bundle_its_scripts_and_their_texts(
 ) -> None:
     server.call("SCRIPT", "FLUSH")
     assert push(prompt, write, ONE, *where, "--prefix", "shop") == 0
-    found = document_of(server, 1, "shop")
-    assert found["rules"] == [{"name": "a", "limit": "10/hour", "overrides": True}]
-    assert found["limits"]["10/hour"]["numbers"][:3] == ["1", "360000000", "10"]
-    for sha in found["scripts"].values():
+    stored = document_of(server, 1, "shop")
+    assert stored["rules"] == [{"name": "a", "limit": "10/hour", "overrides": True}]
+    assert stored["limits"]["10/hour"]["numbers"][:3] == ["1", "360000000", "10"]
+    for sha in stored["scripts"].values():
         assert server.call("SCRIPT", "EXISTS", sha) == [1]
         text = server.call("HGET", "shop2:scripts", sha)
         assert isinstance(text, bytes)
@@ -209,8 +209,8 @@ def test_gateways_find_the_bundle_its_scripts_and_their_texts(
 
 def replicas_told(cluster: Cluster) -> list[int]:
     """By each master, of each part of the slots."""
-    told = [master.call("CLUSTER", "SLOTS") for master in cluster.masters()]
-    parts = [part for slots in told if isinstance(slots, list) for part in slots]
+    replies = [master.call("CLUSTER", "SLOTS") for master in cluster.masters()]
+    parts = [part for slots in replies if isinstance(slots, list) for part in slots]
     return [len(part) - 3 for part in parts if isinstance(part, list)]
 
 
@@ -253,15 +253,15 @@ def test_no_version_names_a_script_whose_text_could_not_be_stored(
     assert server.call("EXISTS", "hg2:rules") == 0
 
 
-def test_what_is_stored_already_is_not_written_again(server: RedisServer) -> None:
+def test_stored_scripts_are_not_written_again(server: RedisServer) -> None:
     open_versions(server.url)
-    known = script_texts(compile_bundle(load.parse(ONE), 0))
-    sha = next(iter(known))
+    texts = script_texts(compile_bundle(load.parse(ONE), 0))
+    sha = next(iter(texts))
     server.call("HSET", "hg2:scripts", sha, "left alone")
-    store_texts(engines[-1], known)
-    store_texts(engines[-1], known)
+    store_texts(engines[-1], texts)
+    store_texts(engines[-1], texts)
     assert server.call("HGET", "hg2:scripts", sha) == b"left alone"
-    assert server.call("HLEN", "hg2:scripts") == len(known)
+    assert server.call("HLEN", "hg2:scripts") == len(texts)
     close_all()
 
 
@@ -275,15 +275,15 @@ def test_a_rollback_works_the_bundle_out_anew(
     server.call("DEL", "hg2:scripts")
     server.call("SCRIPT", "FLUSH")
     assert prompt("rules", "rollback", *where) == 0, prompt.err
-    found = document_of(server, 3)
-    assert found["rules"] == json.loads(plain)["rules"]
-    assert "10/hour" in found["limits"]
-    for sha in found["scripts"].values():
+    stored = document_of(server, 3)
+    assert stored["rules"] == json.loads(plain)["rules"]
+    assert "10/hour" in stored["limits"]
+    for sha in stored["scripts"].values():
         assert server.call("SCRIPT", "EXISTS", sha) == [1]
         assert server.call("HEXISTS", "hg2:scripts", sha) == 1
 
 
-def test_the_same_text_is_pushed_again_if_gateways_would_be_told_otherwise(
+def test_the_same_text_is_pushed_again_if_its_bundle_differs(
     prompt: Prompt, write: Write, where: tuple[str, ...], server: RedisServer
 ) -> None:
     plain = json.dumps({"rules": [{"name": "a", "limit": "10/hour", "overrides": True}]})
@@ -294,7 +294,7 @@ def test_the_same_text_is_pushed_again_if_gateways_would_be_told_otherwise(
     assert prompt.json("rules", "push", "rules.yaml", *where)["pushed"] is False
 
 
-def test_who_may_not_load_scripts_is_warned_and_publishes(prompt: Prompt, write: Write) -> None:
+def test_push_without_the_right_to_load_scripts_warns_and_publishes(prompt: Prompt, write: Write) -> None:
     rights = "user ann on >secret ~* +@all -script|load"
     with RedisServer(config=[rights]) as server:
         prompt("rules", "push", write(ONE), "--engine", server.url, "--author", "ann")
@@ -309,7 +309,7 @@ def test_who_may_not_load_scripts_is_warned_and_publishes(prompt: Prompt, write:
 TYPOS = "rules:\n  - {name: a, key: ip, missing: skip, limit: 10/hour}\n"
 
 
-def test_attributes_that_look_misspelled_are_said_and_pushed(
+def test_push_warns_of_misspelled_attributes_and_publishes(
     prompt: Prompt, write: Write, where: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert push(prompt, write, TYPOS, *where) == 0

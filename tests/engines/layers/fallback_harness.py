@@ -23,7 +23,7 @@ DAY = parse("10/day fixed")
 class FallbackHarness:
     """A member of two, an engine that may fail, and rules."""
 
-    def __init__(self, own: FallbackMode | None = None, awaited: bool = False, parts: bool = False) -> None:
+    def __init__(self, mode: FallbackMode | None = None, awaited: bool = False, parts: bool = False) -> None:
         self.clock = ManualClock()
         self.wire = faulty_memory_engine(self.clock, parts)
         self.engine: Any
@@ -32,25 +32,27 @@ class FallbackHarness:
             members = AsyncMembership()
             members.note_reply(2, 0)
             inner = AsyncMemoryEngine(self.wire)
-            self.inside = AsyncFallbackEngine(inner, fallback=own, members=members, clock=self.clock)
+            self.inside = AsyncFallbackEngine(inner, fallback=mode, members=members, clock=self.clock)
             self.engine = SyncAdapter(self.inside)
         else:
-            known = Membership()
-            known.note_reply(2, 0)
-            self.engine = self.inside = ImmediateFallback(self.wire, fallback=own, members=known, clock=self.clock)
+            membership = Membership()
+            membership.note_reply(2, 0)
+            self.engine = self.inside = ImmediateFallback(
+                self.wire, fallback=mode, members=membership, clock=self.clock
+            )
 
     def rule(self, name: str, fallback: FallbackMode | None = None, **terms: Any) -> Any:
         return self.engine.meter(DAY, name, ChargeOptions(name, fallback=fallback, **terms))
 
     def together(self, *charges: tuple[Any, str, int], commit: bool = True) -> list[Outcome]:
-        facts: list[Outcome] = self.engine.decide_all(charges, None, commit)
-        return facts
+        outcomes: list[Outcome] = self.engine.decide_all(charges, None, commit)
+        return outcomes
 
     def left(self, meter: Any, key: str = "k") -> int:
-        """What the share has left, of the 5 that it has of 10."""
-        facts: Outcome = meter.decide(key, 0)
-        assert isinstance(facts, DegradedOutcome)
-        return facts[REMAINING]
+        """Returns the remaining units of the share: it has 5 of 10."""
+        outcome: Outcome = meter.decide(key, 0)
+        assert isinstance(outcome, DegradedOutcome)
+        return outcome[REMAINING]
 
     def share(self, meter: Any, key: str = "k") -> Any:
         hand = meter if hasattr(meter, "tag") else meter.meter
@@ -64,9 +66,9 @@ class FallbackHarness:
         self.clock.advance(0.6)
 
 
-def allowed_and_remaining(facts: Outcome) -> tuple[bool, int]:
-    assert isinstance(facts, DegradedOutcome)
-    return facts[ALLOWED], facts[REMAINING]
+def allowed_and_remaining(outcome: Outcome) -> tuple[bool, int]:
+    assert isinstance(outcome, DegradedOutcome)
+    return outcome[ALLOWED], outcome[REMAINING]
 
 
 def assert_unavailable(work: Callable[[], object]) -> None:

@@ -31,8 +31,8 @@ class FaultyMeter:
         self._engine = engine
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
-        asked = getattr(self.meter, verb)
-        return lambda *words: self._engine.ask(words[0], asked, *words)
+        method = getattr(self.meter, verb)
+        return lambda *words: self._engine.ask(words[0], method, *words)
 
 
 class FaultyEngine(InnermostEngine):
@@ -43,12 +43,12 @@ class FaultyEngine(InnermostEngine):
         self.down = False
         self.deaf = False
         self.down_parts: set[object] = set()
-        self.asked = 0
+        self.calls = 0
         self.closed = False
         self._parts = parts
 
     def ask(self, key: str, verb: Callable[..., Any], *words: Any) -> Any:
-        self.asked += 1
+        self.calls += 1
         if self.down or self.shard(key) in self.down_parts:
             raise EngineUnavailable("Nobody is there.")
         answer = verb(*words)

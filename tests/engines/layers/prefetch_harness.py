@@ -38,11 +38,11 @@ class RecordingEngine(MemoryEngine):
 
         def noted_decide(key: str, cost: int, patience_us: int | None = None) -> Outcome:
             self.costs.append(cost)
-            facts = decide(key, cost, patience_us)
+            outcome = decide(key, cost, patience_us)
             if cost > 1 and self.meanwhile is not None:
                 happen, self.meanwhile = self.meanwhile, None
                 happen()
-            return facts
+            return outcome
 
         def noted_refund(key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
             if not self.reachable:
@@ -74,7 +74,7 @@ class PrefetchHarness:
 
 
 class PrefetchReport(NamedTuple):
-    """What one process saw."""
+    """The results of one process."""
 
     admitted_us: list[int]  # by the monotonic clock, which all processes share; the instant after the answer
     prefetched: int

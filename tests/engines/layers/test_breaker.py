@@ -60,8 +60,8 @@ def test_pauses_double_up_to_half_a_second() -> None:
     for _ in range(5):
         pauses.append(breaker.pause_left_us(at) // MS)
         at += pauses[-1] * MS
-        asked, breaker = breaker.choose_route(at)
-        assert asked is PROBE
+        route, breaker = breaker.choose_route(at)
+        assert route is PROBE
         breaker = breaker.on_failure(PROBE, at)
     assert pauses == [100, 200, 400, 500, 500]
 
@@ -71,8 +71,8 @@ def test_a_probe_that_succeeds_begins_the_settling() -> None:
     breaker = opened().choose_route(at)[1].on_success(PROBE, at, SETTLE_US)
     assert breaker.phase is SETTLING
     assert breaker.choose_route(at + SETTLE_US - 1) == (ASK, breaker)
-    asked, breaker = breaker.choose_route(at + SETTLE_US)
-    assert (asked, breaker.phase) == (ASK, CLOSED)
+    route, breaker = breaker.choose_route(at + SETTLE_US)
+    assert (route, breaker.phase) == (ASK, CLOSED)
     assert breaker.on_failure(ASK, at).on_failure(ASK, at).phase is CLOSED  # it counts from nothing
 
 
@@ -88,25 +88,25 @@ def test_three_failures_while_settling_open_it_again() -> None:
     assert breaker.on_failure(ASK, at).pause_left_us(at) == 100 * MS
 
 
-def test_what_was_under_way_since_before_moves_nothing() -> None:
+def test_results_of_calls_sent_before_it_opened_change_nothing() -> None:
     for breaker in (opened(), opened().choose_route(NOW + 100 * MS)[1]):
         assert breaker.on_failure(ASK, NOW + 100 * MS) is breaker
         assert breaker.on_success(ASK, NOW + 100 * MS, SETTLE_US) is breaker
 
 
-def test_a_probe_that_never_asked_leaves_its_place() -> None:
+def test_an_unsent_probe_frees_its_place() -> None:
     at = NOW + 100 * MS
     breaker = opened().choose_route(at)[1].on_withdrawal(PROBE, at)
     assert route(breaker, at) is PROBE
     assert Breaker().on_withdrawal(ASK, at) == Breaker()
 
 
-def test_a_probe_that_is_never_heard_of_again_is_given_up() -> None:
+def test_a_probe_without_a_result_is_given_up() -> None:
     breaker = opened().choose_route(NOW + 100 * MS)[1]
     assert route(breaker, NOW + 5_100 * MS) is PROBE
 
 
-def test_whoever_heard_the_engine_ends_the_pause() -> None:
+def test_a_reply_ends_the_wait_before_the_next_probe() -> None:
     assert route(opened().on_contact(NOW + 1), NOW + 1) is PROBE
     assert Breaker().on_contact(NOW) == Breaker()
 
@@ -124,10 +124,10 @@ def test_there_is_never_more_than_one_probe(events: list[tuple[int, bool]]) -> N
     breaker, at, probing = opened(), NOW, False
     for after_ms, succeeds in events:
         at += after_ms * MS
-        asked, breaker = breaker.choose_route(at)
-        assert not (probing and asked is PROBE)
-        assert probing == (breaker.phase is PROBING and asked is not PROBE)
-        probing = probing or asked is PROBE
+        route, breaker = breaker.choose_route(at)
+        assert not (probing and route is PROBE)
+        assert probing == (breaker.phase is PROBING and route is not PROBE)
+        probing = probing or route is PROBE
         if probing and after_ms % 2:
             breaker = breaker.on_success(PROBE, at, SETTLE_US) if succeeds else breaker.on_failure(PROBE, at)
             probing = False

@@ -51,7 +51,7 @@ class RecordedCharge(NamedTuple):
     at_us: int
     key: str
     cost: int
-    facts: Outcome
+    outcome: Outcome
 
 
 class WatchedEngine(MemoryEngine):
@@ -59,9 +59,9 @@ class WatchedEngine(MemoryEngine):
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
-        self.asked: list[RecordedCharge] = []
-        self.asked_together = 0
-        self.spoken: Callable[[Outcome], Outcome] = lambda facts: facts
+        self.charges: list[RecordedCharge] = []
+        self.joint_calls = 0
+        self.spoken: Callable[[Outcome], Outcome] = lambda outcome: outcome
         self.meanwhile: Callable[[], object] = lambda: None
 
     def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> Any:
@@ -70,11 +70,11 @@ class WatchedEngine(MemoryEngine):
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]:
-        self.asked_together += 1
+        self.joint_calls += 1
         inner = [(meter.meter, key, cost) for meter, key, cost in charges if isinstance(meter, WatchedMeter)]
-        told = [self.spoken(facts) for facts in super().decide_all(inner, patience_us, commit)]
+        outcomes = [self.spoken(outcome) for outcome in super().decide_all(inner, patience_us, commit)]
         self.meanwhile()
-        return told
+        return outcomes
 
 
 class WatchedMeter:
@@ -84,10 +84,10 @@ class WatchedMeter:
         self.surcharge, self.retune, self.reset = meter.surcharge, meter.retune, meter.reset
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
-        facts = self.engine.spoken(self.meter.decide(key, cost, patience_us))
-        self.engine.asked.append(RecordedCharge(self.engine.clock.now_us(), key, cost, facts))
+        outcome = self.engine.spoken(self.meter.decide(key, cost, patience_us))
+        self.engine.charges.append(RecordedCharge(self.engine.clock.now_us(), key, cost, outcome))
         self.engine.meanwhile()
-        return facts
+        return outcome
 
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         self.engine.meanwhile()
@@ -114,7 +114,7 @@ class DenialCacheHarness:
 
     @property
     def questions(self) -> int:
-        return len(self.engine.asked) + self.engine.asked_together
+        return len(self.engine.charges) + self.engine.joint_calls
 
 
 @pytest.fixture(params=[False, True], ids=["blocking", "awaited"])
@@ -184,7 +184,7 @@ def test_no_refusal_is_repeated_for_more_than_a_second(harness: DenialCacheHarne
     assert harness.questions == 3
 
 
-def test_what_can_never_fit_is_refused_for_a_second_at_a_time(harness: DenialCacheHarness) -> None:
+def test_a_cost_that_never_fits_is_cached_for_a_second(harness: DenialCacheHarness) -> None:
     limiter = harness.process()
     for _ in range(2):
         assert limiter.take("key", 6).retry_after is None
@@ -215,7 +215,7 @@ def test_a_clock_that_steps_back_ends_it(harness: DenialCacheHarness) -> None:
     assert harness.questions == 3
 
 
-def test_a_larger_cost_is_refused_too_and_a_smaller_one_asked(harness: DenialCacheHarness) -> None:
+def test_a_larger_cost_is_refused_from_the_cache_and_a_smaller_one_is_not(harness: DenialCacheHarness) -> None:
     limiter = harness.process()
     limiter.take("key", 3)
     assert limiter.take("key", 3).retry_after == 1
@@ -225,7 +225,7 @@ def test_a_larger_cost_is_refused_too_and_a_smaller_one_asked(harness: DenialCac
     assert harness.questions == 3
 
 
-def test_another_key_and_another_name_are_asked(harness: DenialCacheHarness) -> None:
+def test_another_key_or_name_reaches_the_engine(harness: DenialCacheHarness) -> None:
     limiter = harness.process()
     limiter.take("key", 5)
     limiter.take("key")
@@ -246,8 +246,8 @@ def test_a_flood_asks_once_for_each_refusal_that_ended(text: str) -> None:
         assert limiter.take("key").allowed == alone.take("key").allowed
         harness.clock.advance(0.001)
     assert memo_of(limiter).hits == 10_000 - harness.questions > 9_800
-    for before, after in pairwise(harness.engine.asked):
-        assert before.facts[0] or after.at_us - before.at_us >= held_us(before.facts)
+    for before, after in pairwise(harness.engine.charges):
+        assert before.outcome[0] or after.at_us - before.at_us >= held_us(before.outcome)
 
 
 def test_a_flood_on_a_dry_bucket_asks_once_a_second(harness: DenialCacheHarness) -> None:
@@ -262,7 +262,7 @@ def test_a_flood_on_a_dry_bucket_asks_once_a_second(harness: DenialCacheHarness)
 # What ends it.
 
 
-def test_what_this_process_gives_back_can_be_taken_at_once(harness: DenialCacheHarness) -> None:
+def test_a_refund_in_this_process_ends_the_cached_refusal(harness: DenialCacheHarness) -> None:
     limiter = harness.process(name="api")
     taken = limiter.take("key", 4)
     place = limiter.reserve("key", 1)
@@ -308,7 +308,7 @@ def test_another_limit_under_the_same_name_ends_it(harness: DenialCacheHarness, 
     assert harness.questions == before + 1
 
 
-def test_what_another_process_freed_is_refused_until_the_refusal_ends(harness: DenialCacheHarness) -> None:
+def test_a_refund_in_another_process_does_not_end_the_cached_refusal(harness: DenialCacheHarness) -> None:
     ours, theirs = harness.process("1/hour"), harness.process("1/hour")
     ours.take("key")
     assert not ours.take("key")
@@ -343,7 +343,7 @@ def test_a_refusal_that_came_while_a_refund_was_on_its_way_is_ended_by_it(harnes
 
     harness.engine.meanwhile = take
     limiter.refund(taken)
-    assert [asked.facts[0] for asked in harness.engine.asked] == [True, False]
+    assert [charge.outcome[0] for charge in harness.engine.charges] == [True, False]
     assert limiter.take("key", 5)
 
 
@@ -351,7 +351,7 @@ def test_a_refusal_that_came_while_a_refund_was_on_its_way_is_ended_by_it(harnes
 
 
 @pytest.mark.parametrize("more", ["", "; 9/hour"])
-def test_peeks_and_reservations_are_always_asked(harness: DenialCacheHarness, more: str) -> None:
+def test_peeks_and_reservations_always_reach_the_engine(harness: DenialCacheHarness, more: str) -> None:
     limiter = harness.process(DRY + more)
     limiter.take("key", 5)
     assert not limiter.peek("key")
@@ -366,12 +366,12 @@ def test_peeks_and_reservations_are_always_asked(harness: DenialCacheHarness, mo
 
 
 @pytest.mark.parametrize("more", ["", "; 9/hour"])
-def test_what_a_fallback_decided_is_not_remembered(harness: DenialCacheHarness, more: str) -> None:
+def test_a_degraded_refusal_is_not_cached(harness: DenialCacheHarness, more: str) -> None:
     limiter = harness.process(DRY + more)
     limiter.take("key", 5)
     harness.engine.spoken = DegradedOutcome
     assert limiter.take("key").degraded
-    harness.engine.spoken = lambda facts: facts
+    harness.engine.spoken = lambda outcome: outcome
     assert not limiter.take("key").degraded
     assert memo_of(limiter).hits == 0
 
@@ -379,7 +379,7 @@ def test_what_a_fallback_decided_is_not_remembered(harness: DenialCacheHarness, 
 def test_a_refusal_that_ends_at_once_is_not_remembered(harness: DenialCacheHarness) -> None:
     limiter = harness.process()
     limiter.take("key", 5)
-    harness.engine.spoken = lambda facts: (*facts[:2], 0, *facts[3:])
+    harness.engine.spoken = lambda outcome: (*outcome[:2], 0, *outcome[3:])
     assert not limiter.take("key")
     assert len(memo_of(limiter).denials) == 0
 
@@ -417,7 +417,7 @@ def test_a_joint_refusal_is_repeated_as_a_whole(harness: DenialCacheHarness) -> 
     assert harness.questions == 4
 
 
-def test_the_longest_refusal_says_how_long_and_whose_refund_ends_it(harness: DenialCacheHarness) -> None:
+def test_the_longest_refusal_sets_the_time_and_the_key_whose_refund_ends_it(harness: DenialCacheHarness) -> None:
     limiter = harness.process()
     short, long, free = of_different_eras("short", "long", "free")
     charges = [Charge(short, "10/s"), Charge(long, "1/s"), Charge(free, "9/s")]
@@ -433,7 +433,7 @@ def test_the_longest_refusal_says_how_long_and_whose_refund_ends_it(harness: Den
     assert limiter.take_all(charges)
 
 
-def test_what_can_never_fit_refuses_longest(harness: DenialCacheHarness) -> None:
+def test_a_cost_that_never_fits_is_the_longest_refusal(harness: DenialCacheHarness) -> None:
     limiter = harness.process()
     key, other = of_different_eras("key", "other")
     limiter.take(key, 5)
@@ -476,7 +476,7 @@ def test_one_count_shared_by_many_is_remembered_for_each(harness: DenialCacheHar
     assert (harness.questions, memo_of(limiter).hits) == (14, 10)
 
 
-def test_what_is_known_of_one_alone_does_not_answer_for_all_nor_the_reverse(harness: DenialCacheHarness) -> None:
+def test_refusals_of_single_and_joint_charges_are_cached_separately(harness: DenialCacheHarness) -> None:
     limiter = harness.process()
     limiter.take("dry", 5)
     assert not limiter.take("dry")
@@ -554,7 +554,7 @@ def test_a_refusal_that_has_ended_is_gone_when_it_is_met(harness: DenialCacheHar
     assert not any(memo_of(limiter).denials._indexes.values())
 
 
-def test_names_that_nobody_uses_any_more_leave_nothing_behind() -> None:
+def test_unused_names_leave_no_entries() -> None:
     memo = DenialCacheEngine(MemoryEngine())
     for i in range(100):
         memo.meter(parse(DRY), f"name {i}").decide("key", 1)
@@ -601,14 +601,14 @@ event = st.builds(
 walks = st.lists(event, min_size=5, max_size=60)
 
 
-def held_us(facts: Outcome) -> int:
-    wait_us = facts[RETRY_AFTER_US]
+def held_us(outcome: Outcome) -> int:
+    wait_us = outcome[RETRY_AFTER_US]
     return MAX_REPEAT_US if wait_us is None else min(wait_us, MAX_REPEAT_US)
 
 
 @given(walks, st.sampled_from(TEXTS))
 def test_the_law_on_random_walks_of_two_processes(walk: list[DenialCacheEvent], text: str) -> None:
-    """Whatever passed was passed by the engine; whatever was repeated was refused by the engine, for no more than
+    """The engine allowed every call that passed, and refused every refusal that was repeated, for no more than
     was asked, no longer ago than it holds, and the same process has given nothing back since."""
     harness = DenialCacheHarness()
     processes = [harness.process(text) for _ in range(2)]
@@ -619,35 +619,35 @@ def test_the_law_on_random_walks_of_two_processes(walk: list[DenialCacheEvent], 
     ]  # that the process did nothing to end
     for who, verb, key, cost, after_us in walk:
         harness.clock.set_us(harness.clock.now_us() + after_us)
-        limiter, now_us, known = processes[who], harness.clock.now_us(), refused[who]
+        limiter, now_us, recorded = processes[who], harness.clock.now_us(), refused[who]
         if verb in ("take", "take_all"):
             keys = (key,) if verb == "take" else (key, "third")
             questions, answered = harness.questions, memo_of(limiter).hits
-            told = limiter.take_all([Charge(each, cost=cost) for each in keys])
+            decision = limiter.take_all([Charge(each, cost=cost) for each in keys])
             from_memory = memo_of(limiter).hits - answered
             assert harness.questions - questions + from_memory == 1
             if from_memory:
-                assert not told
+                assert not decision
                 assert any(
-                    one.cost <= cost and one.at_us <= now_us < one.at_us + held_us(one.facts)
-                    for one in known.get(keys, [])
+                    one.cost <= cost and one.at_us <= now_us < one.at_us + held_us(one.outcome)
+                    for one in recorded.get(keys, [])
                 )
-            elif told:
-                passed[who].append(told)
+            elif decision:
+                passed[who].append(decision)
             else:
-                known.setdefault(keys, []).append(RecordedCharge(now_us, told.key, cost, told.outcome))
+                recorded.setdefault(keys, []).append(RecordedCharge(now_us, decision.key, cost, decision.outcome))
         elif verb == "refund" and passed[who]:
             back = passed[who].pop()
             limiter.refund(back)
-            end(known, {part.key for part in back.counter_decisions})
+            end(recorded, {part.key for part in back.counter_decisions})
         elif verb == "reset":
             limiter.reset(key)
-            end(known, {key})
+            end(recorded, {key})
 
 
-def end(known: dict[tuple[str, ...], list[RecordedCharge]], given_back: set[str]) -> None:
-    for keys in known:
-        known[keys] = [one for one in known[keys] if one.key not in given_back]
+def end(recorded: dict[tuple[str, ...], list[RecordedCharge]], given_back: set[str]) -> None:
+    for keys in recorded:
+        recorded[keys] = [one for one in recorded[keys] if one.key not in given_back]
 
 
 @given(walks, st.sampled_from([*TEXTS, "3/s burst 5; 20/minute log"]))
@@ -671,7 +671,7 @@ def test_a_process_alone_is_refused_nothing_that_would_pass(walk: list[DenialCac
                 passed.append((ours, alone))
 
 
-# All but one: to a cost that is larger than the refused one, the memo repeats the smaller one's facts.
+# All but one: to a cost that is larger than the refused one, the memo repeats the smaller one's outcome.
 @pytest.mark.parametrize(
     "story", [story for story in engine_stories if story.__name__ != "every_answer_is_the_models"]
 )
@@ -733,8 +733,8 @@ def test_a_forked_child_forgets_and_its_parent_does_not(harness: DenialCacheHarn
     def child() -> None:
         empty = memo.hits, len(memo.denials), len(memo.denials.combined)
         before = harness.questions
-        told = [limiter.take("key", 6).allowed for limiter in both]
-        answers.put((empty, told, harness.questions - before, memo.hits))
+        passed = [limiter.take("key", 6).allowed for limiter in both]
+        answers.put((empty, passed, harness.questions - before, memo.hits))
         os._exit(0)
 
     with memo.denials._lock:  # as if by a thread, that the child does not have
@@ -752,9 +752,9 @@ def test_a_flood_of_two_processes_on_a_real_server(server: RedisServer) -> None:
     assert ours.take("key", 5)
     before = scripts_run(server)
     answers = [limiter.take("key") for limiter in (ours, theirs) for _ in range(200)]
-    asked = scripts_run(server) - before
-    assert asked == 400 - sum(memo.hits for memo in memos)
-    assert asked < 40  # twice, and once more for each second that this took
+    script_calls = scripts_run(server) - before
+    assert script_calls == 400 - sum(memo.hits for memo in memos)
+    assert script_calls < 40  # twice, and once more for each second that this took
     assert not any(answers)
     assert all(600 < (answer.retry_after or 0) <= 720 for answer in answers)
     ours.reset("key")

@@ -35,8 +35,8 @@ class RuleDenialCacheHarness:
     @property
     def questions(self) -> int:
         """Charges that the engine was asked about."""
-        asked: int = self.engine.asked
-        return asked
+        count: int = self.engine.calls
+        return count
 
 
 @pytest.fixture(params=[False, True], ids=["blocking", "awaited"])
@@ -57,7 +57,7 @@ def test_every_refusal_reaches_a_rule_that_counts_them_and_then_that_it_is_locke
 ) -> None:
     meter = harness.rule(lockout=LOCK)
     answers: list[Outcome] = [meter.decide("k", 1) for _ in range(8)]
-    assert [isinstance(facts, LockedOutcome) for facts in answers] == [False] * 3 + [True] * 5
+    assert [isinstance(outcome, LockedOutcome) for outcome in answers] == [False] * 3 + [True] * 5
     assert harness.questions == 4  # that it is locked out is told once a second
     harness.clock.advance(0.25)
     repeated = meter.decide("k", 7)
@@ -73,28 +73,30 @@ def test_every_refusal_reaches_a_rule_that_counts_them_and_then_that_it_is_locke
     assert meter.decide("k", 1)[ALLOWED]
 
 
-def test_what_others_of_the_name_remember_is_not_repeated_to_one_who_counts(
+def test_a_cached_refusal_is_not_repeated_to_a_rule_with_a_lockout(
     harness: RuleDenialCacheHarness,
 ) -> None:
     plain, counts = harness.rule(), harness.rule(lockout=LOCK)
     plain.decide("k", 1)
     assert not plain.decide("k", 1)[ALLOWED]
-    asked = harness.questions
+    before = harness.questions
     assert not isinstance(counts.decide("k", 1), LockedOutcome)
     counts.decide("k", 1)
     assert isinstance(counts.decide("k", 1), LockedOutcome)
-    assert harness.questions == asked + 3
+    assert harness.questions == before + 3
     assert not isinstance(plain.decide("k", 1), LockedOutcome)  # nor the other way round
 
 
-def test_what_is_aside_is_always_asked(harness: RuleDenialCacheHarness) -> None:
+def test_shadow_charges_always_reach_the_engine(harness: RuleDenialCacheHarness) -> None:
     meter = harness.rule(is_shadow=True)
     assert [meter.decide("k", 1)[ALLOWED] for _ in range(5)] == [True, False, False, False, False]
     assert harness.questions == 5
 
 
 @pytest.mark.parametrize("terms", [{"is_shadow": True}, {"lockout": Lockout(100, 60_000_000, 1)}])
-def test_together_with_such_a_one_all_are_asked(harness: RuleDenialCacheHarness, terms: dict[str, Any]) -> None:
+def test_charges_together_with_a_shadow_or_lockout_reach_the_engine(
+    harness: RuleDenialCacheHarness, terms: dict[str, Any]
+) -> None:
     plain, such = harness.rule("plain"), harness.rule("such", **terms)
     alone, both = [(plain, "a", 1), (plain, "b", 1)], [(plain, "k", 1), (such, "k", 1)]
     for _ in range(5):
@@ -105,7 +107,7 @@ def test_together_with_such_a_one_all_are_asked(harness: RuleDenialCacheHarness,
     assert harness.questions == 2 * (2 + 5)
 
 
-def test_a_question_that_commits_nothing_is_asked_and_not_remembered(harness: RuleDenialCacheHarness) -> None:
+def test_a_call_that_commits_nothing_reaches_the_engine_and_is_not_cached(harness: RuleDenialCacheHarness) -> None:
     meter = harness.rule()
     meter.decide("k", 1)
     for _ in range(3):
@@ -125,7 +127,9 @@ def test_an_override_that_is_changed_here_ends_what_is_remembered(harness: RuleD
     assert meter.decide("k", 1)[ALLOWED]
     refused = [meter.decide("k", 1) for _ in range(3)]
     assert harness.questions == 4
-    assert all(isinstance(facts, OverriddenOutcome) and facts.limit.text == "2/minute fixed" for facts in refused)
+    assert all(
+        isinstance(outcome, OverriddenOutcome) and outcome.limit.text == "2/minute fixed" for outcome in refused
+    )
     assert overrides.get("k") == "2/minute fixed"
     assert list(overrides.list()) == [("k", "2/minute fixed")]
     assert not overrides.set("k", "9/minute fixed", absent=True)

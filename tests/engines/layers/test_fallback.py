@@ -20,9 +20,9 @@ DAY = "100/day fixed"
 
 
 def members(count: int, rank: int) -> Membership:
-    known = Membership()
-    known.note_reply(count, rank)
-    return known
+    membership = Membership()
+    membership.note_reply(count, rank)
+    return membership
 
 
 def stands(
@@ -81,9 +81,9 @@ def test_allow_refuses_nothing(clock: ManualClock) -> None:
     assert not isinstance(meter.decide("key", 1), DegradedOutcome)
     wire.down = True
     for _ in range(50):
-        facts = meter.decide("key", 1000)
-        assert isinstance(facts, DegradedOutcome)
-        assert facts[:5] == (True, 0, 0, 0, 0)
+        outcome = meter.decide("key", 1000)
+        assert isinstance(outcome, DegradedOutcome)
+        assert outcome[:5] == (True, 0, 0, 0, 0)
         clock.advance(0.03)
     wire.down = False
     clock.advance(0.5)
@@ -111,14 +111,14 @@ def test_three_failures_and_nobody_asks_until_one_call_probes(clock: ManualClock
     wire.down = True
     for _ in range(10):
         meter.decide("key", 1)
-    assert (wire.asked, engine.state()) == (3, OPEN)
+    assert (wire.calls, engine.state()) == (3, OPEN)
     clock.advance(0.1)
     for _ in range(10):
         meter.decide("key", 1)
-    assert wire.asked == 4
+    assert wire.calls == 4
 
 
-def test_a_trickle_is_answered_by_the_share_and_told_at_once(clock: ManualClock) -> None:
+def test_single_degraded_calls_are_settled_at_once(clock: ManualClock) -> None:
     engine, wire = stands("local", clock)
     meter = engine.meter(parse(DAY), "limit")
     for _ in range(20):
@@ -132,7 +132,7 @@ def test_a_trickle_is_answered_by_the_share_and_told_at_once(clock: ManualClock)
     assert not engine.shard_of("key").counts
 
 
-def test_a_share_is_a_part_of_what_was_left(clock: ManualClock) -> None:
+def test_a_share_is_a_part_of_the_remaining_units(clock: ManualClock) -> None:
     engine, wire = stands("local", clock, count=4, rank=3)
     meter = engine.meter(parse(DAY), "limit")
     meter.decide("known", 50)  # 50 are left, of which 12 or 13 are ours
@@ -152,7 +152,7 @@ def test_a_limit_smaller_than_the_number_of_members(clock: ManualClock) -> None:
         other = engine.meter(parse("100/day fixed"), "other")
         passed.append(sum(meter.decide("key", 1)[0] for _ in range(5)))
         together = engine.decide_all([(meter, "joint", 1), (other, "joint", 1)])
-        assert all(facts[0] for facts in together) == (rank < 2)
+        assert all(outcome[0] for outcome in together) == (rank < 2)
         assert other.decide("joint", 0)[1] == 33 + (rank == 0) - (rank < 2)
     assert passed == [1, 1, 0]
 
@@ -183,7 +183,7 @@ def test_recovery_does_not_admit_a_second_burst(clock: ManualClock) -> None:
     assert (engine.state(), len(engine.shard_of("key").counts)) == (CLOSED, 0)
 
 
-def test_what_does_not_fit_is_told_as_far_as_it_does(clock: ManualClock) -> None:
+def test_a_settlement_that_does_not_fit_is_charged_in_part(clock: ManualClock) -> None:
     engine, wire = stands("local", clock)
     inner = wire.engine.meter(parse(DAY), "limit")
     meter = engine.meter(parse(DAY), "limit")
@@ -207,8 +207,8 @@ def test_while_settling_a_call_must_pass_both(clock: ManualClock) -> None:
     wire.down = False
     clock.advance(0.1)
     passed = [meter.decide("key", 1) for _ in range(4)]
-    assert [facts[0] for facts in passed] == [True, True, False, False]  # a share is five
-    assert [isinstance(facts, DegradedOutcome) for facts in passed] == [False, False, True, True]
+    assert [outcome[0] for outcome in passed] == [True, True, False, False]  # a share is five
+    assert [isinstance(outcome, DegradedOutcome) for outcome in passed] == [False, False, True, True]
     assert inner.decide("key", 0)[1] == 5
     # Where the engine refuses, the share's unit is given back.
     inner.decide("other", 10)
@@ -223,7 +223,7 @@ def test_a_lost_answer_is_not_asked_for_again(clock: ManualClock) -> None:
     meter = engine.meter(parse(DAY), "limit")
     wire.deaf = True
     assert meter.decide("key", 1)[0]
-    assert wire.asked == 1
+    assert wire.calls == 1
 
 
 def test_an_idle_member_is_woken_by_its_beat(clock: ManualClock) -> None:
@@ -281,7 +281,7 @@ def test_a_refund_goes_to_whoever_admitted(clock: ManualClock) -> None:
     assert inner.decide("key", 0)[1] == 68
 
 
-def test_a_refund_of_what_was_merely_allowed_gives_nothing(clock: ManualClock) -> None:
+def test_a_refund_of_an_uncounted_call_gives_nothing_back(clock: ManualClock) -> None:
     engine, wire = stands("allow", clock)
     meter = engine.meter(parse("1/s queue 9 nodelay"), "limit")
     wire.down = True

@@ -39,18 +39,18 @@ def test_each_rule_alone_by_its_own(harness: FallbackHarness) -> None:
     ]
 
 
-@pytest.mark.parametrize("own", ["allow", "deny", "local", None])
-def test_what_a_rule_does_not_say_the_engine_does(own: FallbackMode | None) -> None:
-    harness = FallbackHarness(own)
+@pytest.mark.parametrize("mode", ["allow", "deny", "local", None])
+def test_a_rule_without_a_fallback_uses_that_of_the_engine(mode: FallbackMode | None) -> None:
+    harness = FallbackHarness(mode)
     silent, bare = harness.rule("silent"), harness.engine.meter(DAY, "bare")
     spoken = harness.rule("spoken", "deny")
     harness.outage()
     for meter in (silent, bare):
-        assert meter.fallback == own
-        if own is None:
+        assert meter.fallback == mode
+        if mode is None:
             assert_unavailable(lambda meter=meter: meter.decide("k", 1))  # type: ignore[misc]
         else:
-            assert allowed_and_remaining(meter.decide("k", 1))[0] is (own != "deny")
+            assert allowed_and_remaining(meter.decide("k", 1))[0] is (mode != "deny")
     assert allowed_and_remaining(spoken.decide("k", 1)) == (False, 0)
 
 
@@ -58,7 +58,7 @@ def test_without_any_it_is_as_if_it_were_not_there(harness: FallbackHarness) -> 
     meter, slots = harness.rule("none"), harness.engine.slots(parse_slots(), "s")
     receipt = Receipt.from_outcome(meter.decide("k", 1), 1)
     harness.outage()
-    asked = harness.wire.asked
+    before = harness.wire.calls
     for _ in range(10):
         assert_unavailable(lambda: meter.decide("k", 1))
         assert_unavailable(lambda: meter.decide("k", 0))
@@ -67,16 +67,16 @@ def test_without_any_it_is_as_if_it_were_not_there(harness: FallbackHarness) -> 
         assert_unavailable(lambda: meter.retune("k"))
         assert_unavailable(lambda: harness.together((meter, "k", 1), (meter, "l", 1)))
         assert_unavailable(lambda: slots.acquire("k"))
-    assert harness.wire.asked == asked + 70  # however often it failed
+    assert harness.wire.calls == before + 70  # however often it failed
     harness.wire.down = False
     assert meter.decide("k", 1)[:2] == (True, 8)  # at once
     assert harness.inside.opened_count == harness.inside.degraded_count == 0
 
 
 def parse_slots() -> Slots:
-    found = parse("3 slots")
-    assert isinstance(found, Slots)
-    return found
+    limit = parse("3 slots")
+    assert isinstance(limit, Slots)
+    return limit
 
 
 def test_together_each_by_its_own_and_a_share_that_refuses_refuses_for_all(harness: FallbackHarness) -> None:
@@ -124,19 +124,19 @@ def test_one_without_a_fallback_fails_for_all(harness: FallbackHarness) -> None:
     for _ in range(3):
         assert_unavailable(lambda: harness.together((local, "k", 1), (none, "k", 1), (allow, "k", 1)))
     assert harness.inside.state() is OPEN
-    asked = harness.wire.asked
+    before = harness.wire.calls
     with pytest.raises(EngineUnavailable, match=r'tried again only .* and "none" has no fallback'):
         harness.together((allow, "k", 1), (none, "k", 1))
-    assert harness.wire.asked == asked
+    assert harness.wire.calls == before
     assert harness.left(local) == 5
     assert not harness.inside.shards[0].unsettled
 
 
-def test_what_is_aside_stands_in_nobodys_way(harness: FallbackHarness) -> None:
+def test_shadow_charges_block_no_call_in_an_outage(harness: FallbackHarness) -> None:
     aside, local = harness.rule("aside", "deny", is_shadow=True), harness.rule("local", "local")
     silent, none = harness.rule("silent", is_shadow=True), harness.rule("none")
     assert [
-        facts[ALLOWED] for facts in harness.together((aside, "k", 11), (local, "k", 1), (silent, "k", 11))
+        outcome[ALLOWED] for outcome in harness.together((aside, "k", 11), (local, "k", 1), (silent, "k", 11))
     ] == [
         False,
         True,
@@ -156,14 +156,14 @@ def test_what_is_aside_stands_in_nobodys_way(harness: FallbackHarness) -> None:
         (True, 0),
     ]
     assert list(map(allowed_and_remaining, harness.together((aside, "k", 1), (silent, "k", 1)))) == [(True, 0)] * 2
-    asked = harness.wire.asked
+    before = harness.wire.calls
     for _ in range(4):  # nothing but the engine can answer for what is not aside
         assert_unavailable(lambda: harness.together((aside, "k", 1), (none, "k", 1)))
-    assert harness.wire.asked >= asked + 4
+    assert harness.wire.calls >= before + 4
     assert len(harness.inside.shards[0].unsettled) == 1
 
 
-def test_what_is_aside_owes_nothing_even_under_the_same_name() -> None:
+def test_shadow_charges_are_not_settled() -> None:
     harness = FallbackHarness()
     local = harness.rule("n", "local")
     shadow, free = harness.rule("n", "local", is_shadow=True), harness.rule("n", "allow")
@@ -209,7 +209,7 @@ def test_a_question_that_commits_nothing_charges_nothing(harness: FallbackHarnes
     assert share.decide("k", 0) == before
 
 
-def test_what_is_told_of_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_guarantee_text_of_a_fallback(caplog: pytest.LogCaptureFixture) -> None:
     harness = FallbackHarness()
     engine = harness.inside
     words = dict(engine.guarantees(DAY, 2, ChargeOptions("a", fallback="local", lockout=Lockout(1, 1, 1))))[

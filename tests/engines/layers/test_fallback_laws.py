@@ -41,7 +41,7 @@ EVENTS = st.lists(
 class FallbackFleet:
     """Members, what they admitted in each window, and what happened to the engine in it."""
 
-    def __init__(self, limit: Limit, size: int, known: bool = True) -> None:
+    def __init__(self, limit: Limit, size: int, members_known: bool = True) -> None:
         self.clock = ManualClock(START_US)
         self.limit = limit
         self.shared = MemoryEngine(self.clock)
@@ -65,8 +65,8 @@ class FallbackFleet:
         self._pass(event.after_ms)
         member = event.member % len(self.wires)
         if event.what == "take":
-            facts = self.meters[member].decide("key", event.cost)
-            if facts[0]:
+            outcome = self.meters[member].decide("key", event.cost)
+            if outcome[0]:
                 self.admitted[self.window] = self.admitted.get(self.window, 0) + event.cost
         elif event.what in ("gone", "back"):
             if event.what == "gone":
@@ -134,7 +134,7 @@ def test_two_seconds_after_it_is_back_it_alone_decides(events: list[FallbackEven
     for engine, wire, meter in zip(fleet.engines, fleet.wires, fleet.meters, strict=True):
         before = engine.degraded_count
         meter.decide("key", 1)
-        asked = wire.asked
-        facts = meter.decide("key", 1)
-        assert (engine.state(), wire.asked - asked, engine.degraded_count - before) == (CLOSED, 1, 0)
-        assert facts[1] <= 100
+        calls = wire.calls
+        outcome = meter.decide("key", 1)
+        assert (engine.state(), wire.calls - calls, engine.degraded_count - before) == (CLOSED, 1, 0)
+        assert outcome[1] <= 100

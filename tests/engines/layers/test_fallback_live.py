@@ -24,9 +24,9 @@ DAY = "100/day fixed"
 
 
 def members(count: int, rank: int) -> Membership:
-    known = Membership()
-    known.note_reply(count, rank)
-    return known
+    membership = Membership()
+    membership.note_reply(count, rank)
+    return membership
 
 
 def stands(
@@ -103,7 +103,7 @@ def test_many_threads_and_one_probe(clock: ManualClock) -> None:
     for thread in threads:
         thread.join()
     assert engine.degraded_count == 800
-    assert wire.asked <= 6  # three in a row, and what was under way with them
+    assert wire.calls <= 6  # three in a row, and what was under way with them
     count = engine.shard_of("key").counts[meter.tag("key")]
     assert count.unsettled_units == 800
 

@@ -19,9 +19,9 @@ TTL = 30
 def stands(
     instead: FallbackMode, clock: ManualClock, count: int = 1, rank: int = 0
 ) -> tuple[ImmediateFallback, FaultyEngine]:
-    wire, known = faulty_memory_engine(clock), Membership()
-    known.note_reply(count, rank)
-    return ImmediateFallback(wire, fallback=instead, members=known, clock=clock), wire
+    wire, membership = faulty_memory_engine(clock), Membership()
+    membership.note_reply(count, rank)
+    return ImmediateFallback(wire, fallback=instead, members=membership, clock=clock), wire
 
 
 @pytest.fixture
@@ -160,8 +160,8 @@ def test_the_line_goes_on_here(clock: ManualClock) -> None:
     meter = engine.slots(Slots(1, TTL), "slots")
     wire.down = True
     fence = meter.acquire("key").outcome[6]
-    facts, ticket = meter.acquire("key", None, True)
-    assert not facts[0]
+    outcome, ticket = meter.acquire("key", None, True)
+    assert not outcome[0]
     assert ticket is not None
     assert meter.release("key", fence)
     assert not meter.acquire("key").outcome[0]  # nobody before a waiter

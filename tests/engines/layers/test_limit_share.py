@@ -51,7 +51,7 @@ def rate(limit: Limit) -> Fraction:
 
 
 def span(limit: Limit) -> object:
-    """What a share has in common with its limit."""
+    """Returns the fields that a share has in common with its limit."""
     match limit:
         case FixedWindow():
             return limit.period_us, limit.unit, limit.zone
@@ -108,13 +108,13 @@ def test_a_bucket_that_no_period_can_express_is_rounded_down() -> None:
     assert [None if part is None else part.units_at_once for part in parts] == [2, 2, 2, 2]
 
 
-def test_what_is_too_slow_for_an_algorithm_is_refused() -> None:
+def test_a_share_too_slow_for_its_algorithm_is_none() -> None:
     assert share(LeakyBucket(1, 900, 50), 4, 0) is None
     assert share(Smooth(1, HORIZON_US / 1_000_000 - 1000, burst=0), 2, 0) is None
 
 
 @pytest.mark.parametrize("text", ["100/s", "10/s queue 5", "5/s smooth", "3 slots"])
-def test_whoever_is_alone_has_the_limit_as_it_is(text: str) -> None:
+def test_a_single_member_has_the_whole_limit(text: str) -> None:
     limit = parse(text)
     assert share(limit, 1, 0) is limit
 
@@ -125,7 +125,7 @@ def test_units(whole: int, count: int) -> None:
 
 
 @given(LIMITS.filter(lambda limit: not isinstance(limit, Slots)), st.lists(st.integers(1, 5), max_size=5))
-def test_what_is_held_is_what_was_taken(limit: Limit, costs: list[int]) -> None:
+def test_units_in_use_are_the_units_taken(limit: Limit, costs: list[int]) -> None:
     meter = MemoryEngine(ManualClock()).meter(limit, "limit")
     taken = sum(cost for cost in costs if meter.decide("key", cost)[0])
     if not isinstance(limit, Smooth):

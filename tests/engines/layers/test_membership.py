@@ -111,7 +111,7 @@ def test_a_count_that_falls_is_believed_later() -> None:
     assert state.position == (3, 0)
 
 
-def test_a_beat_that_fails_changes_nothing_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_heartbeat_changes_nothing_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     answers: list[tuple[int, int] | None] = [(3, 1), None, None, (2, 0), None]
 
     def beat(_: str) -> tuple[int, int]:

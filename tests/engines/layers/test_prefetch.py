@@ -30,7 +30,7 @@ def harness() -> Iterator[PrefetchHarness]:
 
 
 @pytest.mark.parametrize("text", PREFETCHED)
-def test_what_is_demanded_is_fetched_ahead_in_one_charge(text: str) -> None:
+def test_recent_demand_is_prefetched_in_one_charge(text: str) -> None:
     harness = PrefetchHarness(text)
     harness.takes(40)
     assert harness.warehouse.costs[:4] == [1, 1, 1, 1 + 4]  # the fourth call makes the key hot
@@ -72,7 +72,7 @@ def test_near_the_edge_every_call_is_a_single_take(harness: PrefetchHarness) -> 
     assert harness.limiter.take("k").retry_after is not None
 
 
-def test_a_lease_is_at_most_half_of_what_the_last_answer_left(harness: PrefetchHarness) -> None:
+def test_a_prefetch_is_at_most_half_of_the_remaining_units(harness: PrefetchHarness) -> None:
     harness.plain.take("k", 900)
     harness.takes(100)
     costs = harness.warehouse.costs[1:]
@@ -80,7 +80,7 @@ def test_a_lease_is_at_most_half_of_what_the_last_answer_left(harness: PrefetchH
         assert cost - 1 <= (100 - sum(costs[:number])) // 2
 
 
-def test_a_refused_lease_is_asked_again_for_the_call_alone(harness: PrefetchHarness) -> None:
+def test_a_refused_prefetch_is_retried_for_the_call_alone(harness: PrefetchHarness) -> None:
     harness.takes(7)  # and one is left in stock
     assert harness.plain.take("k", 1000 - harness.counted() - 1)
     harness.warehouse.costs.clear()
@@ -89,7 +89,7 @@ def test_a_refused_lease_is_asked_again_for_the_call_alone(harness: PrefetchHarn
 
 
 @pytest.mark.parametrize("text", PREFETCHED)
-def test_what_is_left_is_given_back_when_its_time_is_over(text: str) -> None:
+def test_unused_units_are_given_back_after_the_hold_time(text: str) -> None:
     harness = PrefetchHarness(text)
     harness.takes(50)
     assert harness.counted() > 50
@@ -102,7 +102,7 @@ def test_what_is_left_is_given_back_when_its_time_is_over(text: str) -> None:
     harness.engine.close()
 
 
-def test_what_is_left_is_given_back_on_close(harness: PrefetchHarness) -> None:
+def test_unused_units_are_given_back_on_close(harness: PrefetchHarness) -> None:
     harness.takes(50)
     harness.takes(20, "other")
     harness.engine.close()
@@ -130,7 +130,7 @@ def test_a_call_that_wants_more_than_is_left_gives_the_rest_back_first(harness: 
     assert harness.limiter.take("k", 400).allowed
 
 
-def test_what_a_bucket_has_not_drained_is_given_back_on_close() -> None:
+def test_undrained_units_of_a_bucket_are_given_back_on_close() -> None:
     harness = PrefetchHarness("1000/s")
     harness.takes(50)
     harness.clock.advance(0.01)  # the lease lasts until its own water has drained, which is less than a hold time
@@ -225,7 +225,7 @@ def test_one_lease_at_a_time_is_on_its_way(harness: PrefetchHarness) -> None:
     assert harness.warehouse.costs == [1, 1, 1, 1 + 4, 1, 1, 1]
 
 
-def test_no_lease_is_asked_for_while_another_is_on_its_way_back(harness: PrefetchHarness) -> None:
+def test_nothing_is_prefetched_while_units_are_being_given_back(harness: PrefetchHarness) -> None:
     harness.takes(50)
     batch = harness.engine._hot_keys.remove_expired(harness.clock.now_us(), closing=True)[0]
     harness.warehouse.costs.clear()
@@ -257,7 +257,7 @@ def test_a_changed_limit_gives_back_what_the_old_one_prefetched(harness: Prefetc
     assert harness.limiter.take("k").remaining == 699
 
 
-def test_what_paces_its_calls_is_passed_through() -> None:
+def test_limits_that_delay_calls_are_not_prefetched() -> None:
     for text in ("100/s queue 900 nodelay", "1000/s smooth"):
         harness = PrefetchHarness(text)
         harness.takes(20)

@@ -33,7 +33,7 @@ class RulePrefetchHarness:
         self.awaited = awaited
 
     def lends(self, terms: ChargeOptions | None, name: str = "n") -> list[int]:
-        """What the inner engine is asked when somebody takes 50 times."""
+        """Takes 50 times, and returns what the inner engine is asked for."""
         meter = self.engine.meter(DAY, name, terms)
         assert meter.options is terms
         self.warehouse.costs.clear()
@@ -61,12 +61,14 @@ EXACTLY = [
 
 
 @pytest.mark.parametrize("terms", EXACTLY)
-def test_who_does_not_say_so_is_not_prefetched(harness: RulePrefetchHarness, terms: ChargeOptions | None) -> None:
+def test_a_rule_without_prefetch_is_not_prefetched(
+    harness: RulePrefetchHarness, terms: ChargeOptions | None
+) -> None:
     assert harness.lends(terms) == [1] * 50
     assert harness.inside.prefetched == 0
 
 
-def test_who_says_so_is_prefetched_on_its_own_terms(harness: RulePrefetchHarness) -> None:
+def test_a_rule_is_prefetched_by_its_own_options(harness: RulePrefetchHarness) -> None:
     costs = harness.lends(ChargeOptions("hot", prefetch=(100_000, None)))
     assert len(costs) < 20
     assert 1 < max(costs) <= 101  # a tenth, and the call's own
@@ -94,11 +96,11 @@ def test_units_are_held_for_as_long_as_the_rule_says(monkeypatch: pytest.MonkeyP
     harness.engine.close()
 
 
-def test_the_engines_own_is_for_those_who_have_no_terms(harness: RulePrefetchHarness) -> None:
-    own = RulePrefetchHarness(harness.awaited, hold_us=100_000)
-    assert len(own.lends(None)) < 20
-    assert own.lends(ChargeOptions("silent"), "silent") == [1] * 50
-    own.engine.close()
+def test_the_default_prefetch_is_for_meters_without_options(harness: RulePrefetchHarness) -> None:
+    with_default = RulePrefetchHarness(harness.awaited, hold_us=100_000)
+    assert len(with_default.lends(None)) < 20
+    assert with_default.lends(ChargeOptions("silent"), "silent") == [1] * 50
+    with_default.engine.close()
 
 
 def test_new_terms_take_over_what_is_held(harness: RulePrefetchHarness) -> None:
@@ -118,7 +120,7 @@ def test_new_terms_take_over_what_is_held(harness: RulePrefetchHarness) -> None:
         assert exact.decide("k", 0)[REMAINING] == 1000 - 101
 
 
-def test_what_is_not_prefetched_goes_straight_through() -> None:
+def test_a_meter_without_prefetch_is_passed_through() -> None:
     warehouse = RecordingEngine(ManualClock())
     engine = PrefetchEngine(warehouse, hold_us=None)
     meter = engine.meter(DAY, "n", ChargeOptions("r"))
@@ -126,16 +128,16 @@ def test_what_is_not_prefetched_goes_straight_through() -> None:
     assert meter.decide is meter.meter.decide
     assert (meter.limit, meter.name) == (DAY, "n")
     hot = engine.meter(DAY, "hot", ChargeOptions("hot", prefetch=(100_000, None)))
-    assert [facts[REMAINING] for facts in engine.decide_all([(meter, "k", 2), (hot, "k", 3)])] == [998, 997]
-    told = engine.decide_all([(meter, "k", 2), (hot, "k", 3)], None, False)
-    assert [facts[REMAINING] for facts in told] == [998, 997]
+    assert [outcome[REMAINING] for outcome in engine.decide_all([(meter, "k", 2), (hot, "k", 3)])] == [998, 997]
+    outcomes = engine.decide_all([(meter, "k", 2), (hot, "k", 3)], None, False)
+    assert [outcome[REMAINING] for outcome in outcomes] == [998, 997]
     with pytest.raises(InvalidCharge, match="another engine"):
         engine.decide_all([(warehouse.meter(DAY, "n"), "k", 1)])
     engine.overrides("r").set("k", "5/day fixed")
     assert warehouse.overrides("r").get("k") == "5/day fixed"
 
 
-def test_each_is_told_its_own_law() -> None:
+def test_each_rule_reports_its_own_guarantee() -> None:
     off, on = PrefetchEngine(RecordingEngine(), hold_us=None), PrefetchEngine(RecordingEngine())
     assert (
         list(off.guarantees(DAY, 4))

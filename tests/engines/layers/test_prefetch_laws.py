@@ -36,7 +36,7 @@ WALKS = st.lists(
 
 
 def _walk(text: str, steps: list[tuple[str, int, int]]) -> list[tuple[int, int]]:
-    """What several processes admit: (instant, units)."""
+    """Returns what several processes admit, as pairs of instant and units."""
     clock = ManualClock(1_700_000_000_000_000)
     inner = MemoryEngine(clock)
     engines = [PrefetchEngine(inner, units=UNITS, clock=clock) for _ in range(NODES)]
@@ -141,5 +141,5 @@ def test_nothing_is_lost(text: str, steps: list[tuple[str, int, int]], refunded:
         for number in refunded & {len(decisions) - 1, len(decisions) - 3}:
             harness.limiter.refund(decisions[number])
     harness.engine.close()
-    kept = sum(decision.cost - decision.refunded_units for decision in decisions)
-    assert (harness.counted(), harness.engine.lost_units) == (kept, 0)
+    charged = sum(decision.cost - decision.refunded_units for decision in decisions)
+    assert (harness.counted(), harness.engine.lost_units) == (charged, 0)

@@ -143,7 +143,7 @@ def test_several_event_loops_share_an_engine() -> None:
 # Real servers --------------------------------------------------------------------------------------------------
 
 
-def test_what_is_left_is_back_in_redis_on_close(server: RedisServer) -> None:
+def test_unused_units_are_back_in_redis_on_close(server: RedisServer) -> None:
     engine = PrefetchEngine(RedisEngine(server.unix_url), hold_us=60_000_000)
     with Limiter("1000/365d fixed", engine) as limiter, Limiter("1000/365d fixed", server.unix_url) as plain:
         for _ in range(50):

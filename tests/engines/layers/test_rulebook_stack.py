@@ -23,13 +23,13 @@ NOBODY = "redis://127.0.0.1:1/0"
 
 
 def stack(engine: Any) -> list[type]:
-    found = [type(engine)]
+    types = [type(engine)]
     while (engine := getattr(engine, "inner", None)) is not None:
-        found.append(type(engine))
-    return found
+        types.append(type(engine))
+    return types
 
 
-def test_around_a_server_stands_all_that_a_rule_may_choose() -> None:
+def test_the_stack_has_every_layer_that_a_rule_may_choose() -> None:
     assert stack(open_engine(NOBODY)) == [RedisEngine]
     engine = open_engine(NOBODY, ruled=True)
     assert stack(engine) == [FallbackEngine, PrefetchEngine, RedisEngine]
@@ -53,9 +53,9 @@ def test_a_process_is_one_member_whoever_of_its_rules_shares() -> None:
     assert isinstance(one, FallbackEngine)
     assert isinstance(two, FallbackEngine)
     assert one.members is two.members
-    known = open_engine(f"{NOBODY}?nodes=7", ruled=True)
-    assert isinstance(known, FallbackEngine)
-    assert known.members.count == 7
+    engine = open_engine(f"{NOBODY}?nodes=7", ruled=True)
+    assert isinstance(engine, FallbackEngine)
+    assert engine.members.count == 7
     first, second = open_async_engine(NOBODY, ruled=True), open_async_engine(NOBODY, ruled=True)
     assert isinstance(first, AsyncFallbackEngine)
     assert isinstance(second, AsyncFallbackEngine)

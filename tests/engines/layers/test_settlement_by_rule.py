@@ -27,7 +27,7 @@ def harness(request: pytest.FixtureRequest) -> Iterator[FallbackHarness]:
     harness.engine.close()
 
 
-def test_what_a_share_let_pass_is_given_back_if_another_fails_or_is_denied() -> None:
+def test_a_share_takes_its_charge_back_if_another_rule_fails_or_refuses() -> None:
     for word, failing in (("deny", False), (None, True)):
         harness = FallbackHarness()
         local, other = harness.rule("local", "local"), harness.rule("other", word)  # type: ignore[arg-type]
@@ -50,7 +50,7 @@ def test_what_a_share_let_pass_is_given_back_if_another_fails_or_is_denied() -> 
         assert not harness.inside.shards[0].unsettled
 
 
-def test_when_accounts_are_settled_a_refusal_aside_gives_nothing_back() -> None:
+def test_a_shadow_refusal_after_an_outage_gives_nothing_back() -> None:
     harness = FallbackHarness()
     aside, local = harness.rule("aside", is_shadow=True), harness.rule("local", "local")
     harness.outage()
@@ -62,13 +62,13 @@ def test_when_accounts_are_settled_a_refusal_aside_gives_nothing_back() -> None:
     share = harness.share(local)
     before = share.decide("k", 0)[REMAINING]
     answers = harness.together((aside, "k", 99), (local, "k", 1))
-    assert [facts[ALLOWED] for facts in answers] == [False, True]
+    assert [outcome[ALLOWED] for outcome in answers] == [False, True]
     assert share.decide("k", 0)[REMAINING] == before - 1
     answers = harness.together((aside, "k", 1), (local, "k", 6))  # more than the share has
     assert list(map(allowed_and_remaining, answers)) == [(True, 0), (False, before - 1)]
 
 
-def test_settling_is_for_those_who_share() -> None:
+def test_only_local_fallbacks_are_settled() -> None:
     harness = FallbackHarness()
     local, allow, none = harness.rule("local", "local"), harness.rule("allow", "allow"), harness.rule("none")
     harness.outage()
@@ -82,7 +82,7 @@ def test_settling_is_for_those_who_share() -> None:
     assert none.decide("k", 8)[:2] == (True, 2)
     assert harness.together((allow, "k", 1), (none, "k", 1))[1][:2] == (True, 1)
     refused = harness.together((allow, "l", 1), (none, "l", 1), (local, "k", 1))
-    assert [facts[ALLOWED] for facts in refused] == [True, True, False]
+    assert [outcome[ALLOWED] for outcome in refused] == [True, True, False]
     assert allow.decide("l", 0)[REMAINING] == 10
     harness.clock.advance(1.1)
     assert local.decide("k", 1)[:2] == (True, 4)
@@ -131,18 +131,18 @@ def test_members_are_joined_when_the_first_rule_is_local() -> None:
         beats.append(member)
         return 2, 0
 
-    known = Membership(beat, interval_s=0.01)
+    membership = Membership(beat, interval_s=0.01)
     clock = ManualClock()
     wire = faulty_memory_engine(clock)
-    engine = FallbackEngine(wire, fallback=None, members=known, clock=clock)
+    engine = FallbackEngine(wire, fallback=None, members=membership, clock=clock)
     engine.meter(DAY, "none")
     allow = engine.meter(DAY, "allow", ChargeOptions("allow", fallback="allow"))
     engine.meter(DAY, "aside", ChargeOptions("aside", fallback="local", is_shadow=True))
     allow.decide("k", 1)
-    assert not known.engines
+    assert not membership.engines
     assert not engine.uses_shares
     engine.meter(DAY, "local", ChargeOptions("local", fallback="local"))
-    assert set(known.engines) == {engine}
+    assert set(membership.engines) == {engine}
     wire.down = True
     for _ in range(3):
         allow.decide("k", 1)
@@ -151,20 +151,20 @@ def test_members_are_joined_when_the_first_rule_is_local() -> None:
     allow.decide("k", 1)
     assert engine.state() is SETTLING  # also for a part that was known before
     engine.close()
-    assert not known.engines
+    assert not membership.engines
     assert len(set(beats)) <= 1
 
 
-async def test_they_beat_where_the_engine_is_used_whichever_rule_is_asked() -> None:
+async def test_heartbeats_start_with_the_first_call_of_any_rule() -> None:
     beats: list[str] = []
 
     async def beat(member: str) -> tuple[int, int]:
         beats.append(member)
         return 2, 0
 
-    known = AsyncMembership(beat)
+    membership = AsyncMembership(beat)
     engine = AsyncFallbackEngine(
-        AsyncMemoryEngine(faulty_memory_engine(ManualClock())), fallback=None, members=known
+        AsyncMemoryEngine(faulty_memory_engine(ManualClock())), fallback=None, members=membership
     )
     none = engine.meter(DAY, "none")
     await none.decide("k", 1)
@@ -174,7 +174,7 @@ async def test_they_beat_where_the_engine_is_used_whichever_rule_is_asked() -> N
     await none.decide("k", 1)
     await asyncio.sleep(0.01)
     assert beats
-    assert known.count == 2
+    assert membership.count == 2
     await engine.close()
 
 
@@ -192,7 +192,7 @@ def test_a_share_is_one_of_the_limit_that_decided_last(harness: FallbackHarness)
     )  # nobody has asked about it, so by the rule's
 
 
-def test_nobody_is_locked_out_meanwhile_and_telling_counts_no_refusal() -> None:
+def test_outages_and_settlements_count_no_lockout_refusals() -> None:
     harness = FallbackHarness()
     lock = Lockout(1, 60_000_000, 60_000_000)
     local = harness.rule("login", "local", lockout=lock)

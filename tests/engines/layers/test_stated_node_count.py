@@ -32,7 +32,7 @@ class StatedCountFleet:
             wire.down = True
 
     def at_once(self) -> list[int]:
-        """What each process admits of many calls at one instant."""
+        """Returns what each process admits of many calls at one instant."""
         return [sum(meter.decide("key", 1)[0] for _ in range(50)) for meter in self.meters]
 
     def over(self, seconds: float, step: float = 0.01) -> list[int]:
@@ -65,7 +65,7 @@ def test_they_hold_equal_parts_and_at_least_one_unit(limit: str, each: int) -> N
     assert fleet.at_once() == [each] * 3
 
 
-def test_what_only_a_share_cannot_hold_may_pass_when_the_engine_is_back() -> None:
+def test_a_cost_above_the_share_may_pass_after_the_outage() -> None:
     fleet = StatedCountFleet("9/s fixed")
     fleet.cut()
     assert sum(meter.decide("key", 1)[0] for meter in fleet.meters for _ in range(3)) == 9

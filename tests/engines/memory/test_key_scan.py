@@ -29,15 +29,15 @@ def test_every_algorithm_is_found_by_its_name_and_key() -> None:
     slots = parse("3 slots")
     assert isinstance(slots, Slots)
     engine.slots(slots, "of slots").acquire("ann")
-    found = list(MemoryKeyScan(engine))
-    assert set(found) == {
+    counts = list(MemoryKeyScan(engine))
+    assert set(counts) == {
         *(MemoryKey(name, f"of {name}", "ann") for name in LIMITS),
         ("slots", "of slots", "ann", None, None, True),
     }
-    assert len(found) == 7
+    assert len(counts) == 7
 
 
-def test_how_they_stand_is_told_and_not_changed() -> None:
+def test_a_scan_reports_counts_and_does_not_change_them() -> None:
     engine = MemoryEngine()
     limit = parse("10/hour fixed")
     meter = engine.meter(limit, "a")
@@ -45,15 +45,15 @@ def test_how_they_stand_is_told_and_not_changed() -> None:
     survey = MemoryKeyScan(engine)
     (count,) = survey
     for _ in range(2):
-        (facts,) = survey.peek([(count, limit)])
-        assert facts is not None
-        assert facts[REMAINING] == 6
+        (outcome,) = survey.peek([(count, limit)])
+        assert outcome is not None
+        assert outcome[REMAINING] == 6
     assert survey.peek([(count, parse("10/hour log"))]) == [None]
     meter.reset("ann")
     assert list(MemoryKeyScan(engine)) == []
 
 
-def test_a_key_at_two_paces_is_told_once() -> None:
+def test_a_key_under_two_limits_is_listed_once() -> None:
     engine = MemoryEngine()
     for text in ("10/minute", "20/minute"):
         engine.meter(parse(text), "a").decide("ann", 1)
@@ -73,7 +73,7 @@ def test_no_more_than_asked_for_and_all_if_there_is_room(
             engine.meter(parse("10/hour fixed"), name).decide(key, 1)
     there = {(name, key) for name, keys in names.items() if name.startswith(begins) for key in keys}
     survey = MemoryKeyScan(engine, begins, most)
-    found = [(count.name, count.key) for count in survey]
-    assert len(found) == len(set(found)) == min(most, len(there))
-    assert set(found) <= there
+    listed = [(count.name, count.key) for count in survey]
+    assert len(listed) == len(set(listed)) == min(most, len(there))
+    assert set(listed) <= there
     assert survey.stopped == (len(there) > most)

@@ -30,7 +30,7 @@ def hurried_threads() -> Iterator[None]:
 
 
 def at_once(work: Callable[[], int]) -> list[int]:
-    """What each of the threads counted."""
+    """Returns what each of the threads counted."""
     start = threading.Barrier(THREADS)
 
     def run() -> int:
@@ -133,7 +133,7 @@ def test_several_event_loops_share_one_limiter() -> None:
 @pytest.mark.parametrize(
     "text", ["1/s", "1/s fixed", "1/s sliding", "1/s log", "1/s queue 0", "1/s smooth warmup 1s"]
 )
-def test_what_is_kept_is_what_lives(text: str) -> None:
+def test_dead_keys_are_dropped(text: str) -> None:
     """300,000 keys, 1000 a second, each dead after a few: never more than a few thousand are remembered."""
     clock = ManualClock()
     engine = MemoryEngine(clock)

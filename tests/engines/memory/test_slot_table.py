@@ -110,7 +110,7 @@ def test_a_sweep_looks_at_a_few_keys_only() -> None:
 
 
 class ReferenceSlots:
-    """What must be so, kept in the plainest way there is: everything ever given, and when it ends."""
+    """A plain model of the table: every lease ever granted, and when it ends."""
 
     def __init__(self) -> None:
         self.leases: dict[int, int] = {}
@@ -232,8 +232,8 @@ class SlotMachine(RuleBasedStateMachine):
         free = amount - len(truth.held(moment_us)) - len(truth.line(moment_us))
         opens_us = truth.opens_us(amount, moment_us)
 
-        facts, given = self.table.acquire("key", self.limit, now_us, ticket, wait)
-        allowed, remaining, retry_us, _, delay_us, at_us, fence = facts
+        outcome, given = self.table.acquire("key", self.limit, now_us, ticket, wait)
+        allowed, remaining, retry_us, _, delay_us, at_us, fence = outcome
         assert (delay_us, at_us) == (0, now_us)
         assert allowed == (ahead < amount)
         if allowed:

@@ -33,14 +33,14 @@ class SignalInterrupt(BaseException):
 
 @dataclass
 class SoakReport:
-    """What happened."""
+    """Counts of what happened during the soak."""
 
     bursts: int = 0
     interrupted: int = 0
     calls: int = 0  # that came to an end, of all threads
     slowest: float = 0.0  # seconds that a call after a burst took
     errors: Counter[str] = field(default_factory=Counter)  # of calls that were not interrupted themselves
-    heard: Counter[str] = field(default_factory=Counter)  # wrong replies
+    wrong_replies: Counter[str] = field(default_factory=Counter)
 
 
 class SignalBursts:
@@ -99,13 +99,13 @@ class SignalBursts:
     def _ask(self, n: int) -> None:
         """Key n was charged with n units, so whoever gets another's reply can tell."""
         try:
-            found = 10_000 - self._limiter.peek(f"key {n}").remaining
+            charged = 10_000 - self._limiter.peek(f"key {n}").remaining
         except EngineUnavailable as error:
             self.report.errors[str(error)] += 1
         else:
             self.report.calls += 1  # two threads may count one at the same time: about so many
-            if found != n:
-                self.report.heard[f"{n} heard {found}"] += 1
+            if charged != n:
+                self.report.wrong_replies[f"{n} got the reply of {charged}"] += 1
 
 
 def run(url: str, bursts: int, seed: int) -> list[str]:
@@ -115,14 +115,14 @@ def run(url: str, bursts: int, seed: int) -> list[str]:
             limiter.reset(f"key {n}")
             limiter.take(f"key {n}", n)
         report = SignalBursts(limiter, seed).run(bursts)
-        failed, misled = sum(report.errors.values()), sum(report.heard.values())
+        failed, misled = sum(report.errors.values()), sum(report.wrong_replies.values())
         print(  # noqa: T201
             f"{report.bursts:,} bursts, {report.interrupted:,} interrupted. Of about {report.calls:,} calls that "
             f"were not, {failed} failed, {misled} got a wrong reply, the slowest took {report.slowest:.2f} s.",
             flush=True,
         )
         wrong = [f"a call was told: {error}" for error in report.errors if UNTIMELY not in error]
-        wrong += [f"key {heard}" for heard in report.heard]
+        wrong += [f"key {reply}" for reply in report.wrong_replies]
         if report.slowest > 10:
             wrong.append(f"a call took {report.slowest:.1f} s")
         if report.interrupted < bursts / 20:

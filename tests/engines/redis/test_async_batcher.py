@@ -94,7 +94,7 @@ async def test_a_key_that_comes_often_in_one_batch(text: str, server: RedisServe
 
 @pytest.mark.parametrize("text", LIMITS)
 async def test_together_is_the_same_as_one_after_the_other(text: str, driven_server: RedisServer) -> None:
-    """The same questions at the same instants, once in batches and once one by one: the same facts."""
+    """The same questions at the same instants, once in batches and once one by one: the same outcomes."""
     walk = random.Random(text)
     steps = []
     for _ in range(12):
@@ -104,7 +104,7 @@ async def test_together_is_the_same_as_one_after_the_other(text: str, driven_ser
     async def answers(together: bool) -> list[object]:
         driven_server.flush()
         driven_server.clock.set_us(BASE_US)
-        heard: list[object] = []
+        outcomes: list[object] = []
         async with AsyncLimiter(text, driven_server.unix_url) as limiter:
             await limiter.peek("warm")
             for pause_us, batch in steps:
@@ -113,17 +113,17 @@ async def test_together_is_the_same_as_one_after_the_other(text: str, driven_ser
                     decisions = await asyncio.gather(*(limiter.take(key, cost) for key, cost in batch))
                 else:
                     decisions = [await limiter.take(key, cost) for key, cost in batch]
-                heard += [decision.outcome for decision in decisions]
-                heard.append(sorted((key, driven_server.call("DUMP", key)) for key in _keys(driven_server)))
-        return heard
+                outcomes += [decision.outcome for decision in decisions]
+                outcomes.append(sorted((key, driven_server.call("DUMP", key)) for key in _keys(driven_server)))
+        return outcomes
 
     assert await answers(together=True) == await answers(together=False)
 
 
 def _keys(server: RedisServer) -> list[bytes]:
-    found = server.call("KEYS", "hg2:*")
-    assert isinstance(found, list)
-    return [key for key in found if isinstance(key, bytes)]
+    names = server.call("KEYS", "hg2:*")
+    assert isinstance(names, list)
+    return [key for key in names if isinstance(key, bytes)]
 
 
 async def test_limits_and_verbs_mixed_in_one_turn(server: RedisServer) -> None:
@@ -158,7 +158,9 @@ FOREIGN = {
 
 @pytest.mark.parametrize("holding", FOREIGN)
 @pytest.mark.parametrize("text", ["1000/hour", "700/s", "1000/hour fixed", "1000/hour log"])
-async def test_what_is_not_ours_is_one_callers_trouble(text: str, holding: str, server: RedisServer) -> None:
+async def test_a_foreign_value_fails_only_the_calls_of_its_key(
+    text: str, holding: str, server: RedisServer
+) -> None:
     verb, *value = FOREIGN[holding]
     server.call(verb, key_of(text, "alien"), *value)
     was = server.call("DUMP", key_of(text, "alien"))
@@ -179,8 +181,8 @@ async def test_scripts_forgotten_all_the_time(server: RedisServer) -> None:
     limiters = [AsyncLimiter(text, engine, name=text) for text in ("5000/day", "5000/day log")]
     with flushing(server):
         for _ in range(10):
-            asked = [limiter.take(f"key {n % 60}") for n in range(120) for limiter in limiters]
-            assert all(await asyncio.gather(*asked))
+            futures = [limiter.take(f"key {n % 60}") for n in range(120) for limiter in limiters]
+            assert all(await asyncio.gather(*futures))
             assert all([await limiter.take("alone") for limiter in limiters])
     for limiter in limiters:
         assert (await limiter.peek("alone")).remaining == 5000 - 10
@@ -188,7 +190,7 @@ async def test_scripts_forgotten_all_the_time(server: RedisServer) -> None:
     await engine.close()
 
 
-async def test_a_script_that_may_not_be_loaded_is_told_as_that(redis_server: RedisServer) -> None:
+async def test_a_missing_right_to_load_scripts_is_reported(redis_server: RedisServer) -> None:
     redis_server.call("ACL", "SETUSER", "reader", "reset", "on", ">secret", "~*", "+@all", "-script|load")
     try:
         redis_server.call("SCRIPT", "FLUSH", "SYNC")

@@ -21,7 +21,7 @@ from tests.servers import Proxy, RedisServer
 
 
 @pytest.mark.parametrize("text", ["10000/day", "10000/day log"])
-async def test_whoever_goes_leaves_an_empty_seat(text: str, redis_server: RedisServer) -> None:
+async def test_cancelled_callers_do_not_shift_the_replies_of_others(text: str, redis_server: RedisServer) -> None:
     chance = random.Random(7)
     with Proxy(redis_server) as link:
         async with AsyncLimiter(text, link.url) as limiter:
@@ -142,7 +142,7 @@ async def test_a_connection_that_died_while_idle_is_replaced(login: str) -> None
             assert await limiter.take("key")
 
 
-async def test_a_server_that_ends_while_somebody_is_let_in(redis_server: RedisServer) -> None:
+async def test_a_server_that_dies_during_the_login(redis_server: RedisServer) -> None:
     with RedisServer(password="x") as server, Proxy(server) as link:
         async with AsyncLimiter("10/day", f"{link.url}?deadline=300ms") as limiter:
             link.swallow("replies")

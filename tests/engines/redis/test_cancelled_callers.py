@@ -46,7 +46,7 @@ async def settled(look: Callable[[], Awaitable[object]], seconds: float = 30) ->
 
 
 async def next_place(limiter: AsyncLimiter, key: str = "key") -> object:
-    """What there is to complain about the next place: it is at most a minute away."""
+    """Returns a complaint if the next place is more than a minute away."""
     place = await limiter.reserve(key)
     await place.cancel()
     if not place or place.decision.degraded:
@@ -193,7 +193,7 @@ async def test_a_ticket_whose_waiter_left_holds_nobody_up(redis_server: RedisSer
             await lease.release()
 
 
-async def test_what_a_check_of_several_rules_holds_is_given_back(redis_server: RedisServer) -> None:
+async def test_the_charges_of_a_cancelled_check_are_given_back(redis_server: RedisServer) -> None:
     rules = {
         "rules": [
             {"name": "exports", "limit": "5 slots ttl 1h", "key": "user", "missing": "deny"},
@@ -218,7 +218,7 @@ async def test_what_a_check_of_several_rules_holds_is_given_back(redis_server: R
 
 @pytest.mark.parametrize("question", ["wait", "acquire"])
 async def test_an_answer_that_comes_too_late_is_given_back(question: str, redis_server: RedisServer) -> None:
-    """Nobody waits for it any more than for that of one who was cancelled."""
+    """A late reply is not waited for, as after a cancellation."""
     with Proxy(redis_server) as link:
         limiter = AsyncLimiter("1/minute", f"{link.url}?deadline=500ms")
         slots = AsyncLimiter("1 slot ttl 1h", f"{link.url}?deadline=500ms")
@@ -256,7 +256,7 @@ async def test_closing_waits_for_what_is_to_be_given_back(redis_server: RedisSer
 
 
 async def test_a_take_whose_caller_left_stays_charged(redis_server: RedisServer) -> None:
-    """Whoever waits for at most so long often goes on without an answer: what it does then counts."""
+    """A caller with a timeout often goes on without an answer; its next calls must be right."""
     with Proxy(redis_server) as link:
         async with AsyncLimiter("100/day", link.url) as limiter:
             await limiter.take("key")
@@ -273,7 +273,7 @@ async def test_a_take_whose_caller_left_stays_charged(redis_server: RedisServer)
             await settled(look)
 
 
-async def test_units_that_were_fetched_ahead_for_one_who_left_are_there_for_others(
+async def test_units_prefetched_for_a_cancelled_caller_serve_others(
     redis_server: RedisServer,
 ) -> None:
     """Its own unit stays charged; the others lie here for whoever asks next, and go back in the end."""

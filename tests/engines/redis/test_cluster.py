@@ -37,8 +37,8 @@ GENEROUS = 5.0
 
 @pytest.fixture(params=KINDS)
 def any_cluster(request: pytest.FixtureRequest) -> Cluster:
-    found: Cluster = request.getfixturevalue("cluster" if request.param == "redis" else "valkey_cluster")
-    return found
+    cluster: Cluster = request.getfixturevalue("cluster" if request.param == "redis" else "valkey_cluster")
+    return cluster
 
 
 def keys_of(cluster: Cluster) -> list[str]:
@@ -51,8 +51,8 @@ def names() -> Iterator[str]:
 
 
 def in_slot(slot: int, wanted: int) -> list[str]:
-    found = (key for key in names() if slot_of(key) == slot)
-    return [next(found) for _ in range(wanted)]
+    matching = (key for key in names() if slot_of(key) == slot)
+    return [next(matching) for _ in range(wanted)]
 
 
 def redis_key(text: str, key: str) -> bytes:
@@ -90,7 +90,7 @@ class ClusterLoad:
         chance = random.Random(seed)
         while not self._done.is_set():
             key = chance.choice(self.keys)
-            self._heard(key, partial(limiter.take, key))
+            self._count_result(key, partial(limiter.take, key))
             time.sleep(0.001)
 
     async def _tasks(self, url: str, tasks: int) -> None:
@@ -101,9 +101,9 @@ class ClusterLoad:
                 try:
                     decision = await limiter.take(key)
                 except Exception as error:
-                    self._heard(key, partial(_raised, error))
+                    self._count_result(key, partial(_raised, error))
                 else:
-                    self._heard(key, partial(_same, decision))
+                    self._count_result(key, partial(_same, decision))
                 await asyncio.sleep(0.005)
 
         async with AsyncLimiter(PLENTY, url) as limiter:
@@ -111,7 +111,7 @@ class ClusterLoad:
 
     _one = threading.Lock()
 
-    def _heard(self, key: str, ask: Callable[[], Decision]) -> None:
+    def _count_result(self, key: str, ask: Callable[[], Decision]) -> None:
         try:
             allowed = ask().allowed
         except EngineUnavailable:
@@ -185,7 +185,7 @@ def test_forgotten_scripts_on_all_nodes(any_cluster: Cluster) -> None:
     assert all(used(any_cluster, key) == load.allowed[key] > 0 for key in keys)
 
 
-def test_a_slot_moves_while_it_is_asked(any_cluster: Cluster) -> None:
+def test_a_slot_moves_under_load(any_cluster: Cluster) -> None:
     """ASK for what is not there, MOVED afterwards: no answer is lost, and none is charged twice."""
     source, target, other = any_cluster.masters()
     slot = 1234
@@ -272,7 +272,7 @@ def test_keys_of_several_slots_are_taken_all_or_none(any_cluster: Cluster) -> No
 
 @pytest.mark.parametrize("text", ["10/day", "10/day log", "10/day fixed", "10/day sliding"])
 async def test_races_across_slots_leave_nothing_behind(text: str, cluster: Cluster) -> None:
-    """What one call took and could not keep is given back: at the end exactly the allowed ones are charged."""
+    """A refused call gives back what it took in other slots: at the end exactly the allowed calls are charged."""
     a, b, c = keys_of(cluster)
     pairs = [[a, b], [b, a], [b, c], [c, a]]
 
@@ -293,13 +293,13 @@ async def test_races_across_slots_leave_nothing_behind(text: str, cluster: Clust
         taken = tally(decisions)
         charged = {key: 10 - limiter.peek(key).remaining for key in (a, b, c)}
         # A token bucket remembers eight refunds one by one. Of more it may keep a part, and never gives too much.
-        kept = {key: charged[key] - taken[key] for key in (a, b, c)}
-        assert all(0 <= units <= (2 if text == "10/day" else 0) for units in kept.values()), (charged, taken)
+        net = {key: charged[key] - taken[key] for key in (a, b, c)}
+        assert all(0 <= units <= (2 if text == "10/day" else 0) for units in net.values()), (charged, taken)
         assert max(charged.values()) <= 10
         # Whoever comes alone afterwards gets what is left, to the last unit.
         while limiter.take_all([Charge(a, text), Charge(b, text)]):
             taken.update((a, b))
-        assert max(taken[a] + kept[a], taken[b] + kept[b]) == 10
+        assert max(taken[a] + net[a], taken[b] + net[b]) == 10
 
 
 async def test_a_node_that_hangs_is_nobody_elses_trouble(cluster: Cluster) -> None:
@@ -413,16 +413,16 @@ def test_a_node_that_knows_no_slots_is_one_of_a_cluster(monkeypatch: pytest.Monk
         limiter.take("key")
 
 
-def test_a_master_dies_while_it_is_asked() -> None:
+def test_a_master_dies_under_load() -> None:
     """Errors are EngineUnavailable only; the heir goes on from what it was told; nobody is charged twice."""
-    with Cluster(password="open-sesame", node_timeout_ms=700) as own:
-        keys = keys_of(own)
+    with Cluster(password="open-sesame", node_timeout_ms=700) as cluster:
+        keys = keys_of(cluster)
         load = ClusterLoad(keys)
-        with load.on(f"{own.url}?deadline=400ms"):
+        with load.on(f"{cluster.url}?deadline=400ms"):
             time.sleep(0.3)
             before = dict(load.allowed)
-            own.kill_master(0)
-            until(lambda: None if len(own.masters()) == 3 else "it has no heir yet", 10)
+            cluster.kill_master(0)
+            until(lambda: None if len(cluster.masters()) == 3 else "it has no heir yet", 10)
             answered = Counter(load.allowed)
 
             def silent() -> str | None:
@@ -432,8 +432,8 @@ def test_a_master_dies_while_it_is_asked() -> None:
             until(silent, GENEROUS)
         assert load.others == []
         assert min(before.values()) > 5
-        own.await_ok()
+        cluster.await_ok()
         for key in keys:
-            spent = used(own, key)
+            spent = used(cluster, key)
             # The heir may not have heard of the last charges before its master died.
             assert load.allowed[key] - 100 <= spent <= load.allowed[key] + load.unanswered[key]

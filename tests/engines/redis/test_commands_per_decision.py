@@ -44,7 +44,7 @@ def new_calls(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("text", LIMITS)
-def test_what_is_refused_writes_nothing(text: str, driven_server: RedisServer) -> None:
+def test_a_refusal_writes_nothing(text: str, driven_server: RedisServer) -> None:
     with Limiter(text, RedisEngine(driven_server.unix_url)) as limiter:
         while limiter.take("key", 2):
             pass
@@ -66,7 +66,7 @@ def test_what_is_refused_writes_nothing(text: str, driven_server: RedisServer) -
 
 
 @pytest.mark.parametrize("text", LIMITS)
-def test_what_passes_writes(text: str, driven_server: RedisServer) -> None:
+def test_an_allowed_call_writes(text: str, driven_server: RedisServer) -> None:
     with Limiter(text, RedisEngine(driven_server.unix_url)) as limiter:
         before = changes(driven_server)
         assert limiter.take("key")

@@ -110,7 +110,7 @@ def test_a_deadline_is_at_most_the_engines(link: Proxy) -> None:
     engine.close()
 
 
-def test_nobody_is_given_up_for_the_sake_of_one_in_a_hurry(link: Proxy) -> None:
+def test_a_short_deadline_fails_no_call_with_a_longer_one(link: Proxy) -> None:
     """The answer takes longer than some wait, and they all want the same two lines."""
     engine = RedisEngine(link.url, deadline=LONG)
     short, long = engine.meter(DAY, "n", HURRIED), engine.meter(DAY, "n")
@@ -155,7 +155,7 @@ def test_those_in_a_hurry_keep_nobody_from_the_lines(link: Proxy) -> None:
     engine.close()
 
 
-def test_whoever_has_the_most_time_left_asks_for_the_others() -> None:
+def test_the_caller_with_the_most_time_left_gets_the_connection() -> None:
     state = PoolState(1)
     state.entries[0].connection = object()
     patient, near, late, hurried = [PoolWaiter(left) for left in (10.0, 1.004, 0.5, 0.1)]
@@ -186,7 +186,7 @@ async def test_nor_in_a_channel_that_is_shared(link: Proxy) -> None:
     await engine.close()
 
 
-async def test_what_was_not_sent_in_time_is_not_sent(link: Proxy) -> None:
+async def test_a_request_past_its_deadline_is_not_sent(link: Proxy) -> None:
     engine = AsyncRedisEngine(link.url, deadline=LONG)
     short, long = engine.meter(DAY, "n", HURRIED), engine.meter(DAY, "n")
     await long.decide("warm", 0)
@@ -223,7 +223,7 @@ def test_the_engines_own_deadline_changes(link: Proxy) -> None:
     stack.close()
 
 
-async def test_it_changes_for_those_who_wait_too(link: Proxy) -> None:
+async def test_a_new_deadline_applies_to_waiting_calls(link: Proxy) -> None:
     engine = AsyncRedisEngine(link.url, deadline=30.0)
     stack = AsyncFallbackEngine(AsyncDenialCacheEngine(AsyncPrefetchEngine(engine, hold_us=None)), fallback=None)
     meter = stack.meter(DAY, "n")

@@ -48,16 +48,16 @@ def test_every_algorithm_is_found_by_its_name_and_key(server: RedisServer) -> No
             limiter.take("ann")
     with Limiter("3 slots", server.url, name="of slots") as slots:
         slots.acquire("ann")
-        found, survey = walked(server.url)
-    assert {(each.algorithm, each.name, each.key) for each in found} == {
+        keys, survey = walked(server.url)
+    assert {(each.algorithm, each.name, each.key) for each in keys} == {
         *((name, f"of {name}", "ann") for name in LIMITS),
         ("slots", "of slots", "ann"),
     }
-    assert all(each.size and each.ttl_ms and each.ttl_ms > 0 and each.is_readable for each in found)
+    assert all(each.size and each.ttl_ms and each.ttl_ms > 0 and each.is_readable for each in keys)
     assert (survey.key_count, survey.stopped) == (7, False)
 
 
-def test_what_is_not_ours_is_not_told(server: RedisServer) -> None:
+def test_foreign_keys_are_not_listed(server: RedisServer) -> None:
     server.call("SET", "hg2:tb:nonsense", "1")
     server.call("SET", "hg2:xx:name:{key}", "1")
     server.call("SET", "hg2:oe:rule:{key}", "1")
@@ -68,16 +68,16 @@ def test_what_is_not_ours_is_not_told(server: RedisServer) -> None:
     assert [each.key for each in walked(server.url, prefix="shop")[0]] == ["ann"]
 
 
-def test_strange_keys_are_told_as_they_are_and_long_ones_by_their_hash(server: RedisServer) -> None:
+def test_strange_keys_are_listed_verbatim_and_long_ones_by_their_hash(server: RedisServer) -> None:
     strange = ["a b", "%41", "{x}", "ключ", "a:b|c=d", "\udc80", "\n"]
     with Limiter("10/minute", server.url, name="a:b {c}") as limiter:
         for key in strange:
             limiter.take(key)
         limiter.take("x" * 300)
-    found, _ = walked(server.url)
-    assert {each.name for each in found} == {"a:b {c}"}
-    assert {each.key for each in found if each.is_readable} == set(strange)
-    assert [each.key[:2] for each in found if not each.is_readable] == ["%#"]
+    keys, _ = walked(server.url)
+    assert {each.name for each in keys} == {"a:b {c}"}
+    assert {each.key for each in keys if each.is_readable} == set(strange)
+    assert [each.key[:2] for each in keys if not each.is_readable] == ["%#"]
 
 
 def test_a_name_narrows_it_also_where_it_is_special(server: RedisServer) -> None:
@@ -91,12 +91,12 @@ def test_a_name_narrows_it_also_where_it_is_special(server: RedisServer) -> None
     assert {each.name for each in walked(server.url, "a[b")[0]} == {"a[b"}
 
 
-def test_it_stops_where_it_was_told_to(server: RedisServer) -> None:
+def test_a_scan_stops_at_the_given_number_of_keys(server: RedisServer) -> None:
     with Limiter("10/minute", server.url) as limiter:
         for number in range(30):
             limiter.take(f"k{number}")
-    found, survey = walked(server.url, most=20)
-    assert (len(found), survey.stopped) == (20, True)
+    keys, survey = walked(server.url, most=20)
+    assert (len(keys), survey.stopped) == (20, True)
     assert walked(server.url, most=30)[1].stopped is False
 
 
@@ -105,8 +105,8 @@ def test_thousands_are_found_once_each_and_nothing_is_written(server: RedisServe
         for number in range(2500):
             limiter.take(f"k{number}")
     server.call("CONFIG", "RESETSTAT")
-    found, _ = walked(server.url)
-    assert sorted(each.key for each in found) == sorted(f"k{number}" for number in range(2500))
+    keys, _ = walked(server.url)
+    assert sorted(each.key for each in keys) == sorted(f"k{number}" for number in range(2500))
     used = commands_of(server)
     assert {"scan", "pttl"} <= used
     assert not used & {"keys", "unlink", "del", "set", "expire", "pexpire", "touch"}
@@ -122,22 +122,22 @@ def test_many_are_looked_at_together_and_none_is_charged(server: RedisServer, li
         engine = RedisEngine(server.url)
         survey = RedisKeyScan(engine, pause=0)
         counts = [(count, parse(limit)) for count in survey]
-        remaining = {facts[REMAINING] for facts in survey.peek(counts) if facts}
+        remaining = {outcome[REMAINING] for outcome in survey.peek(counts) if outcome}
         assert remaining == {limiter.peek("k7").remaining}
         assert survey.peek([(counts[0][0], parse("3 slots"))]) == [None], "of another algorithm"
         survey.close()
         engine.close()
 
 
-def test_a_cluster_is_walked_master_by_master_and_nothing_is_told_twice(cluster: Cluster) -> None:
+def test_every_master_of_a_cluster_is_scanned_and_no_key_listed_twice(cluster: Cluster) -> None:
     with Limiter("10/minute", cluster.url) as limiter:
         for number in range(200):
             limiter.take(f"k{number}")
     for master in cluster.masters():
         master.call("WAIT", 1, 5000)  # the replicas have it too
-    found, _ = walked(cluster.url)
-    assert sorted(each.key for each in found) == sorted(f"k{number}" for number in range(200))
-    assert len({each.at for each in found}) == 3
+    keys, _ = walked(cluster.url)
+    assert sorted(each.key for each in keys) == sorted(f"k{number}" for number in range(200))
+    assert len({each.at for each in keys}) == 3
 
 
 @given(name=st.text(min_size=1), key=st.text(min_size=1, max_size=60))
@@ -154,5 +154,5 @@ def test_a_key_is_read_back_as_it_was_named(name: str, key: str) -> None:
 @pytest.mark.parametrize(
     "name", [b"", b"hg2:members", b"hg2:rules", b"hg1:tb:n:{k}", b"tb:n:{k}", b"xhg2:tb:n:{k}", b"hg2:tb:n:{\xff}"]
 )
-def test_what_is_no_count_is_not_read(name: bytes) -> None:
+def test_names_of_other_keys_are_not_parsed(name: bytes) -> None:
     assert keys.parse("hg", name) is None

@@ -51,7 +51,7 @@ def redis_key(name: str, key: str, limit: Limit = LIMIT) -> bytes:
 
 
 def hash_tag(key: bytes) -> bytes:
-    """What Redis Cluster looks at: between the first { and the next }, if that is not empty."""
+    """Returns the part that Redis Cluster hashes: between the first { and the next }, if that is not empty."""
     opened = key.index(b"{")
     return key[opened + 1 : key.index(b"}", opened)]
 
@@ -205,6 +205,6 @@ def test_every_key_of_a_busy_day_has_an_end(driven_server: RedisServer) -> None:
 
 
 def _keys(server: RedisServer) -> list[bytes]:
-    found = server.call("KEYS", "*")
-    assert isinstance(found, list)
-    return [key for key in found if isinstance(key, bytes)]
+    names = server.call("KEYS", "*")
+    assert isinstance(names, list)
+    return [key for key in names if isinstance(key, bytes)]

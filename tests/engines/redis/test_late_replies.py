@@ -25,7 +25,7 @@ SURE_S = 20.0
 
 
 def slots_missing(server: RedisServer, slots: int, key: str = "key") -> Callable[[], str | None]:
-    """What there is to complain about the free slots, as another process sees them."""
+    """Returns a complaint if slots are missing, as another process sees them."""
 
     def missing() -> str | None:
         with Limiter(f"{slots} slots ttl 1h", server.url) as other:
@@ -36,7 +36,7 @@ def slots_missing(server: RedisServer, slots: int, key: str = "key") -> Callable
 
 
 def next_place_missing(server: RedisServer) -> str | None:
-    """What there is to complain about the queue. It is looked at only: a place that another process takes behind
+    """Returns a complaint if the queue holds places. It only peeks: a place that another process takes behind
     those that are being given back would keep them."""
     with Limiter("1/minute", server.url) as other:
         away = other.peek("key").retry_after
@@ -242,7 +242,7 @@ def test_closing_gives_back_what_comes_in_time_for_threads(redis_server: RedisSe
     assert slots_missing(redis_server, 3)() is None
 
 
-def test_what_no_thread_could_give_back_is_given_back_by_the_next(redis_server: RedisServer) -> None:
+def test_a_late_slot_is_given_back_by_the_next_thread_that_can_start(redis_server: RedisServer) -> None:
     with Limiter("5 slots ttl 1h", f"{redis_server.url}?deadline=5s") as limiter:
         limiter.peek("key")
         assert isinstance(limiter.engine, RedisEngine)

@@ -41,23 +41,23 @@ def test_stored_is_what_the_script_needs_and_what_people_read(redis_server: Redi
 
 
 @given(st.sampled_from(TEXTS.split("; ")), st.sampled_from([*TEXTS.split("; "), "8/week fixed", "9/s log"]))
-def test_what_decides_has_the_algorithm_and_the_edges_of_the_rule(rule: str, text: str) -> None:
-    limit, own = parse(rule), parse(text)
-    found = overrides.effective_limit(limit, own)
-    if found is not None:
-        assert found.algorithm == limit.algorithm
-        assert parse(found.text) == found
-    assert (found is None) == (
-        own.algorithm != limit.algorithm or ("week" in text or "month" in text) > ("month" in rule)
+def test_an_effective_override_has_the_algorithm_and_windows_of_the_rule(rule: str, text: str) -> None:
+    limit, override = parse(rule), parse(text)
+    effective = overrides.effective_limit(limit, override)
+    if effective is not None:
+        assert effective.algorithm == limit.algorithm
+        assert parse(effective.text) == effective
+    assert (effective is None) == (
+        override.algorithm != limit.algorithm or ("week" in text or "month" in text) > ("month" in rule)
     )
 
 
 @given(st.text(st.characters(codec=None, exclude_categories=[]), min_size=1, max_size=50))
-def test_an_escaped_key_is_told_as_it_was(key: str) -> None:
+def test_unescape_restores_an_escaped_key(key: str) -> None:
     assert redis_keys.unescape_key(redis_keys.escape_key(key)) == key
 
 
-def test_rules_are_told_apart_whatever_they_are_called(redis_server: RedisServer) -> None:
+def test_rules_with_glob_characters_in_their_names_have_separate_overrides(redis_server: RedisServer) -> None:
     engine = RedisEngine(redis_server.unix_url)
     for rule in ("a", "a*", "a?", "[ab]", "a\\", "b"):
         engine.overrides(rule).set(f"key of {rule}", "1/s")
@@ -72,12 +72,12 @@ def test_rules_are_told_apart_whatever_they_are_called(redis_server: RedisServer
 
 async def test_many_are_listed_page_by_page(redis_server: RedisServer) -> None:
     engine, awaited = RedisEngine(redis_server.unix_url), AsyncRedisEngine(redis_server.unix_url)
-    kept = overrides.pack(parse_all("10/s"))
+    packed = overrides.pack(parse_all("10/s"))
     program = "for i = 1, ARGV[1] do redis.call('SET', 'hg2:oe:api:{' .. i .. '}', ARGV[2]) end"
-    redis_server.call("EVAL", program, 0, 5 * SCAN_COUNT, kept)
+    redis_server.call("EVAL", program, 0, 5 * SCAN_COUNT, packed)
     redis_server.call("EVAL", program.replace("oe", "tb"), 0, 5 * SCAN_COUNT, "1")
-    found = list(engine.overrides("api").list())
-    assert sorted(found) == sorted((str(n), "10/s") for n in range(1, 5 * SCAN_COUNT + 1))
+    listed = list(engine.overrides("api").list())
+    assert sorted(listed) == sorted((str(n), "10/s") for n in range(1, 5 * SCAN_COUNT + 1))
     assert len(list(engine.overrides("api").list(limit=SCAN_COUNT + 1))) == SCAN_COUNT + 1
     assert len([each async for each in awaited.overrides("api").list()]) == 5 * SCAN_COUNT
     redis_server.call("CONFIG", "RESETSTAT")
@@ -88,7 +88,7 @@ async def test_many_are_listed_page_by_page(redis_server: RedisServer) -> None:
     await awaited.close()
 
 
-async def test_a_cluster_is_asked_master_by_master(cluster: Cluster) -> None:
+async def test_every_master_of_a_cluster_lists_its_overrides(cluster: Cluster) -> None:
     engine, awaited = RedisEngine(cluster.url, deadline=5), AsyncRedisEngine(cluster.url, deadline=5)
     keys = [f"tenant {letter} {{x}}" for letter in string.ascii_letters]
     for n, key in enumerate(keys):
@@ -103,7 +103,7 @@ async def test_a_cluster_is_asked_master_by_master(cluster: Cluster) -> None:
     await awaited.close()
 
 
-def test_what_a_scan_finds_twice_is_told_once() -> None:
+def test_a_key_that_the_scan_returns_twice_is_listed_once() -> None:
     """A table that grows while it is walked shows a key again; so does a slot that moves on."""
     one, two = (ServerAddress("127.0.0.1", port) for port in (1, 2))
     names = [b"hg2:oe:api:{%d}" % n for n in range(4)]
@@ -116,13 +116,13 @@ def test_what_a_scan_finds_twice_is_told_once() -> None:
         lambda address, question: pages[address].pop(0),
         lambda questions: [b"token_bucket 1 1 1|1/s"] * len(questions),
     )
-    found: list[str] = []
+    listed: list[str] = []
     while not scan.finished:
-        found += [key for key, _ in run(scan.next_page())]
-    assert found == ["0", "1", "2", "3"]
+        listed += [key for key, _ in run(scan.next_page())]
+    assert listed == ["0", "1", "2", "3"]
 
 
-async def test_a_server_that_is_gone_is_told_in_a_sentence() -> None:
+async def test_an_unreachable_server_raises_engine_unavailable() -> None:
     engine, awaited = RedisEngine("redis://127.0.0.1:1"), AsyncRedisEngine("redis://127.0.0.1:1")
     with pytest.raises(EngineUnavailable, match="the connection failed"):
         engine.overrides("api").get("anna")

@@ -106,7 +106,7 @@ class PoolSnapshot:
         )
 
     def steps(self) -> Iterator[PoolSnapshot]:
-        """What may happen next: one snapshot for each."""
+        """Returns one snapshot for each event that may happen next."""
         for number, caller in enumerate(self.callers):
             for kind in self._kinds(caller):
                 snapshot = self.copy()
@@ -125,7 +125,7 @@ class PoolSnapshot:
         )
 
     def after_a_look(self) -> Iterator[PoolSnapshot]:
-        """One who sleeps looks by itself."""
+        """Returns one snapshot for each sleeping caller, after it looked again by itself."""
         for number, caller in enumerate(self.callers):
             if caller.at == "sleeps":
                 snapshot = self.copy()
@@ -315,7 +315,7 @@ def explore(worlds: list[PoolSnapshot]) -> tuple[int, int]:
 
 
 def holds(snapshot: PoolSnapshot) -> None:
-    """What is true at every instant."""
+    """Checks what must be true at every instant."""
     users = [entry.user for entry in snapshot.state.entries if entry.user is not None]
     assert len(users) == len(set(map(id, users)))
     connections = [entry.connection for entry in snapshot.state.entries if entry.connection is not None]
@@ -326,7 +326,7 @@ def holds(snapshot: PoolSnapshot) -> None:
 
 
 def at_rest(snapshot: PoolSnapshot) -> None:
-    """What is true when nothing more happens."""
+    """Checks what must be true when nothing more happens."""
     assert [caller.at for caller in snapshot.callers] == ["ended"] * len(snapshot.callers), snapshot
     assert all(caller.reply != NOTHING for caller in snapshot.callers)
     assert not snapshot.state.waiting or snapshot.state.waiting == [
@@ -348,7 +348,7 @@ def snapshot(
 
 @pytest.mark.parametrize("hurried", [False, True])
 @pytest.mark.parametrize(("callers", "entries"), [(2, 1), (3, 1), (3, 2), (4, 1)])
-def test_nobody_is_forgotten(callers: int, entries: int, hurried: bool) -> None:
+def test_every_waiter_is_woken(callers: int, entries: int, hurried: bool) -> None:
     """And nobody has to look by itself: each is woken when there is something to do."""
     begin = [snapshot(callers, entries, hurried=hurried, idle=idle) for idle in range(entries + 1)]
     states, ticked = explore(begin)
@@ -375,7 +375,7 @@ def test_a_caller_that_is_interrupted_anywhere(callers: int, entries: int, hurri
     explore(begin)
 
 
-def test_what_is_never_released_is_taken_back_after_its_users_deadline() -> None:
+def test_an_unreleased_connection_is_taken_back_after_its_deadline() -> None:
     class StubConnection:
         ended = False
 

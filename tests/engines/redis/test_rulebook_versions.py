@@ -79,7 +79,7 @@ def test_a_cluster_keeps_them_on_one_node(cluster: Cluster) -> None:
     assert versions.version() == 4
 
 
-def test_the_node_that_keeps_them_is_asked_at_once(cluster: Cluster) -> None:
+def test_the_first_request_goes_to_the_node_of_the_rulebook(cluster: Cluster) -> None:
     class TagRecordingEngine(RedisEngine):
         def ask(self, question: RedisRequest, *others: Any) -> Any:
             tags.append(question.tag)
@@ -113,13 +113,13 @@ def test_the_last_twenty_are_kept_in_one_key_that_never_expires(server: RedisSer
     assert server.call("TTL", KEY) == -1
 
 
-def test_what_lies_there_is_plain_json(redis_server: RedisServer) -> None:
+def test_a_stored_version_is_plain_json(redis_server: RedisServer) -> None:
     push_text(open_versions(redis_server.url), "one")
     raw = redis_server.call("HGET", KEY, "1")
     assert isinstance(raw, bytes)
-    said = json.loads(raw)
-    assert list(said)[:2] == ["version", "at_us"]
-    assert json.loads(said["document"]) == {"name": "one"}
+    stored = json.loads(raw)
+    assert list(stored)[:2] == ["version", "at_us"]
+    assert json.loads(stored["document"]) == {"name": "one"}
 
 
 def test_prefixes_are_apart(redis_server: RedisServer) -> None:
@@ -130,12 +130,12 @@ def test_prefixes_are_apart(redis_server: RedisServer) -> None:
 def test_pushes_at_once_get_numbers_of_their_own(server: RedisServer) -> None:
     each = [open_versions(server.url) for _ in range(4)]
     with ThreadPoolExecutor(8) as crew:
-        found = list(crew.map(lambda n: push_text(each[n % 4], f"book {n}"), range(MAX_VERSIONS)))
-    assert sorted(version.version for version in found) == list(range(1, MAX_VERSIONS + 1))
-    assert each[0].history() == sorted(found, key=lambda version: -version.version)
+        pushed = list(crew.map(lambda n: push_text(each[n % 4], f"book {n}"), range(MAX_VERSIONS)))
+    assert sorted(version.version for version in pushed) == list(range(1, MAX_VERSIONS + 1))
+    assert each[0].history() == sorted(pushed, key=lambda version: -version.version)
 
 
-def test_of_those_who_expect_the_same_one_wins(server: RedisServer) -> None:
+def test_one_of_several_pushes_that_expect_the_same_version_wins(server: RedisServer) -> None:
     each = [open_versions(server.url) for _ in range(4)]
     push_text(each[0], "first")
 
@@ -146,10 +146,10 @@ def test_of_those_who_expect_the_same_one_wins(server: RedisServer) -> None:
             return str(error)
 
     with ThreadPoolExecutor(8) as crew:
-        found = list(crew.map(push, range(12)))
-    [won] = [one for one in found if isinstance(one, RulebookVersion)]
+        results = list(crew.map(push, range(12)))
+    [won] = [one for one in results if isinstance(one, RulebookVersion)]
     assert won.version == 2
-    assert {one for one in found if isinstance(one, str)} == {
+    assert {one for one in results if isinstance(one, str)} == {
         f"The rulebook in force is version 2, by ana ({won.note}), not 1: somebody else "
         "published in between. Compare with that version, then push again."
     }
@@ -157,7 +157,7 @@ def test_of_those_who_expect_the_same_one_wins(server: RedisServer) -> None:
     assert len(each[0].history()) == 2
 
 
-def test_one_who_expects_what_is_not_there_is_told(redis_server: RedisServer) -> None:
+def test_a_push_that_expects_another_version_is_refused(redis_server: RedisServer) -> None:
     versions = open_versions(redis_server.url)
     with pytest.raises(InvalidRule, match="Version 4 was expected, but no rulebook is published in Redis at"):
         push_text(versions, "one", expected=4)
@@ -258,7 +258,7 @@ def test_a_number_is_never_given_twice(redis_server: RedisServer) -> None:
         ("2", "as 1", "Version 2 in .* says that it is version 1"),
     ],
 )
-def test_what_was_broken_by_hand_is_told(
+def test_a_corrupt_stored_version_is_reported(
     redis_server: RedisServer, version: str, raw: str | None, why: str
 ) -> None:
     versions = open_versions(redis_server.url)
@@ -274,9 +274,9 @@ async def test_async_pushes_at_once(redis_server: RedisServer) -> None:
     engine = AsyncRedisEngine(redis_server.url)
     versions = AsyncRulebookVersions(AsyncRedisVersionStore(engine))
     pushes = (versions.push(f"# {n}", "{}", format="yaml", author="ana") for n in range(10))
-    found = await asyncio.gather(*pushes)
-    assert sorted(version.version for version in found) == list(range(1, 11))
+    pushed = await asyncio.gather(*pushes)
+    assert sorted(version.version for version in pushed) == list(range(1, 11))
     assert [version.text for version in await versions.history()] == [
-        version.text for version in sorted(found, key=lambda version: -version.version)
+        version.text for version in sorted(pushed, key=lambda version: -version.version)
     ]
     await engine.close()

@@ -59,15 +59,15 @@ def test_a_push_is_seen_in_other_processes_within_a_second(redis_server: RedisSe
         process.start()
     try:
         assert [books.get() for _ in processes] == [("one", 0.0)] * 3
-        for told in ("two", "one"):
+        for note in ("two", "one"):
             at = time.monotonic()
-            if told == "two":
-                push_text(versions, told)
+            if note == "two":
+                push_text(versions, note)
             else:
                 versions.rollback(author="bo")
-            found = [books.get() for _ in processes]
-            assert [book for book, _ in found] == [told] * 3
-            assert max(seen for _, seen in found) - at < 1
+            reported = [books.get() for _ in processes]
+            assert [book for book, _ in reported] == [note] * 3
+            assert max(seen for _, seen in reported) - at < 1
     finally:
         end.set()
         for process in processes:
@@ -104,15 +104,15 @@ def test_a_broken_version_put_there_by_hand_is_refused(
 
 def test_a_server_without_memory_counts_anew_and_is_followed(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "headgate")
-    with RedisServer() as own:
-        versions = open_versions(own.url)
+    with RedisServer() as server:
+        versions = open_versions(server.url)
         push_text(versions, "one")
-        follower = Follower(own.url)
+        follower = Follower(server.url)
         assert follower.watch.load_first() == "one"
-        own.stop()
+        server.stop()
         for _ in range(2):
             follower.watch.poll()
-        own.start()
+        server.start()
         for _ in range(2):
             follower.watch.poll()
         assert follower.books == []
@@ -124,25 +124,25 @@ def test_a_server_without_memory_counts_anew_and_is_followed(caplog: pytest.LogC
         assert push_text(versions, "two").version == 1
         follower.watch.poll()
         assert follower.books == ["two"]
-        own.restart()
+        server.restart()
         assert push_text(versions, "three").version == 1  # nobody has looked meanwhile
         follower.watch.poll()
         assert follower.books == ["two", "three"]
 
 
 def test_a_start_while_the_server_is_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with RedisServer() as own:
-        keep = DiskCache(own.url, tmp_path / "book")
-        versions = open_versions(own.url)
+    with RedisServer() as server:
+        keep = DiskCache(server.url, tmp_path / "book")
+        versions = open_versions(server.url)
         push_text(versions, "one")
-        assert Follower(own.url, keep).watch.load_first() == "one"
-        own.kill()
-        follower = Follower(own.url, keep)
+        assert Follower(server.url, keep).watch.load_first() == "one"
+        server.kill()
+        follower = Follower(server.url, keep)
         assert follower.watch.load_first() == "one"
         assert "The rulebook cached on disk is used: version 1 in Redis at" in caplog.text
         with pytest.raises(EngineUnavailable):
-            load_once(PushedSource(versions), load, DiskCache(own.url, tmp_path / "none"))
-        own.start()
+            load_once(PushedSource(versions), load, DiskCache(server.url, tmp_path / "none"))
+        server.start()
         push_text(versions, "two")
         follower.watch.poll()
         assert follower.books == ["two"]

@@ -42,7 +42,7 @@ async def test_takes_that_come_together_share_a_round_trip(sentinels: Sentinels)
         assert sentinels.master.info("commandstats")["cmdstat_evalsha"].startswith(("calls=2,", "calls=3,"))
 
 
-async def test_whoever_still_holds_a_replica_is_sent_on(sentinels: Sentinels) -> None:
+async def test_a_client_connected_to_a_replica_finds_the_master(sentinels: Sentinels) -> None:
     replica = sentinels.replicas[0].port
     with Limiter("10/day", sentinels.url) as limiter:
         async with AsyncLimiter("10/day", sentinels.url) as awaited:
@@ -79,14 +79,14 @@ async def test_a_sentinel_that_hangs_and_one_that_is_dead(sentinels: Sentinels) 
         hung.resume()
 
 
-def test_the_master_dies_while_it_is_asked() -> None:
+def test_the_master_dies_under_load() -> None:
     """With passwords on both sides. Errors are EngineUnavailable only, nobody is charged twice, and service is
     back with the heir; then the dead one comes back as a replica and whoever still holds it is sent on."""
     servers = {"user": "clerk", "password": "open-sesame"}
     watchers = {"sentinel_user": "eye", "sentinel_password": "shut-eye"}
-    with Sentinels(**servers, **watchers) as own:  # type: ignore[arg-type]
-        url = f"{own.url}&deadline=300ms"
-        _wrong_passwords(own)
+    with Sentinels(**servers, **watchers) as sentinels:  # type: ignore[arg-type]
+        url = f"{sentinels.url}&deadline=300ms"
+        _wrong_passwords(sentinels)
         allowed: Counter[str] = Counter()
         unanswered: Counter[str] = Counter()
         others: list[BaseException] = []
@@ -120,8 +120,8 @@ def test_the_master_dies_while_it_is_asked() -> None:
             running = [pool.submit(threads, limiter, n) for n in range(4)]
             running.append(pool.submit(lambda: asyncio.run(tasks())))
             until(lambda: None if len(allowed) == 12 and min(allowed.values()) > 20 else "no service", 5)
-            victim = own.kill_master()
-            until(lambda: None if own.master is not victim else "no heir yet", 10)
+            victim = sentinels.kill_master()
+            until(lambda: None if sentinels.master is not victim else "no heir yet", 10)
             _goes_on(allowed)
             victim.start()  # it comes as a replica, sooner or later
             _goes_on(allowed)
@@ -129,8 +129,8 @@ def test_the_master_dies_while_it_is_asked() -> None:
             for each in running:
                 each.result()
         assert others == []
-        own.await_ok(10)
-        with Limiter("100000/day", own.url) as outside:
+        sentinels.await_ok(10)
+        with Limiter("100000/day", sentinels.url) as outside:
             for key in allowed:
                 spent = 100_000 - outside.peek(key).remaining
                 assert allowed[key] - 100 <= spent <= allowed[key] + unanswered[key]
@@ -141,9 +141,9 @@ def _goes_on(allowed: Counter[str]) -> None:
     until(lambda: None if all(allowed[key] > so_far[key] + 10 for key in so_far) else "no service", 10)
 
 
-def _wrong_passwords(own: Sentinels) -> None:
+def _wrong_passwords(sentinels: Sentinels) -> None:
     for right, wrong in (("open-sesame", "hunter2"), ("shut-eye", "hunter3")):
-        url = f"{own.url.replace(right, wrong)}&deadline=300ms"
+        url = f"{sentinels.url.replace(right, wrong)}&deadline=300ms"
         with Limiter("1/s", url) as limiter:
             with pytest.raises(EngineUnavailable, match="refused the user or the password") as refused:
                 limiter.take("key")

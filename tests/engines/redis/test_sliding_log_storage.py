@@ -34,18 +34,18 @@ class MirroredLogs:
 
     def decide(self, limit: SlidingLog, cost: int, patience_us: int | None = None) -> Outcome:
         self.server.clock.set_us(self.now_us)
-        facts, after = decide(limit, self.state, self.now_us, cost, patience_us)
+        outcome, after = decide(limit, self.state, self.now_us, cost, patience_us)
         if after is not None and after is not self.state:
             self.state = write_pending(limit, after)
-        assert self.engine.meter(limit, "log").decide("key", cost, patience_us) == facts
-        return facts
+        assert self.engine.meter(limit, "log").decide("key", cost, patience_us) == outcome
+        return outcome
 
     def refund(self, limit: SlidingLog, receipt: Receipt, units: int, cancel: bool = False) -> bool:
         self.server.clock.set_us(self.now_us)
         after = refund(limit, self.state, self.now_us, units, receipt, cancel)
         self.state = self.state if after is None else after
-        facts, _ = decide(limit, self.state, self.now_us, 0)
-        assert self.engine.meter(limit, "log").refund("key", units, receipt, cancel) == facts
+        outcome, _ = decide(limit, self.state, self.now_us, 0)
+        assert self.engine.meter(limit, "log").refund("key", units, receipt, cancel) == outcome
         return after is not None
 
     @property
@@ -71,9 +71,9 @@ def test_rings_that_grow_go_round_and_shrink_lose_nothing(twins: MirroredLogs) -
         busy = step // 500 % 2
         twins.now_us += rng.randrange(3000 if busy else 200_000)
         cost = rng.choice((1, 1, 1, 2, 7, rng.randrange(60) if busy else 1))
-        facts = twins.decide(limit, cost, rng.choice((None, None, 50_000)))
-        if facts[ALLOWED] and cost:
-            receipts.append(Receipt.from_outcome(facts, cost))
+        outcome = twins.decide(limit, cost, rng.choice((None, None, 50_000)))
+        if outcome[ALLOWED] and cost:
+            receipts.append(Receipt.from_outcome(outcome, cost))
         if rng.random() < 0.1 and receipts:
             receipt = rng.choice(receipts[-20:])
             twins.refund(limit, receipt, rng.randrange(1, receipt.cost + 1), cancel=rng.random() < 0.3)
@@ -92,9 +92,9 @@ def test_a_changed_limit_finds_the_same_units(twins: MirroredLogs) -> None:
         if twins.now_us // 1000 > kept_until_ms:
             twins.state = None  # as in the server, which cannot know the limit that comes
         cost = rng.choice((0, 1, 1, 2, 30))
-        facts = twins.decide(limit, cost, rng.choice((None, 100_000)))
-        if facts[ALLOWED] and cost:
-            kept_until_ms = twins.now_us // 1000 - -facts[RESET_AFTER_US] // 1000 + MAX_CLOCK_SWING_US // 1000
+        outcome = twins.decide(limit, cost, rng.choice((None, 100_000)))
+        if outcome[ALLOWED] and cost:
+            kept_until_ms = twins.now_us // 1000 - -outcome[RESET_AFTER_US] // 1000 + MAX_CLOCK_SWING_US // 1000
 
 
 def test_a_refund_moves_units_across_the_rings_end(twins: MirroredLogs) -> None:

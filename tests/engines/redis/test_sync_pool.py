@@ -54,8 +54,8 @@ def prepare(limiter: Limiter, count: int = CROWD) -> None:
         limiter.take(f"key {n}", n)
 
 
-def heard(limiter: Limiter, n: int) -> int | str:
-    """What remains for key n, told as the n it belongs to; or the error."""
+def remaining_or_error(limiter: Limiter, n: int) -> int | str:
+    """Returns the n that the reply for key n belongs to, worked out from what remains; or the error."""
     try:
         return 10_000 - limiter.peek(f"key {n}").remaining
     except EngineUnavailable as error:
@@ -77,11 +77,11 @@ def test_the_totals_are_exact_and_the_connections_few(server: RedisServer) -> No
     before = int(server.info("clients")["connected_clients"])
     with Limiter("400/day", server.url) as limiter:
         prepare(Limiter("10000/day", limiter.engine))
-        own = Limiter("10000/day", limiter.engine)
+        unlimited = Limiter("10000/day", limiter.engine)
 
         def visit(n: int) -> tuple[int, bool]:
             passed = sum(limiter.take("shared").allowed for _ in range(20))
-            return passed, all(heard(own, n) == n for _ in range(20))
+            return passed, all(remaining_or_error(unlimited, n) == n for _ in range(20))
 
         visits = crowd(CROWD, visit)
         assert sum(passed for passed, _ in visits) == 400
@@ -106,12 +106,12 @@ def test_many_at_once_and_nobody_there() -> None:
         Limiter("10000/day", f"{link.url}?deadline=20s") as limiter,
     ):
         link.refuse()
-        answers = crowd(CROWD, lambda n: heard(limiter, n))
+        answers = crowd(CROWD, lambda n: remaining_or_error(limiter, n))
         assert all("the connection failed" in str(answer) for answer in answers)
         # The first line that cannot be opened answers everybody; the other one may still be on its way.
         until(lambda: None if free_entries(limiter) == POOL_SIZE else "a connection is lost", 20)
         link.heal()
-        assert heard(limiter, 0) == 0
+        assert remaining_or_error(limiter, 0) == 0
 
 
 def test_everybody_is_back_in_time_from_a_server_that_hangs(redis_server: RedisServer) -> None:
@@ -120,7 +120,7 @@ def test_everybody_is_back_in_time_from_a_server_that_hangs(redis_server: RedisS
 
         def visit(n: int) -> tuple[int | str, float]:
             began = time.monotonic()
-            return heard(limiter, n), time.monotonic() - began
+            return remaining_or_error(limiter, n), time.monotonic() - began
 
         redis_server.pause()
         try:
@@ -130,20 +130,20 @@ def test_everybody_is_back_in_time_from_a_server_that_hangs(redis_server: RedisS
         assert all("no answer within the timeout" in str(answer) for answer, _ in visits)
         assert max(took for _, took in visits) < 0.2 + MARGIN
     with Limiter("10000/day", redis_server.url) as patient:
-        assert crowd(CROWD, lambda n: heard(patient, n)) == list(range(CROWD))
+        assert crowd(CROWD, lambda n: remaining_or_error(patient, n)) == list(range(CROWD))
 
 
-def test_nobody_is_given_up_before_its_time(redis_server: RedisServer) -> None:
+def test_no_call_fails_before_its_deadline(redis_server: RedisServer) -> None:
     """An old one's time ends while a young one waits for the same round trip: the young one still hears."""
     with Limiter("10000/day", f"{redis_server.url}?deadline=1s") as limiter:
         prepare(limiter, 4)
         redis_server.pause()
         with ThreadPoolExecutor(4) as pool:
-            lines = [pool.submit(heard, limiter, 0) for _ in range(POOL_SIZE)]
+            lines = [pool.submit(remaining_or_error, limiter, 0) for _ in range(POOL_SIZE)]
             time.sleep(0.2)
-            old = pool.submit(heard, limiter, 1)
+            old = pool.submit(remaining_or_error, limiter, 1)
             time.sleep(0.6)
-            young = pool.submit(heard, limiter, 2)
+            young = pool.submit(remaining_or_error, limiter, 2)
             time.sleep(0.6)
             redis_server.resume()
             assert all("no answer within the timeout" in str(line.result()) for line in lines)
@@ -157,18 +157,18 @@ def test_a_reply_byte_by_byte_has_no_more_time_than_another(threads: int, redis_
         prepare(limiter, 8)
         link.trickle(500, "replies")
         began = time.monotonic()
-        answers = crowd(threads, lambda n: heard(limiter, n))
+        answers = crowd(threads, lambda n: remaining_or_error(limiter, n))
         assert time.monotonic() - began < 5
         assert all("no answer within the timeout" in str(answer) for answer in answers)
         link.heal()
-        assert crowd(threads, lambda n: heard(limiter, n)) == list(range(threads))
+        assert crowd(threads, lambda n: remaining_or_error(limiter, n)) == list(range(threads))
 
 
 def test_replies_byte_by_byte_are_whole(redis_server: RedisServer) -> None:
     with Proxy(redis_server) as link, Limiter("10000/day", f"{link.url}?deadline=5s") as limiter:
         prepare(limiter, 8)
         link.trickle(0.2, "replies")
-        assert crowd(8, lambda n: heard(limiter, n)) == list(range(8))
+        assert crowd(8, lambda n: remaining_or_error(limiter, n)) == list(range(8))
 
 
 def test_replies_cut_in_the_middle(redis_server: RedisServer) -> None:
@@ -176,13 +176,13 @@ def test_replies_cut_in_the_middle(redis_server: RedisServer) -> None:
         prepare(limiter, 8)
         link.trickle(3, "replies")
         with ThreadPoolExecutor(8) as pool:
-            cut = [pool.submit(heard, limiter, n) for n in range(8)]
+            cut = [pool.submit(remaining_or_error, limiter, n) for n in range(8)]
             time.sleep(0.1)
             link.cut()
             link.heal()
             for n, answer in enumerate(cut):
                 assert answer.result() == n or "the connection failed" in str(answer.result())
-        assert crowd(8, lambda n: heard(limiter, n)) == list(range(8))
+        assert crowd(8, lambda n: remaining_or_error(limiter, n)) == list(range(8))
 
 
 @pytest.mark.parametrize("threads", [1, 8])
@@ -254,7 +254,7 @@ def test_a_thread_that_is_interrupted_takes_nobody_with_it(redis_server: RedisSe
         def visit(n: int) -> set[int | str]:
             answers: set[int | str] = set()
             while not done.is_set():
-                answers.add(heard(limiter, n))
+                answers.add(remaining_or_error(limiter, n))
             return answers
 
         with ThreadPoolExecutor(8) as pool:
@@ -263,7 +263,7 @@ def test_a_thread_that_is_interrupted_takes_nobody_with_it(redis_server: RedisSe
                 while interrupted < 60:
                     try:
                         for _ in range(50):
-                            assert heard(limiter, 8) == 8
+                            assert remaining_or_error(limiter, 8) == 8
                     except KeyboardInterrupt:
                         interrupted += 1
             began = time.monotonic()
@@ -273,7 +273,7 @@ def test_a_thread_that_is_interrupted_takes_nobody_with_it(redis_server: RedisSe
                     assert "interrupted" in str(answer)
             assert time.monotonic() - began < MARGIN  # nobody waited for an answer that never came
         until(lambda: None if free_entries(limiter) == POOL_SIZE else "a connection is lost", 5)
-        assert crowd(9, lambda n: heard(limiter, n)) == list(range(9))
+        assert crowd(9, lambda n: remaining_or_error(limiter, n)) == list(range(9))
 
 
 @pytest.mark.slow
@@ -311,7 +311,7 @@ def pool(redis_server: RedisServer) -> Iterator[ConnectionPool]:
     made.close()
 
 
-def test_others_get_their_replies_when_the_one_who_asks_for_them_is_interrupted(
+def test_other_threads_get_their_replies_if_the_sending_thread_is_interrupted(
     redis_server: RedisServer, pool: ConnectionPool
 ) -> None:
     """The main thread has the most time left, so it asks for all."""
@@ -321,7 +321,7 @@ def test_others_get_their_replies_when_the_one_who_asks_for_them_is_interrupted(
             deadline_at = time.monotonic() + 20
             with pool._lock:  # they are in the queue before anybody can ask
                 others = [threads.submit(pool.ask_queued, command("ECHO", str(n)), deadline_at) for n in range(8)]
-            until(lambda: None if len(pool._state.waiting) + asked(pool) >= 8 else "not all have come", 20)
+            until(lambda: None if len(pool._state.waiting) + open_requests(pool) >= 8 else "not all have come", 20)
             with interrupted_after(0.3):
                 pool.ask_queued(command("ECHO", "main"), deadline_at + 20)
         finally:
@@ -329,8 +329,8 @@ def test_others_get_their_replies_when_the_one_who_asks_for_them_is_interrupted(
         assert [each.result() for each in others] == [str(n).encode() for n in range(8)]
 
 
-def asked(pool: ConnectionPool) -> int:
-    """How many are asked for, at least: somebody uses each connection."""
+def open_requests(pool: ConnectionPool) -> int:
+    """How many are open_requests for, at least: somebody uses each connection."""
     return 8 if all(entry.user for entry in pool._state.entries) else 0
 
 
@@ -379,7 +379,7 @@ def test_a_reply_for_one_for_whom_another_asked(redis_server: RedisServer, pool:
         finally:
             redis_server.resume()
         assert [each.result() for each in patient] == [b"PONG"] * 3
-    # Whether somebody had asked for it by then is not sure; if so, the reply is there.
+    # Whether somebody had open_requests for it by then is not sure; if so, the reply is there.
     charged = int(pool.ask(command("GET", "n"), time.monotonic() + 20) or 0)
     assert [replies.get(timeout=20) for _ in range(charged)] == [1] * charged
 
@@ -396,7 +396,7 @@ def test_threads_that_cannot_be_started(redis_server: RedisServer) -> None:
 
 
 def test_a_connection_that_was_never_released_is_replaced(redis_server: RedisServer) -> None:
-    """Whatever became of its user: after the deadline and a second it serves others."""
+    """A connection serves others a second after its user's deadline, however that user ended."""
     with Limiter("10000/day", f"{redis_server.url}?deadline=100ms") as limiter:
         prepare(limiter, 8)
         (pool,) = pools(limiter)
@@ -405,10 +405,10 @@ def test_a_connection_that_was_never_released_is_replaced(redis_server: RedisSer
         began = time.monotonic()
         with pytest.raises(EngineUnavailable, match="no answer within the timeout"):
             limiter.take("key")
-        until(lambda: None if heard(limiter, 0) == 0 else "both connections are lost", 20)
+        until(lambda: None if remaining_or_error(limiter, 0) == 0 else "both connections are lost", 20)
         assert time.monotonic() - began > 1
     with Limiter("10000/day", RedisEngine(redis_server.url, deadline=20)) as patient:
-        assert crowd(8, lambda n: heard(patient, n)) == list(range(8))
+        assert crowd(8, lambda n: remaining_or_error(patient, n)) == list(range(8))
 
 
 def test_a_signal_handler_that_asks_while_the_pool_is_locked(redis_server: RedisServer) -> None:
@@ -464,7 +464,7 @@ def another_protocol() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("login", ["", ":secret@"])
-def test_somebody_who_does_not_speak_redis(login: str, another_protocol: int) -> None:
+def test_a_server_of_another_protocol_fails_the_connection(login: str, another_protocol: int) -> None:
     with Limiter("1/s", f"redis://{login}127.0.0.1:{another_protocol}?deadline=500ms") as limiter:
         for _ in range(POOL_SIZE + 1):
             with pytest.raises(EngineUnavailable, match=r"the connection failed .*rotocol"):
@@ -504,7 +504,7 @@ def test_closed_while_others_ask(redis_server: RedisServer) -> None:
         closer = threading.Thread(target=close)
         closer.start()
         try:
-            answers = crowd(8, lambda n: {heard(limiter, n) for _ in range(60)})
+            answers = crowd(8, lambda n: {remaining_or_error(limiter, n) for _ in range(60)})
         finally:
             done.set()
             closer.join()
@@ -517,16 +517,16 @@ def test_nothing_is_left_behind_by_failures() -> None:
     with RedisServer() as server, Proxy(server) as link, Limiter("10000/day", link.url) as limiter:
         sizes = {}
         for cycle in range(1, 201):
-            heard(limiter, 0)
+            remaining_or_error(limiter, 0)
             link.cut()
             if cycle % 10 == 0:
-                crowd(4, lambda n: heard(limiter, n))
+                crowd(4, lambda n: remaining_or_error(limiter, n))
                 link.refuse()
                 link.cut()
-                heard(limiter, 0)
+                remaining_or_error(limiter, 0)
                 link.heal()
             if cycle in (50, 200):
-                assert isinstance(heard(limiter, 0), int)
+                assert isinstance(remaining_or_error(limiter, 0), int)
                 time.sleep(0.05)
                 sizes[cycle] = (len(os.listdir("/proc/self/fd")), threading.active_count())
                 assert link.open <= POOL_SIZE
@@ -535,7 +535,7 @@ def test_nothing_is_left_behind_by_failures() -> None:
 
 
 class SoftTimeLimit(Exception):
-    """What Celery's signal handler raises."""
+    """The exception that Celery's signal handler raises."""
 
 
 @contextmanager

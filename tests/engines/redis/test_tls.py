@@ -25,7 +25,7 @@ def empty(tls_server: TlsServer) -> None:
 
 
 async def refusals(url: str) -> list[str]:
-    """What is said to one who asks, sync and awaited."""
+    """Returns the errors that a sync and an async caller get."""
     url += f"{'&' if '?' in url else '?'}deadline=500ms"
     with Limiter("5/day", url) as limiter, pytest.raises(EngineUnavailable) as refused:
         limiter.take("key")
@@ -63,8 +63,8 @@ def test_a_deadline_holds(tls_server: TlsServer) -> None:
         try:
             began = time.monotonic()
             with ThreadPoolExecutor(8) as pool:
-                asked = [pool.submit(limiter.take, "key") for _ in range(8)]
-                assert all(isinstance(each.exception(), EngineUnavailable) for each in asked)
+                futures = [pool.submit(limiter.take, "key") for _ in range(8)]
+                assert all(isinstance(each.exception(), EngineUnavailable) for each in futures)
             assert time.monotonic() - began < 60
         finally:
             tls_server.resume()

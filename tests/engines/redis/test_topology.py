@@ -98,7 +98,7 @@ def test_an_address_never_prints_the_password() -> None:
 
 
 def test_one_place_is_one_address() -> None:
-    """Whoever lets us in there, and however we came to know it."""
+    """Addresses are equal by their host and port, whichever login they have and wherever they were learned."""
     seed = ServerAddress.parse("redis://h:1")
     assert seed == seed.at("h", 1)
     assert len({seed, seed.at("h", 1), seed.at("h", 2), ServerAddress(path="/h")}) == 3
@@ -129,7 +129,7 @@ def test_the_slot_is_the_servers(key: str) -> None:
         ("", ServerError),
     ],
 )
-def test_what_a_server_says(text: str, kind: type[ServerError]) -> None:
+def test_error_replies_are_classified(text: str, kind: type[ServerError]) -> None:
     trouble = parse_error_reply(text)
     assert type(trouble) is kind
     assert str(trouble) == text
@@ -143,13 +143,13 @@ def test_what_a_server_says(text: str, kind: type[ServerError]) -> None:
         *(("MOVED 7 :3", ("me", 3)), ("MOVED 7 ?:4", ("me", 4))),
     ],
 )
-def test_a_host_that_is_not_named_is_the_one_who_said_so(text: str, place: tuple[str, int]) -> None:
+def test_a_redirect_without_a_host_means_the_same_host(text: str, place: tuple[str, int]) -> None:
     cluster = ClusterTopology([ServerAddress("me", 1)])
-    told = parse_error_reply(text)
-    assert isinstance(told, Redirected)
-    to = cluster.follow_redirect(told, ServerAddress("me", 1))
+    error = parse_error_reply(text)
+    assert isinstance(error, Redirected)
+    to = cluster.follow_redirect(error, ServerAddress("me", 1))
     assert (to.host, to.port) == place
-    assert (told.slot, told.is_temporary) == (7, False)
+    assert (error.slot, error.is_temporary) == (7, False)
 
 
 Answers = dict[str, Any]
@@ -157,16 +157,16 @@ Answers = dict[str, Any]
 
 def asking(answers: Answers) -> tuple[Callable[[ServerAddress, bytes], Any], list[str]]:
     """Servers by name, and in which order they were asked."""
-    asked: list[str] = []
+    hosts: list[str] = []
 
     def ask(address: ServerAddress, words: bytes) -> Any:
-        asked.append(address.host)
+        hosts.append(address.host)
         answer = answers[address.host]
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    return ask, asked
+    return ask, hosts
 
 
 def test_a_cluster_is_discovered_from_whoever_can_tell() -> None:
@@ -174,17 +174,17 @@ def test_a_cluster_is_discovered_from_whoever_can_tell() -> None:
     seeds = [ServerAddress(name) for name in ("dead", "hung", "lost", "good")]
     cluster = ClusterTopology(seeds)
     slots = [[0, 8191, [b"a", 1, b"id"], [b"r", 1, b"id"]], [8192, 16383, [None, 2, b"id"]]]
-    ask, asked = asking({"dead": ConnectFailed("refused"), "hung": TimedOut("late"), "lost": [], "good": slots})
+    ask, hosts = asking({"dead": ConnectFailed("refused"), "hung": TimedOut("late"), "lost": [], "good": slots})
     run(cluster.discover(ask))
-    assert asked == ["dead", "hung", "lost", "good"]
+    assert hosts == ["dead", "hung", "lost", "good"]
     assert (str(cluster._owners[0]), str(cluster._owners[16383])) == ("a:1", "good:2")
     cluster.suspect(ServerAddress("a", 1))
-    asked.clear()
+    hosts.clear()
     run(cluster.discover(ask))
-    assert asked == ["good"]
+    assert hosts == ["good"]
 
 
-def test_nobody_can_tell() -> None:
+def test_no_node_knows_the_slots() -> None:
     cluster = ClusterTopology([ServerAddress("dead"), ServerAddress("lost")])
     ask, _ = asking({"dead": ConnectFailed("refused"), "lost": []})
     with pytest.raises(
@@ -193,19 +193,19 @@ def test_nobody_can_tell() -> None:
         run(cluster.discover(ask))
 
 
-def test_sentinels_are_asked_in_turn() -> None:
+def test_sentinels_are_tried_in_turn() -> None:
     found = topology("redis+sentinel://hung,new,good/m")
-    ask, asked = asking({"hung": TimedOut("late"), "new": None, "good": [b"h", b"7"]})
+    ask, hosts = asking({"hung": TimedOut("late"), "new": None, "good": [b"h", b"7"]})
     run(found.discover(ask))
-    assert asked == ["hung", "new", "good"]
+    assert hosts == ["hung", "new", "good"]
     assert str(found.node(b"")) == "h:7"
     found.suspect(ServerAddress("other", 1))
     assert str(found.node(b"")) == "h:7"
     found.suspect(ServerAddress("h", 7))
     assert found.node(b"") is None
-    asked.clear()
+    hosts.clear()
     run(found.discover(ask))
-    assert asked == ["good"]
+    assert hosts == ["good"]
 
 
 def test_nodes_that_send_us_in_circles_are_not_stormed() -> None:
@@ -235,14 +235,14 @@ def test_a_calendar_that_turned_between_asking_and_charging() -> None:
     nothing is decided."""
     questions = RequestBuilder(parse("10/month fixed"), "n", "hg")
     groups = [[(questions, "a", 1)], [(questions, "b", 1)]]
-    asked: list[list[RedisRequest]] = []
+    rounds: list[list[RedisRequest]] = []
 
     def ask_all(all_questions: list[RedisRequest], deadlines: list[float | None]) -> list[Any]:
-        asked.append(all_questions)
+        rounds.append(all_questions)
         replies: Any = [[FACTS], [FACTS]], [[FACTS], [[-2, 10**15]]], [[[-2, 10**15]]], [FACTS]
-        return replies[len(asked) - 1]  # type: ignore[no-any-return]
+        return replies[len(rounds) - 1]  # type: ignore[no-any-return]
 
     with pytest.raises(ClusterBusy):
         run(cross_slot.decide_across_slots(ask_all, groups, None, 10**15))  # type: ignore[arg-type]
     receipt = Receipt(1, 10**15, 1000, 0, 0)
-    assert asked[3] == [questions.refund("a", 1, receipt, False, 10**15)]
+    assert rounds[3] == [questions.refund("a", 1, receipt, False, 10**15)]

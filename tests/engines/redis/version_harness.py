@@ -23,6 +23,6 @@ def open_versions(url: str, prefix: str = "hg") -> RulebookVersions:
     return RulebookVersions(RedisVersionStore(engines[-1]))
 
 
-def push_text(versions: RulebookVersions, text: str, **said: Any) -> RulebookVersion:
-    words = {"format": "yaml", "author": "ana", "note": f"about {text}"} | said
+def push_text(versions: RulebookVersions, text: str, **fields: Any) -> RulebookVersion:
+    words = {"format": "yaml", "author": "ana", "note": f"about {text}"} | fields
     return versions.push(f"# {text}", json.dumps({"name": text}), **words)

@@ -57,7 +57,7 @@ def _play(seconds: float) -> int:
     _print([f"{server}, a backend and two nginx are starting; then comes a flash sale of {seconds:g} s."])
     history: list[SaleCounts] = []
     with GatewaySale(seconds) as sale:
-        ending = _watched(sale, history, ink) if is_live else _told(sale, ink)
+        ending = _play_on_a_page(sale, history, ink) if is_live else _play_line_by_line(sale, ink)
         failures = failed_expectations(ending)
     if is_live:
         _print(["", *live([*history, ending.counts], seconds, ink)])
@@ -67,7 +67,7 @@ def _play(seconds: float) -> int:
     return 1 if failures else 0
 
 
-def _watched(sale: GatewaySale, history: list[SaleCounts], ink: Style) -> SaleResult:
+def _play_on_a_page(sale: GatewaySale, history: list[SaleCounts], ink: Style) -> SaleResult:
     """On a page of its own."""
 
     def show(counts: SaleCounts) -> None:
@@ -78,7 +78,7 @@ def _watched(sale: GatewaySale, history: list[SaleCounts], ink: Style) -> SaleRe
         return sale.play(show, 1 / _FRAMES)
 
 
-def _told(sale: GatewaySale, ink: Style) -> SaleResult:
+def _play_line_by_line(sale: GatewaySale, ink: Style) -> SaleResult:
     """Line by line."""
 
     def show(counts: SaleCounts) -> None:

@@ -9,11 +9,11 @@ ffi.cdef [[
   int clock_gettime(int clock, headgate_time *found);
 ]]
 
-local function said(name) return tonumber(os.getenv("SALE_" .. name)) end
+local function setting(name) return tonumber(os.getenv("SALE_" .. name)) end
 
-local begins, doors, ends = said "BEGINS", said "DOORS", said "ENDS" -- epoch seconds
-local calm, rush = said "CALM_MS", said "RUSH_MS" -- how long a connection waits, on average
-local bot, others = said "BOT", said "OTHERS" -- parts of all requests: the bot's, and those for anything but the phone
+local begins, doors, ends = setting "BEGINS", setting "DOORS", setting "ENDS" -- epoch seconds
+local calm, rush = setting "CALM_MS", setting "RUSH_MS" -- how long a connection waits, on average
+local bot, others = setting "BOT", setting "OTHERS" -- parts of all requests: the bot's, and those for anything but the phone
 local BUYERS = 20000
 local ITEMS = { "book", "lamp", "mug" }
 local SILENT_MS = 3600000
@@ -27,7 +27,7 @@ end
 
 function init()
   ffi.C.clock_gettime(0, time)
-  math.randomseed((tonumber(time.nanos) + said "SEED") % 2147483647)
+  math.randomseed((tonumber(time.nanos) + setting "SEED") % 2147483647)
 end
 
 function delay()

@@ -35,15 +35,15 @@ def _limits(ending: SaleResult) -> Iterator[str]:
 
 
 def _books(ending: SaleResult) -> Iterator[str]:
-    both, heard = ending.counts.both, ending.heard
+    both, reports = ending.counts.both, ending.wrk_reports
     if both.sold != ending.counts.arrived:
         yield f"nginx let pass {dict(both.sold)}, and the backend saw {dict(ending.counts.arrived)}"
     if both.odd:
         yield f"{len(both.odd)} lines of the logs are no sale and no refusal, such as: {both.odd[0]}"
-    asked, counted = both.asked.total(), sum(each.requests for each in heard) + ending.visits
-    if asked != counted:
-        yield f"the logs have {asked} requests, and the buyers made {counted}"
-    if lost := sum(each.broken for each in heard):
+    requests, counted = both.requests.total(), sum(each.requests for each in reports) + ending.visits
+    if requests != counted:
+        yield f"the logs have {requests} requests, and the buyers made {counted}"
+    if lost := sum(each.broken for each in reports):
         yield f"{lost} connections of buyers broke"
     if ending.page.status != 429 or ending.page.body not in shop_servers.pages():
         yield f"a refused buyer got no friendly page, but {ending.page.status}: {ending.page.body[:80]!r}"

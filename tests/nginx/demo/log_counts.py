@@ -25,10 +25,10 @@ class LogCounts:
     """Counts that grow."""
 
     def __init__(self) -> None:
-        self.asked: Counter[str] = Counter()  # by item
+        self.requests: Counter[str] = Counter()  # by item
         self.sold: Counter[str] = Counter()  # by item: what was let pass
         self.refused: Counter[str] = Counter()  # by rule
-        self.bot_asked = self.bot_sold = 0
+        self.bot_requests = self.bot_sold = 0
         self.odd: list[str] = []  # lines that are no sale and no refusal of a rule
 
     def read(self, lines: Iterable[str]) -> None:
@@ -38,22 +38,22 @@ class LogCounts:
     def __add__(self, other: LogCounts) -> LogCounts:
         both = LogCounts()
         for one in (self, other):
-            both.asked += one.asked
+            both.requests += one.requests
             both.sold += one.sold
             both.refused += one.refused
-            both.bot_asked += one.bot_asked
+            both.bot_requests += one.bot_requests
             both.bot_sold += one.bot_sold
             both.odd += one.odd
         return both
 
     def _count(self, line: str) -> None:
-        found = _line.search(line)
-        if found is None:
+        match = _line.search(line)
+        if match is None:
             self.odd.append(line)
             return
-        item, status, gate, rule, buyer = found.groups()
-        self.asked[item] += 1
-        self.bot_asked += buyer == BOT
+        item, status, gate, rule, buyer = match.groups()
+        self.requests[item] += 1
+        self.bot_requests += buyer == BOT
         if (gate, status) == ("PASSED", "200"):
             self.sold[item] += 1
             self.bot_sold += buyer == BOT

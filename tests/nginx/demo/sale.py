@@ -25,7 +25,7 @@ from typing import NamedTuple, Self
 
 from tests.nginx.demo import shop_servers
 from tests.nginx.demo.log_counts import ITEM_RULE, LogCounts
-from tests.nginx.flood import decisions_asked
+from tests.nginx.flood import decision_calls
 from tests.servers import RedisServer
 from tests.servers.nginx import NginxReply
 from tests.servers.server_programs import command
@@ -59,7 +59,7 @@ class SaleCounts(NamedTuple):
 
 
 class WrkReport(NamedTuple):
-    """What wrk says of one nginx."""
+    """The results that wrk prints for one nginx."""
 
     requests: int
     refused: int  # Non-2xx
@@ -73,12 +73,12 @@ class SaleResult(NamedTuple):
     seconds: float
     opened: SaleCounts  # when the doors were open
     counts: SaleCounts
-    heard: list[WrkReport]
+    wrk_reports: list[WrkReport]
     visits: int
     page: NginxReply  # what a refused buyer got
 
     def a_second(self, item: str) -> float:
-        """What reached the backend of that item, from when the doors were open, in a second."""
+        """Returns how many requests for the item reached the backend per second since the doors opened."""
         sold = self.counts.arrived[item] - self.opened.arrived[item]
         return sold / (self.seconds - self.opened.seconds)
 
@@ -142,17 +142,17 @@ class GatewaySale:
                 opened = counts
             if page is None and counts.seconds >= (self.doors + self.seconds) / 2:
                 page, visits = self._visit()
-        heard = [_heard(wrk.communicate()[0]) for wrk in self._buyers]
-        self._await_logs(sum(each.requests for each in heard) + visits)
+        reports = [_parse_report(wrk.communicate()[0]) for wrk in self._buyers]
+        self._await_logs(sum(each.requests for each in reports) + visits)
         assert opened is not None
         assert page is not None
-        return SaleResult(self.seconds, opened, self._look(), heard, visits, page)
+        return SaleResult(self.seconds, opened, self._look(), reports, visits, page)
 
     def _begin(self) -> None:
         """Buyers come, to both nginx."""
-        self._before = decisions_asked(self.server)
+        self._before = decision_calls(self.server)
         self._begun = time.time() + _LEAD
-        said = {
+        settings = {
             "BEGINS": self._begun,
             "DOORS": self._begun + self.doors,
             "ENDS": self._begun + self.seconds,
@@ -164,7 +164,7 @@ class GatewaySale:
         words = ["-t1", f"-c{_CONNECTIONS}", f"-d{ceil(self.seconds + _LEAD + _SILENCE)}s", "--latency"]
         line = [str(command("wrk", "wrk")), *words, "-s", str(_SCRIPT)]
         for seed, gate in enumerate(self.gates):
-            environment = {f"SALE_{name}": f"{value:.6f}" for name, value in {**said, "SEED": seed}.items()}
+            environment = {f"SALE_{name}": f"{value:.6f}" for name, value in {**settings, "SEED": seed}.items()}
             wrk = subprocess.Popen(
                 [*line, gate.url], env=os.environ | environment, stdout=subprocess.PIPE, text=True
             )
@@ -179,7 +179,7 @@ class GatewaySale:
             passed,
             tallies,
             shop_servers.backend_arrivals(self.backend),
-            decisions_asked(self.server) - self._before,
+            decision_calls(self.server) - self._before,
         )
 
     def _visit(self) -> tuple[NginxReply, int]:
@@ -192,7 +192,7 @@ class GatewaySale:
 
     def _await_logs(self, came: int) -> None:
         def missing() -> str | None:
-            logged = sum(gate.look().asked.total() for gate in self.gates)
+            logged = sum(gate.look().requests.total() for gate in self.gates)
             return None if logged >= came else f"{came} requests came, and the access logs have {logged}"
 
         until(missing, 10)
@@ -203,7 +203,7 @@ def _end(wrk: subprocess.Popen[str]) -> None:
         wrk.terminate()
 
 
-def _heard(text: str) -> WrkReport:
+def _parse_report(text: str) -> WrkReport:
     requests = re.search(r"(\d+) requests in ", text)
     p99 = re.search(r"99%\s+([\d.]+)(us|ms|s|m)\b", text)
     if requests is None or p99 is None:

@@ -55,12 +55,12 @@ class ShopLimit(NamedTuple):
 
 def shop_limits() -> dict[str, ShopLimit]:
     """The limits by rule, as the book says them."""
-    found = {}
+    limits = {}
     for rule in load.read(BOOK).rules:
         (limit,) = rule.limit.otherwise
         assert isinstance(limit, TokenBucket)
-        found[rule.name] = ShopLimit(limit.text, limit.amount * 1_000_000 / limit.period_us, limit.burst)
-    return found
+        limits[rule.name] = ShopLimit(limit.text, limit.amount * 1_000_000 / limit.period_us, limit.burst)
+    return limits
 
 
 def pages() -> set[bytes]:
@@ -78,7 +78,7 @@ def backend() -> Nginx:
 
 
 def backend_arrivals(backend: Nginx) -> Counter[str]:
-    """What reached the backend, by item."""
+    """Returns how many requests reached the backend, by item."""
     return Counter(json.loads(backend.get("/arrived").body))
 
 
@@ -121,8 +121,8 @@ class ShopNginx(Nginx):
 
 def _headgate(*words: str) -> str:
     """Run headgate as an operator would; what it prints."""
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
         code = main(words)
     if code != 0:
         raise RuntimeError(f"headgate {' '.join(words)} ended with {code}")
-    return said.getvalue()
+    return output.getvalue()

@@ -45,11 +45,11 @@ def live(history: Sequence[SaleCounts], seconds: float, ink: Style) -> list[str]
     counts = history[-1]
     title, clock = f"headgate {ink.dot} a flash sale at two nginx", f"{counts.seconds:4.1f} s of {seconds:g}"
     calm = counts.seconds < seconds * CALM_PART
-    told = f"calm: {GATES * CALM} requests a second"
+    state = f"calm: {GATES * CALM} requests a second"
     rush = f"the doors are open: everybody wants the phone; {BOT_PART:.0%} of requests are a bot's"
     return [
         ink(f"{title:<{WIDTH - len(clock)}}", "bold") + clock,
-        told if calm else rush,
+        state if calm else rush,
         "",
         *head(ink),
         *rows(counts, ink),
@@ -59,13 +59,13 @@ def live(history: Sequence[SaleCounts], seconds: float, ink: Style) -> list[str]
 
 
 def results(ending: SaleResult, failures: Sequence[str], ink: Style) -> list[str]:
-    """What there is to see at the end, and what to take home; or what does not hold."""
-    told = [ink(f"This does not hold: {failure}.", "red") for failure in failures] or _lessons(ending)
-    return [*_items(ending, ink), "", *_more(ending), "", *told]
+    """Renders the results and the lessons of a sale; or the expectations that failed."""
+    lessons = [ink(f"This does not hold: {failure}.", "red") for failure in failures] or _lessons(ending)
+    return [*_items(ending, ink), "", *_more(ending), "", *lessons]
 
 
 def _of(tally: LogCounts) -> tuple[int, ...]:
-    return tally.asked.total(), tally.sold.total(), tally.refused[BUYER_RULE], tally.refused[ITEM_RULE]
+    return tally.requests.total(), tally.sold.total(), tally.refused[BUYER_RULE], tally.refused[ITEM_RULE]
 
 
 def _row(name: str, numbers: Sequence[int], ink: Style) -> str:
@@ -83,7 +83,7 @@ def _bars(history: Sequence[SaleCounts], seconds: float, ink: Style) -> list[str
     """Requests, sales and questions, a second, on one square-root scale."""
     history = [SaleCounts(0.0, (), Counter(), 0), *history]
     series = (
-        ("asked", [counts.both.asked.total() for counts in history], "cyan"),
+        ("asked", [counts.both.requests.total() for counts in history], "cyan"),
         ("passed", [counts.arrived.total() for counts in history], "green"),
         ("to Redis", [counts.questions for counts in history], "yellow"),
     )
@@ -117,18 +117,18 @@ def _items(ending: SaleResult, ink: Style) -> list[str]:
     item, buyer = limits[ITEM_RULE], limits[BUYER_RULE]
     form = "{:<15}{:>8}{:>8}{:>18}   {}"
     lines = [ink(form.format("", "asked", "passed", "passed a second", "limit"), "dim")]
-    for name, asked in both.asked.most_common():
+    for name, requests in both.requests.most_common():
         rate = f"{ending.a_second(name):.1f}"
-        lines.append(form.format(name, f"{asked:,}", f"{both.sold[name]:,}", rate, f"{item.text} in all"))
+        lines.append(form.format(name, f"{requests:,}", f"{both.sold[name]:,}", rate, f"{item.text} in all"))
     rate, words = f"{both.bot_sold / ending.seconds:.1f}", f"{buyer.text} at each nginx"
-    return [*lines, form.format("the bot", f"{both.bot_asked:,}", f"{both.bot_sold:,}", rate, words)]
+    return [*lines, form.format("the bot", f"{both.bot_requests:,}", f"{both.bot_sold:,}", rate, words)]
 
 
 def _more(ending: SaleResult) -> list[str]:
     title = re.search(rb"<title>(.*?)</title>", ending.page.body)
     seen = "no page" if title is None else f'the page "{title[1].decode()}"'
     after = ending.page.headers.get("retry-after")
-    p99 = " and ".join(f"{heard.p99_ms:.1f} ms" for heard in ending.heard)
+    p99 = " and ".join(f"{report.p99_ms:.1f} ms" for report in ending.wrk_reports)
     sold = ending.counts.both.sold.total()
     words = (
         "Items a second are counted from when the doors were open, with the burst. Unasked: refused by nginx "
@@ -145,14 +145,14 @@ def _lessons(ending: SaleResult) -> list[str]:
     """Three sentences to take home."""
     limits, counts = shop_servers.shop_limits(), ending.counts
     both, item = counts.both, limits[ITEM_RULE]
-    asked = both.asked.total()
+    requests = both.requests.total()
     lessons = (
         f"One limit for all: the two nginx together let pass {ending.a_second('phone'):.0f} phones a second where "
         f"{item.text} is allowed, because Redis keeps one count for both. The backend saw nothing else.",
-        f"A limit may stay at home: the bot made {both.bot_asked / asked:.0%} of the requests and got "
+        f"A limit may stay at home: the bot made {both.bot_requests / requests:.0%} of the requests and got "
         f"{both.bot_sold / max(1, both.sold.total()):.1%} of the goods. Each nginx counts buyers in its own "
         "memory, and Redis never hears of it.",
-        f"A flood does not reach Redis: {asked:,} requests were {counts.questions:,} questions "
+        f"A flood does not reach Redis: {requests:,} requests were {counts.questions:,} questions "
         f"({counts.questions / ending.seconds:.0f} a second). Far above a limit nginx refuses at random by "
         "itself, so that every request has the same chance.",
     )

@@ -41,13 +41,15 @@ def url_of(server: RedisServer | Proxy | Cluster | Sentinels, fallback: str, dea
 
 @contextmanager
 def ready_gateway(
-    asked: RedisServer | Proxy | Cluster | Sentinels, *rules: dict[str, Any], **more: Any
+    engine: RedisServer | Proxy | Cluster | Sentinels, *rules: dict[str, Any], **more: Any
 ) -> Iterator[NginxGateway]:
     """A gate all of whose workers have the book."""
-    said: dict[str, Any] = {"options": PLAIN} | more
-    url = url_of(asked, said.pop("fallback", "local"), said.pop("deadline", DEADLINE), said.pop("url", ""))
-    with NginxGateway({"rules": list(rules)}, url, **said) as gate:
-        if said.get("workers", 1) > 1:
+    settings: dict[str, Any] = {"options": PLAIN} | more
+    url = url_of(
+        engine, settings.pop("fallback", "local"), settings.pop("deadline", DEADLINE), settings.pop("url", "")
+    )
+    with NginxGateway({"rules": list(rules)}, url, **settings) as gate:
+        if settings.get("workers", 1) > 1:
             time.sleep(0.5)  # every worker looks for it twice a second
         yield gate
 

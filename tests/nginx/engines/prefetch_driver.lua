@@ -7,50 +7,50 @@ local prefetch = require "resty.headgate.engines.prefetch"
 
 local M = {}
 
-local hands, engine = {}, nil
+local bound_limits, engine = {}, nil
 
 -- In the master: what all workers have.
 function M.init(path)
   local file = assert(io.open(path))
-  local said = json.decode(file:read("*a"))
+  local settings = json.decode(file:read("*a"))
   file:close()
-  local redis = assert(engines.open(said.url, { prefix = "hg" }))
-  redis:use({ scripts = said.scripts, zones = { UTC = { { 0, 0 } } } }, said.texts)
-  for name, rule in pairs(said.rules) do
-    local limit = said.limits[rule.limit]
+  local redis = assert(engines.open(settings.url, { prefix = "hg" }))
+  redis:use({ scripts = settings.scripts, zones = { UTC = { { 0, 0 } } } }, settings.texts)
+  for name, rule in pairs(settings.rules) do
+    local limit = settings.limits[rule.limit]
     local terms = rule.terms
     terms.rule, terms.shadow = name, terms.aside
-    hands[name] = { name = name, limit = limit, options = terms, head = keys.head("hg", limit.algorithm, name) }
+    bound_limits[name] = { name = name, limit = limit, options = terms, head = keys.head("hg", limit.algorithm, name) }
   end
   engine = prefetch.around(redis, ngx.shared.headgate)
 end
 
 local verbs = {}
 
-local function taken(said, cost)
-  local charge = { bound_limit = hands[said.rule], key = said.key, cost = cost or said.cost or 1 }
-  local answers, trouble = engine:decide({ charge }, said.commit or 1, said.deadline or 2)
+local function taken(args, cost)
+  local charge = { bound_limit = bound_limits[args.rule], key = args.key, cost = cost or args.cost or 1 }
+  local answers, trouble = engine:decide({ charge }, args.commit or 1, args.deadline or 2)
   return charge, answers and answers[1], trouble
 end
 
 -- One call; then it may be given back, after a while.
-function verbs.take(said)
-  local charge, facts, trouble = taken(said)
-  if not facts then return { trouble = trouble.text } end
-  local found = { facts = facts, prefetched = facts[9] ~= nil, stock = facts[9] and facts[9].counter }
-  facts[9] = said.refund and facts[9] or nil
-  if said.refund then
-    if said.after then ngx.sleep(said.after) end
-    found.after = assert(engine:refund(charge, facts, 2))
-    facts[9], found.after[9] = nil, nil
+function verbs.take(args)
+  local charge, outcome, trouble = taken(args)
+  if not outcome then return { trouble = trouble.text } end
+  local found = { outcome = outcome, prefetched = outcome[9] ~= nil, stock = outcome[9] and outcome[9].counter }
+  outcome[9] = args.refund and outcome[9] or nil
+  if args.refund then
+    if args.after then ngx.sleep(args.after) end
+    found.after = assert(engine:refund(charge, outcome, 2))
+    outcome[9], found.after[9] = nil, nil
   end
   return found
 end
 
 -- A call that is given back while another worker ends its stock, between the two looks that are taken at its counter.
-function verbs.take_and_meet_an_end(said)
-  local charge, facts = taken(said)
-  local stock, dict, left = facts[9], engine.dict, nil
+function verbs.take_and_meet_an_end(args)
+  local charge, outcome = taken(args)
+  local stock, dict, left = outcome[9], engine.dict, nil
   local between = {}
   function between.get()
     left = engine.returns:close(stock)
@@ -59,7 +59,7 @@ function verbs.take_and_meet_an_end(said)
   engine.dict = setmetatable(between, { __index = function(_, verb)
     return function(_, ...) return dict[verb](dict, ...) end
   end })
-  assert(engine:refund(charge, facts, 2))
+  assert(engine:refund(charge, outcome, 2))
   engine.dict = dict
   assert(engine.returns:return_units(stock, left))
   return { left = left }
@@ -67,45 +67,45 @@ end
 
 local function note(dict, name, units) dict:incr(name, units, 0) end
 
-local function one_of_flood(said, number, marks)
-  local cost = said.costs and said.costs[number % #said.costs + 1] or 1
-  local charge, facts, trouble = taken(said, cost)
-  local dict = ngx.shared.told
-  if not facts then return note(dict, "troubles", 1), ngx.log(ngx.WARN, "no answer: ", trouble.text) end
-  if facts[1] ~= 1 then return note(dict, "refused", 1) end
-  if facts[9] then note(dict, "prefetched", cost) end
-  if charge.bound_limit.limit.algorithm == "fixed_window" and facts[6] >= facts[7] then note(dict, "late", cost) end
-  if said.refund_every and number % said.refund_every == 0 then
-    if number % (2 * said.refund_every) == 0 then ngx.sleep(said.refund_after or 0) end
-    assert(engine:refund(charge, facts, 2))
+local function one_of_flood(args, number, marks)
+  local cost = args.costs and args.costs[number % #args.costs + 1] or 1
+  local charge, outcome, trouble = taken(args, cost)
+  local dict = ngx.shared.totals
+  if not outcome then return note(dict, "troubles", 1), ngx.log(ngx.WARN, "no answer: ", trouble.text) end
+  if outcome[1] ~= 1 then return note(dict, "refused", 1) end
+  if outcome[9] then note(dict, "prefetched", cost) end
+  if charge.bound_limit.limit.algorithm == "fixed_window" and outcome[6] >= outcome[7] then note(dict, "late", cost) end
+  if args.refund_every and number % args.refund_every == 0 then
+    if number % (2 * args.refund_every) == 0 then ngx.sleep(args.refund_after or 0) end
+    assert(engine:refund(charge, outcome, 2))
     return note(dict, "returned", cost)
   end
   note(dict, "admitted", cost)
-  local mark = string.format("%.0f", facts[7])
+  local mark = string.format("%.0f", outcome[7])
   marks[mark] = (marks[mark] or 0) + cost
 end
 
--- Calls for so long, one after the other, with so much time in between. What came of them is on the dict `told`, for
+-- Calls for so long, one after the other, with so much time in between. What came of them is on the dict `totals`, for
 -- all workers together.
-function verbs.flood(said)
-  local marks, number, ends = {}, 0, ngx.now() + said.seconds
-  while ngx.now() < ends and not ngx.worker.exiting() and number < (said.most or math.huge) do
+function verbs.flood(args)
+  local marks, number, ends = {}, 0, ngx.now() + args.seconds
+  while ngx.now() < ends and not ngx.worker.exiting() and number < (args.most or math.huge) do
     number = number + 1
-    one_of_flood(said, number, marks)
-    note(ngx.shared.told, "calls", 1)
-    ngx.sleep(said.pause)
+    one_of_flood(args, number, marks)
+    note(ngx.shared.totals, "calls", 1)
+    ngx.sleep(args.pause)
   end
   return { pid = ngx.worker.pid(), marks = marks }
 end
 
-function verbs.told()
+function verbs.totals()
   local found = {}
-  for _, name in ipairs(ngx.shared.told:get_keys(0)) do found[name] = ngx.shared.told:get(name) end
-  ngx.shared.told:flush_all()
+  for _, name in ipairs(ngx.shared.totals:get_keys(0)) do found[name] = ngx.shared.totals:get(name) end
+  ngx.shared.totals:flush_all()
   return found
 end
 
-function verbs.admitted() return { units = ngx.shared.told:get("admitted") or 0 } end
+function verbs.admitted() return { units = ngx.shared.totals:get("admitted") or 0 } end
 
 -- Fills the dict up to its last byte with entries that nothing may throw out.
 function verbs.fill()
@@ -116,9 +116,9 @@ function verbs.fill()
   return { count = count }
 end
 
-function verbs.filled(said)
+function verbs.filled(args)
   local found = 0
-  for number = 0, said.count - 1 do
+  for number = 0, args.count - 1 do
     if ngx.shared.headgate:get("c:" .. number) then found = found + 1 end
   end
   return { count = found }
@@ -139,8 +139,8 @@ end
 
 function M.serve()
   ngx.req.read_body()
-  local said = json.decode(ngx.req.get_body_data())
-  ngx.say(encoded(verbs[said.verb](said)))
+  local args = json.decode(ngx.req.get_body_data())
+  ngx.say(encoded(verbs[args.verb](args)))
 end
 
 return M

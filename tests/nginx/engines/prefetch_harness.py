@@ -21,10 +21,10 @@ from tests.servers import Nginx, RedisServer
 DRIVER = Path(__file__).with_name("prefetch_driver.lua")
 HTTP = """
 lua_shared_dict headgate {room};
-lua_shared_dict told 1m;
+lua_shared_dict totals 1m;
 init_by_lua_block {{
   package.loaded.prefetching = dofile("{lua}")
-  package.loaded.prefetching.init("{said}")
+  package.loaded.prefetching.init("{settings}")
 }}
 """
 SERVER = """
@@ -45,7 +45,7 @@ class PrefetchRule(NamedTuple):
 
 
 class PrefetchFloodResult(NamedTuple):
-    """What came of a flood, all workers of an nginx together. Units, but for calls, refused and troubles."""
+    """The totals of a flood over all workers of an nginx. All are units, except calls, refused and troubles."""
 
     calls: int = 0
     admitted: int = 0
@@ -62,20 +62,20 @@ class PrefetchNginx(Nginx):
     def __init__(self, redis: str, rules: Mapping[str, PrefetchRule], room: str = "2m") -> None:
         super().__init__(SERVER, workers=2)
         self.rules = rules
-        said = self.folder / "said.json"
+        settings_file = self.folder / "settings.json"
         limits = [parse(rule.limit) for rule in rules.values()]
         made = limit_bundle(limits, lockouts=True)
-        told = {}
+        counts = {}
         for (name, rule), limit in zip(rules.items(), limits, strict=True):
             prefetch = {"hold_us": rule.hold_us} | ({} if rule.units is None else {"units": rule.units})
-            told[name] = {"limit": limit.text, "terms": {"prefetch": prefetch, **rule.terms}}
-        said.write_text(json.dumps({"url": redis, "rules": told, **made._asdict()}))
-        self.configure(http=HTTP.format(room=room, lua=DRIVER, said=said))
+            counts[name] = {"limit": limit.text, "terms": {"prefetch": prefetch, **rule.terms}}
+        settings_file.write_text(json.dumps({"url": redis, "rules": counts, **made._asdict()}))
+        self.configure(http=HTTP.format(room=room, lua=DRIVER, settings=settings_file))
 
-    def do(self, verb: str, **said: Any) -> Any:
+    def do(self, verb: str, **args: Any) -> Any:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
-            connection.request("POST", "/", json.dumps({"verb": verb, **said}))
+            connection.request("POST", "/", json.dumps({"verb": verb, **args}))
             answer = connection.getresponse()
             body = answer.read()
             assert answer.status == 200, self.log
@@ -83,23 +83,23 @@ class PrefetchNginx(Nginx):
         finally:
             connection.close()
 
-    def take(self, rule: str, **said: Any) -> Any:
-        return self.do("take", rule=rule, key="ada", **said)
+    def take(self, rule: str, **args: Any) -> Any:
+        return self.do("take", rule=rule, key="ada", **args)
 
-    def told(self) -> PrefetchFloodResult:
-        found = self.do("told")
-        return PrefetchFloodResult(**{name: round(value) for name, value in (found or {}).items()})
+    def totals(self) -> PrefetchFloodResult:
+        totals = self.do("totals")
+        return PrefetchFloodResult(**{name: round(value) for name, value in (totals or {}).items()})
 
 
 class PrefetchFlood:
     """Callers of one or several nginx, all at once; both workers of each are among those who answer."""
 
-    def __init__(self, kiosks: list[PrefetchNginx], rule: str, each: int = 6, **said: Any) -> None:
-        asked = {"rule": rule, "key": "ada", "seconds": 1.0, "pause": 0.002, **said}
+    def __init__(self, kiosks: list[PrefetchNginx], rule: str, each: int = 6, **args: Any) -> None:
+        request = {"rule": rule, "key": "ada", "seconds": 1.0, "pause": 0.002, **args}
         self._kiosks = kiosks
         self._pool = ThreadPoolExecutor(each * len(kiosks))
         self._calls: list[Future[Any]] = [
-            self._pool.submit(nginx.do, "flood", **asked) for nginx in kiosks for _ in range(each)
+            self._pool.submit(nginx.do, "flood", **request) for nginx in kiosks for _ in range(each)
         ]
 
     def __enter__(self) -> Self:
@@ -111,16 +111,16 @@ class PrefetchFlood:
         self._pool.shutdown()
 
     def marks(self) -> Counter[int]:
-        """Admitted units by the mark of their facts."""
-        found: Counter[int] = Counter()
+        """Admitted units by the mark of their outcome."""
+        units_by_mark: Counter[int] = Counter()
         for call in self._calls:
             marks = call.result()["marks"]
-            found.update({int(mark): units for mark, units in marks.items()})
-        return found
+            units_by_mark.update({int(mark): units for mark, units in marks.items()})
+        return units_by_mark
 
     def end(self) -> PrefetchFloodResult:
         self.marks()
-        each = [nginx.told() for nginx in self._kiosks]
+        each = [nginx.totals() for nginx in self._kiosks]
         return PrefetchFloodResult(*map(sum, zip(*each, strict=True)))
 
 
@@ -145,12 +145,12 @@ def charged_units(server: RedisServer, rule: str, limit: str, key: str = "ada") 
 def await_charged_units(server: RedisServer, rule: str, limit: str, units: int, key: str = "ada") -> int:
     """Units gone, once they are as few as said; else when what was held is long overdue."""
     overdue = time.monotonic() + HOLD_US / 1e6 + LATE
-    while (found := charged_units(server, rule, limit, key)) != units and time.monotonic() < overdue:
+    while (charged := charged_units(server, rule, limit, key)) != units and time.monotonic() < overdue:
         time.sleep(0.02)
-    return found
+    return charged
 
 
 def script_calls(server: RedisServer) -> int:
     """Scripts that were called so far."""
-    found = server.info("commandstats").get("cmdstat_evalsha", "calls=0")
-    return int(found.split("calls=")[1].split(",")[0])
+    stats = server.info("commandstats").get("cmdstat_evalsha", "calls=0")
+    return int(stats.split("calls=")[1].split(",")[0])

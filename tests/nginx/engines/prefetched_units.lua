@@ -5,7 +5,7 @@
 -- Each line is a question in JSON, and each answers one line of JSON.
 --
 --   {"ask": "bound", "limit", "units"}                        U
---   {"ask": "receipts", "limit", "facts", "extra", "lefts"}   the receipt for each number of units left, of units
+--   {"ask": "receipts", "limit", "outcome", "extra", "lefts"}   the receipt for each number of units left, of units
 --                                                             that was written and read again
 
 package.path = arg[1] .. "/?.lua;" .. package.path
@@ -18,7 +18,7 @@ local answers = {}
 function answers.bound(question) return string.format("%.0f", prefetched_units.max_units(question.limit, question.units)) end
 
 function answers.receipts(question)
-  local outcome, period_us, amount = question.facts, unpack(question.limit.drain or { 0, 1 })
+  local outcome, period_us, amount = question.outcome, unpack(question.limit.drain or { 0, 1 })
   for i = 1, 7 do outcome[i] = tonumber(outcome[i]) end
   local made = prefetched_units.new {
     since_us = 5, until_us = 9, remaining = outcome[2], reset_us = outcome[4], at_us = outcome[6], mark = outcome[7],

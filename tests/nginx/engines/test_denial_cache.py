@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.nginx.engines.redis.redis_harness import NginxRedisEngine, RedisDriverNginx
-from tests.nginx.flood import decisions_asked
+from tests.nginx.flood import decision_calls
 from tests.servers import RedisServer
 
 # Whatever is opened has a denial cache around it, and a look into its dict in the place of `ask`.
@@ -51,56 +51,56 @@ class NginxDenialCacheHarness:
         self.engine = NginxRedisEngine(gate, server.url, limits, terms, {})
         for name in limits:
             self.engine.decide((name, "warm", 1))  # scripts are loaded
-        self.kept("forget")
-        self._asked = decisions_asked(server)
+        self.dict_names("forget")
+        self._calls_before = decision_calls(server)
 
     def decide(self, *charges: tuple[str, str, int], commit: int = 1) -> list[Any]:
-        """The facts of each; None of who was not asked."""
-        found = self.engine.decide(*charges, commit=commit)
-        if isinstance(found, list):
-            return [*found, *[None] * (len(charges) - len(found))]
-        return [found.get(str(place)) for place in range(1, len(charges) + 1)]
+        """The outcome of each; None of who was not asked."""
+        outcomes = self.engine.decide(*charges, commit=commit)
+        if isinstance(outcomes, list):
+            return [*outcomes, *[None] * (len(charges) - len(outcomes))]
+        return [outcomes.get(str(place)) for place in range(1, len(charges) + 1)]
 
     def take(self, key: str, cost: int = 1, name: str = "sale") -> Any:
         return self.decide((name, key, cost))[0]
 
-    def kept(self, *words: str) -> list[str]:
+    def dict_names(self, *words: str) -> list[str]:
         """The names in the dict."""
         return list(self.engine.do("ask", words=list(words)))
 
     @property
-    def asked(self) -> int:
-        before, self._asked = self._asked, decisions_asked(self.server)
-        return self._asked - before
+    def script_calls(self) -> int:
+        before, self._calls_before = self._calls_before, decision_calls(self.server)
+        return self._calls_before - before
 
 
 def test_a_refusal_is_repeated_and_aged(gate: RedisDriverNginx, server: RedisServer) -> None:
     harness = NginxDenialCacheHarness(gate, server, {"sale": "2/minute"})
     assert [harness.take("a")[0] for _ in range(2)] == [1, 1]
     first = harness.take("a")
-    assert (first[0], harness.asked) == (0, 3)
+    assert (first[0], harness.script_calls) == (0, 3)
     time.sleep(0.1)
     again = [harness.take("a") for _ in range(20)]
-    assert harness.asked == 0
-    for facts in again:
-        assert facts[:2] == [0, 0]
-        by = first[2] - facts[2]
+    assert harness.script_calls == 0
+    for outcome in again:
+        assert outcome[:2] == [0, 0]
+        by = first[2] - outcome[2]
         assert 100_000 <= by < 900_000
-        assert first[3] - facts[3] == by
-        assert facts[5] - first[5] == by
+        assert first[3] - outcome[3] == by
+        assert outcome[5] - first[5] == by
     assert harness.take("b")[0] == 1  # another key
-    assert harness.asked == 1
+    assert harness.script_calls == 1
 
 
-def test_less_than_what_was_refused_is_asked(gate: RedisDriverNginx, server: RedisServer) -> None:
+def test_a_smaller_cost_than_the_refused_one_reaches_redis(gate: RedisDriverNginx, server: RedisServer) -> None:
     harness = NginxDenialCacheHarness(gate, server, {"sale": "5/minute"})
     assert harness.take("a", 3)[0] == 1
     assert harness.take("a", 3)[0] == 0
-    assert harness.asked == 2
+    assert harness.script_calls == 2
     assert [harness.take("a", cost)[0] for cost in (3, 4, 5)] == [0, 0, 0]
-    assert harness.asked == 0
+    assert harness.script_calls == 0
     assert harness.take("a", 2)[0] == 1
-    assert harness.asked == 1
+    assert harness.script_calls == 1
 
 
 def test_it_ends_with_its_retry_after(gate: RedisDriverNginx, server: RedisServer) -> None:
@@ -117,75 +117,75 @@ def test_it_ends_after_a_second_at_the_latest(gate: RedisDriverNginx, server: Re
     harness.take("a")
     assert harness.take("a")[0] == 0
     assert harness.take("a", 2)[2] > 0  # never, which memory does not know
-    assert harness.asked == 2
+    assert harness.script_calls == 2
     time.sleep(1.05)
     assert harness.take("a")[0] == 0
-    assert harness.asked == 1
+    assert harness.script_calls == 1
 
 
-def test_what_never_fits_is_repeated_as_never(gate: RedisDriverNginx, server: RedisServer) -> None:
+def test_a_cost_that_never_fits_is_repeated_as_never(gate: RedisDriverNginx, server: RedisServer) -> None:
     harness = NginxDenialCacheHarness(gate, server, {"sale": "5/minute"})
     assert [harness.take("a", 6)[:3:2] for _ in range(3)] == [[0, -1]] * 3
-    assert harness.asked == 1
+    assert harness.script_calls == 1
 
 
 def test_own_refunds_end_it(gate: RedisDriverNginx, server: RedisServer) -> None:
     harness = NginxDenialCacheHarness(gate, server, {"sale": "1/minute fixed"})
     taken = harness.take("a")
     assert [harness.take("a")[0] for _ in range(3)] == [0, 0, 0]
-    assert harness.asked == 2
-    harness.engine.about("refund", ("sale", "a", 1), facts=taken)
+    assert harness.script_calls == 2
+    harness.engine.about("refund", ("sale", "a", 1), outcome=taken)
     assert harness.take("a")[0] == 1
     assert harness.take("a")[0] == 0
-    assert harness.asked == 3
+    assert harness.script_calls == 3
     assert harness.take("a")[0] == 0  # and a refusal after it is remembered again
-    assert harness.asked == 0
+    assert harness.script_calls == 0
 
 
 def test_one_refusal_refuses_all_and_the_others_are_not_told(gate: RedisDriverNginx, server: RedisServer) -> None:
     harness = NginxDenialCacheHarness(gate, server, {"sale": "1/minute", "all": "10/minute"})
     both = ("all", "x", 1), ("sale", "a", 1)
-    assert [facts[0] for facts in harness.decide(*both)] == [1, 1]
-    assert [facts[0] for facts in harness.decide(*both)] == [1, 0]
-    assert harness.asked == 2
+    assert [outcome[0] for outcome in harness.decide(*both)] == [1, 1]
+    assert [outcome[0] for outcome in harness.decide(*both)] == [1, 0]
+    assert harness.script_calls == 2
     for _ in range(5):
-        other, facts = harness.decide(*both)
+        other, outcome = harness.decide(*both)
         assert other is None
-        assert facts[0] == 0
-    assert harness.asked == 0
+        assert outcome[0] == 0
+    assert harness.script_calls == 0
     assert harness.take("x", name="all")[:2] == [1, 8]  # nothing was charged, by memory or otherwise
     first, other = harness.decide(("sale", "a", 1), ("all", "y", 1))
     assert first[0] == 0
     assert other is None
 
 
-def test_what_was_rolled_back_is_not_remembered(gate: RedisDriverNginx, server: RedisServer) -> None:
+def test_a_rolled_back_charge_is_not_cached(gate: RedisDriverNginx, server: RedisServer) -> None:
     harness = NginxDenialCacheHarness(gate, server, {"sale": "1/minute", "all": "10/minute"})
     harness.take("a")
     harness.decide(("all", "x", 1), ("sale", "a", 1))
     assert harness.take("x", name="all")[0] == 1
 
 
-def test_a_question_that_commits_nothing_is_asked(gate: RedisDriverNginx, server: RedisServer) -> None:
+def test_a_call_that_commits_nothing_reaches_redis(gate: RedisDriverNginx, server: RedisServer) -> None:
     harness = NginxDenialCacheHarness(gate, server, {"sale": "1/minute"})
     harness.take("a")
     harness.take("a")
-    assert harness.asked == 2
+    assert harness.script_calls == 2
     for _ in range(3):
         assert harness.decide(("sale", "a", 1), commit=0)[0][0] == 0
-    assert harness.asked == 3
+    assert harness.script_calls == 3
 
 
-def test_with_something_aside_all_is_asked(gate: RedisDriverNginx, server: RedisServer) -> None:
+def test_charges_together_with_a_shadow_reach_redis(gate: RedisDriverNginx, server: RedisServer) -> None:
     harness = NginxDenialCacheHarness(
         gate, server, {"sale": "1/minute", "beside": "100/minute"}, beside={"is_shadow": True}
     )
     for _ in range(2):
         harness.take("a")
-    assert harness.asked == 2
+    assert harness.script_calls == 2
     lefts = [harness.decide(("sale", "a", 1), ("beside", "x", 1))[1][1] for _ in range(3)]
     assert lefts == [99, 98, 97]
-    assert harness.asked == 3
+    assert harness.script_calls == 3
 
 
 def test_a_lockout_counts_every_refusal_and_is_repeated(gate: RedisDriverNginx, server: RedisServer) -> None:
@@ -197,10 +197,10 @@ def test_a_lockout_counts_every_refusal_and_is_repeated(gate: RedisDriverNginx, 
     verdicts = [harness.take("a")[0] for _ in range(4)]
     assert verdicts[0] == 0
     assert verdicts[-1] == -3
-    harness.asked  # noqa: B018
+    harness.script_calls  # noqa: B018
     for _ in range(5):
         assert harness.take("a")[0] == -3
-    assert harness.asked == 0
+    assert harness.script_calls == 0
     harness.take("b", name="other")
     counted = [harness.decide(("other", "b", 1), ("sale", "a", 1))[0][0] for _ in range(4)]
     assert counted[-1] == -3  # its refusals were counted beside one that is locked out
@@ -211,9 +211,9 @@ def test_a_key_that_passes_costs_nothing_and_a_full_dict_is_no_trouble(
 ) -> None:
     harness = NginxDenialCacheHarness(gate, server, {"sale": "1/minute"})
     harness.take("quiet")
-    assert harness.kept() == []
+    assert harness.dict_names() == []
     harness.take("quiet")
-    assert len(harness.kept()) == 1
+    assert len(harness.dict_names()) == 1
     long = "k" * 180
     for number in range(6000):  # in a dict of a megabyte
         harness.take(f"{long}{number % 3000}")

@@ -127,10 +127,10 @@ def test_a_server_that_comes_back_empty_decides_again_within_two_seconds(server:
 
 
 def test_a_gate_that_starts_without_redis_goes_by_what_it_kept(server: RedisServer, tmp_path: Any) -> None:
-    kept = tmp_path / "bundle.json"
-    with ready_gateway(server, rule(), options=f'{PLAIN}, keep = "{kept}"') as gate:
+    disk_cache = tmp_path / "bundle.json"
+    with ready_gateway(server, rule(), options=f'{PLAIN}, keep = "{disk_cache}"') as gate:
         statuses(gate, 1)
-        until(lambda: None if kept.exists() else "not kept", 5)
+        until(lambda: None if disk_cache.exists() else "not kept", 5)
         server.kill()
         gate.restart()
         assert Counter(statuses(gate, 8)) == {200: 5, 429: 3}
@@ -140,17 +140,21 @@ def test_a_gate_that_starts_without_redis_goes_by_what_it_kept(server: RedisServ
 
 
 @pytest.mark.parametrize(
-    ("fallback", "said"),
+    ("fallback", "expected"),
     [("allow", {200: 12}), ("deny", {429: 12}), ("local", {200: 5, 429: 7})],
 )
 @pytest.mark.parametrize("by", ["rule", "url"])
-def test_a_rule_does_what_its_word_says(server: RedisServer, fallback: str, said: dict[int, int], by: str) -> None:
-    own = {"fallback": fallback} if by == "rule" else {}
+def test_a_rule_does_what_its_word_says(
+    server: RedisServer, fallback: str, expected: dict[int, int], by: str
+) -> None:
+    rule_fallback = {"fallback": fallback} if by == "rule" else {}
     other = "deny" if fallback == "allow" else "allow"
-    with ready_gateway(server, rule(**own), fallback=other if own else fallback, workers=2) as gate:
+    with ready_gateway(
+        server, rule(**rule_fallback), fallback=other if rule_fallback else fallback, workers=2
+    ) as gate:
         assert statuses(gate, 1) == [200]
         server.kill()
-        assert Counter(statuses(gate, 12)) == said
+        assert Counter(statuses(gate, 12)) == expected
         if fallback == "deny":
             assert gate.get("/").headers["retry-after"] == "1"
 
@@ -198,7 +202,7 @@ def test_a_prefetched_share_is_given_back_where_another_rule_refuses(server: Red
         assert statuses(gate, 4, "/l") == [200, 200, 200, 429]
 
 
-def test_all_that_stands_around_redis_stands_inside_the_fallback(server: RedisServer) -> None:
+def test_the_fallback_is_the_outermost_layer(server: RedisServer) -> None:
     with ready_gateway(server, rule(), options="") as gate:
         assert statuses(gate, 1) == [200]
         server.kill()
@@ -239,7 +243,7 @@ class FallbackStep(NamedTuple):
     )
 )
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
-def test_whatever_comes_and_goes_redis_and_shares_admit_the_limit_each(
+def test_redis_and_shares_each_admit_at_most_the_limit_over_outages(
     walked: "FallbackWalker", steps: list[FallbackStep]
 ) -> None:
     walked.begin()
@@ -256,10 +260,10 @@ class FallbackWalker:
 
     def __init__(self, server: RedisServer, gate: NginxGateway) -> None:
         self.server, self.gate = server, gate
-        self.key, self.admitted, self.asked, self.lost = 0, 0, 0, 0
+        self.key, self.admitted, self.requests, self.lost = 0, 0, 0, 0
 
     def begin(self) -> None:
-        self.key, self.admitted, self.asked, self.lost = self.key + 1, 0, 0, 0
+        self.key, self.admitted, self.requests, self.lost = self.key + 1, 0, 0, 0
 
     def step(self, step: FallbackStep) -> None:
         if step.what == "pause" and self.server.awake:
@@ -270,14 +274,14 @@ class FallbackWalker:
         elif step.what == "ask":
             for _ in range(step.times):
                 self._ask()
-        assert self.admitted >= min(self.asked, self.LIMIT) - self.lost
+        assert self.admitted >= min(self.requests, self.LIMIT) - self.lost
         assert self.admitted <= 2 * self.LIMIT
 
     def _ask(self) -> None:
         began = time.monotonic()
         [status] = statuses(self.gate, 1, user=f"{self.key}")
         assert status in (200, 429)
-        self.admitted, self.asked = self.admitted + (status == 200), self.asked + 1
+        self.admitted, self.requests = self.admitted + (status == 200), self.requests + 1
         # A paused Redis charges a request whose reply nobody waited for, and is charged with what the share
         # admitted in its place.
         self.lost += time.monotonic() - began > self.DEADLINE * 0.9

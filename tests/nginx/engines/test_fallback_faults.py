@@ -104,7 +104,7 @@ def test_a_server_that_takes_no_writes_is_left_alone(server: RedisServer) -> Non
         )  # what opens the breaker, and in two seconds some probes, each with a peek before it
 
 
-def test_what_is_wrong_with_one_key_concerns_nobody_else(server: RedisServer) -> None:
+def test_a_corrupt_key_affects_no_other_key(server: RedisServer) -> None:
     with ready_gateway(server, rule(limit="3/day fixed", key="header.user", missing="deny")) as gate:
         assert statuses(gate, 1, user="ada") == [200]
         server.call("RPUSH", "hg2:fw:api:{header.user=bob}", "not", "ours")
@@ -119,7 +119,7 @@ def test_what_is_wrong_with_one_key_concerns_nobody_else(server: RedisServer) ->
 @pytest.mark.parametrize(
     ("word", "passed"), [("allow", {200: 6}), ("deny", {429: 6}), ("local", {200: 3, 429: 3})]
 )
-def test_a_value_that_nobody_can_read_is_told_in_the_log(
+def test_an_unreadable_value_is_logged_and_its_key_falls_back(
     server: RedisServer, word: str, passed: dict[int, int]
 ) -> None:
     """Each rule does what its fallback says for that key alone, and the log names the key."""
@@ -177,7 +177,7 @@ def holding(gate: NginxGateway, count: int) -> Iterator[None]:
 
 
 def await_quick(gate: NginxGateway) -> None:
-    """What was held goes back behind the answer, and what this holds as well."""
+    """The slots that a request held return after its response, and so does the one it holds itself."""
     until(lambda: None if gate.get("/quick").status == 200 else "no slot is free", 5)
     time.sleep(0.8)
 

@@ -120,24 +120,25 @@ COUNTS = st.integers(1, 40) | large(20_000)
 DECIMAL = re.compile(r"\d+\.\d+(?:e[-+]\d+)?")
 
 
-def doubles(told: Any) -> Any:
+def doubles(answer: Any) -> Any:
     """With every decimal number in it as Python writes that double."""
-    if isinstance(told, dict):
-        return {name: doubles(value) for name, value in told.items()}
-    if isinstance(told, list):
-        return [doubles(value) for value in told]
-    return DECIMAL.sub(lambda found: repr(float(found[0])), told) if isinstance(told, str) else told
+    if isinstance(answer, dict):
+        return {name: doubles(value) for name, value in answer.items()}
+    if isinstance(answer, list):
+        return [doubles(value) for value in answer]
+    return DECIMAL.sub(lambda match: repr(float(match[0])), answer) if isinstance(answer, str) else answer
 
 
-def told(limit: Limit | None) -> dict[str, Any] | bool:
+def expected_fields(limit: Limit | None) -> dict[str, Any] | bool:
     return False if limit is None else share_fields(bundle_entry(limit))
 
 
-def share_fields(found: Any) -> Any:
-    """What a share is decided and described by: it has the text of the whole limit, and is neither prefetched nor
-    shed."""
+def share_fields(fields: Any) -> Any:
+    """Returns the fields that decide and describe a share.
+
+    A share has the text of the whole limit, and is neither prefetched nor shed."""
     omitted = ("text", "drain", "flow")
-    return found and {name: value for name, value in found.items() if name not in omitted}
+    return fields and {name: value for name, value in fields.items() if name not in omitted}
 
 
 @settings(max_examples=1500, deadline=None)
@@ -154,9 +155,9 @@ def share_fields(found: Any) -> Any:
 @example(Smooth(5), 9008, 0)  # no period is so long
 def test_a_share_is_pythons(lua: LuajitProcess, limit: Limit, count: int, rank: int) -> None:
     rank = min(rank, count - 1)
-    assert doubles(share_fields(lua.ask("share", limit=bundle_entry(limit), count=count, rank=rank))) == told(
-        share(limit, count, rank)
-    )
+    assert doubles(
+        share_fields(lua.ask("share", limit=bundle_entry(limit), count=count, rank=rank))
+    ) == expected_fields(share(limit, count, rank))
 
 
 @settings(max_examples=1500, deadline=None)
@@ -169,9 +170,9 @@ def test_a_share_is_pythons(lua: LuajitProcess, limit: Limit, count: int, rank: 
 @example(SlidingLog(1, 60 * YEAR / 1_000_000), 2)
 @example(SlidingWindow(3, 1, 10), 4)
 def test_the_share_of_a_member_without_a_rank_is_pythons(lua: LuajitProcess, limit: Limit, count: int) -> None:
-    assert doubles(share_fields(lua.ask("share", limit=bundle_entry(limit), count=count, rank=None))) == told(
-        share(limit, count, None)
-    )
+    assert doubles(
+        share_fields(lua.ask("share", limit=bundle_entry(limit), count=count, rank=None))
+    ) == expected_fields(share(limit, count, None))
 
 
 @settings(max_examples=500, deadline=None)
@@ -180,9 +181,9 @@ def test_a_share_that_can_hardly_be_written_is_pythons(
     lua: LuajitProcess, limit: Limit, count: int, rank: int
 ) -> None:
     rank %= count
-    assert doubles(share_fields(lua.ask("share", limit=bundle_entry(limit), count=count, rank=rank))) == told(
-        share(limit, count, rank)
-    )
+    assert doubles(
+        share_fields(lua.ask("share", limit=bundle_entry(limit), count=count, rank=rank))
+    ) == expected_fields(share(limit, count, rank))
 
 
 @settings(max_examples=500, deadline=None)
@@ -190,23 +191,23 @@ def test_a_share_that_can_hardly_be_written_is_pythons(
 @example(LeakyBucket(1, 900, 50), 37, 3)
 @example(TokenBucket(1, 10 * 365 * 86400, 10), 20, 19)
 def test_an_even_share_is_pythons(lua: LuajitProcess, limit: Limit, count: int, rank: int | None) -> None:
-    assert doubles(share_fields(lua.ask("even", limit=bundle_entry(limit), count=count, rank=rank))) == told(
-        even_share(limit, count, rank)
-    )
+    assert doubles(
+        share_fields(lua.ask("even", limit=bundle_entry(limit), count=count, rank=rank))
+    ) == expected_fields(even_share(limit, count, rank))
 
 
 @settings(max_examples=1000, deadline=None)
 @given(LIMITS | edges())
 @example(TokenBucket(90_001, 10_000_000_023 / 1_000_000, 27_628_826_087))  # one grain more than whole seconds
-def test_what_a_limit_gives_is_what_a_bundle_says(lua: LuajitProcess, limit: Limit) -> None:
+def test_lua_computes_the_limit_fields_of_the_bundle(lua: LuajitProcess, limit: Limit) -> None:
     answer = lua.ask("complete", limit=bundle_entry(limit))
-    assert answer == told(limit)
+    assert answer == expected_fields(limit)
 
 
 def test_shares_by_hand(lua: LuajitProcess) -> None:
     def numbers(verb: str, text: str, count: int, rank: int | None) -> list[str]:
-        found: list[str] = lua.ask(verb, limit=bundle_entry(parse(text)), count=count, rank=rank)["numbers"]
-        return found
+        numbers: list[str] = lua.ask(verb, limit=bundle_entry(parse(text)), count=count, rank=rank)["numbers"]
+        return numbers
 
     assert [numbers("share", "100/s burst 10", 3, rank)[:3] for rank in range(3)] == [
         ["1", "30000", str(burst)] for burst in (4, 3, 3)

@@ -66,15 +66,15 @@ def gateways(server: RedisServer, count: int, *rules: dict[str, str]) -> Iterato
         yield running
 
 
-def missed(found: Flood) -> list[str]:
+def missed(flooded: Flood) -> list[str]:
     """The bars that a flood did not reach."""
-    requests = found.after(1)
+    requests = flooded.after(1)
     seconds = int(requests[-1].at) - int(requests[0].at) + 1
     used = sum(request.passed for request in requests) / (RATE * seconds)
-    told = {
-        f"{found.asked} questions": found.asked <= 3 * RATE * SECONDS,
+    reasons = {
+        f"{flooded.script_calls} questions": flooded.script_calls <= 3 * RATE * SECONDS,
         f"{used:.3f} of the limit": 0.9 <= used <= 1.1,
-        f"{len(found.requests) / SECONDS:.0f}/s": len(found.requests) > 5 * RATE * SECONDS,
+        f"{len(flooded.requests) / SECONDS:.0f}/s": len(flooded.requests) > 5 * RATE * SECONDS,
     }
     groups = {
         "arrival": tenth_of(1),
@@ -83,13 +83,13 @@ def missed(found: Flood) -> list[str]:
     }
     for name, group in groups.items():
         chance = same_chance(requests, group)
-        told[f"{name} p = {chance:.2g}"] = chance > UNFAIR
-    return [bar for bar, reached in told.items() if not reached]
+        reasons[f"{name} p = {chance:.2g}"] = chance > UNFAIR
+    return [bar for bar, reached in reasons.items() if not reached]
 
 
 @pytest.mark.parametrize("gates", [1, 2])
 @pytest.mark.parametrize("text", [f"{RATE}/s fixed", f"{RATE}/s"])
-def test_little_is_asked_all_is_used_and_everybody_has_the_same_chance(
+def test_shedding_uses_the_limit_with_few_requests_and_fair_chances(
     server: RedisServer, text: str, gates: int
 ) -> None:
     with gateways(server, gates, {"name": "sale", "limit": text}) as running:
@@ -116,23 +116,21 @@ def test_prefetched_rules_ask_at_most_three_times_for_a_unit(
 ) -> None:
     """Seen are 0.2 to 1.5 questions for each unit; from 5 to 18 if units are prefetched before shedding."""
     with gateways(server, gates, *rules) as running:
-        found = flood(running, server, SECONDS)
-    admitted = sum(request.passed for request in found.requests)
-    assert found.asked <= 3 * admitted
+        flooded = flood(running, server, SECONDS)
+    admitted = sum(request.passed for request in flooded.requests)
+    assert flooded.script_calls <= 3 * admitted
     assert RATE * SECONDS / 2 < admitted < 1.5 * RATE * SECONDS
 
 
-def test_whoever_is_shed_is_refused_with_nothing_left_and_another_time_to_come_back(
-    gate: RedisDriverNginx, server: RedisServer
-) -> None:
-    facts = _shed(_flooded(gate, server, "100/s"), 50)
-    waits = {each[2] for each in facts}
-    assert {(each[0], each[1], each[4]) for each in facts} == {(0, 0, 0)}
+def test_shed_requests_are_refused_with_spread_retry_times(gate: RedisDriverNginx, server: RedisServer) -> None:
+    outcome = _shed(_flooded(gate, server, "100/s"), 50)
+    waits = {each[2] for each in outcome}
+    assert {(each[0], each[1], each[4]) for each in outcome} == {(0, 0, 0)}
     assert all(0 < wait <= 1_000_000 for wait in waits)
-    assert len(waits) == len(facts)
+    assert len(waits) == len(outcome)
     assert min(waits) < 250_000
     assert max(waits) > 750_000
-    assert abs(facts[-1][5] / 1_000_000 - time.time()) < 5
+    assert abs(outcome[-1][5] / 1_000_000 - time.time()) < 5
 
 
 def test_a_shed_charge_refuses_all_and_asks_nobody(gate: RedisDriverNginx, server: RedisServer) -> None:
@@ -140,11 +138,11 @@ def test_a_shed_charge_refuses_all_and_asks_nobody(gate: RedisDriverNginx, serve
     left = engine.take("other", "x")[1]
     shed = 0
     for _ in range(200):
-        found = engine.decide(("other", "x", 1), ("sale", "hot", 1))
-        if isinstance(found, dict):
-            assert set(found) == {"2"}
+        outcomes = engine.decide(("other", "x", 1), ("sale", "hot", 1))
+        if isinstance(outcomes, dict):
+            assert set(outcomes) == {"2"}
             shed += 1
-        elif found[0][0] == found[1][0] == 1:
+        elif outcomes[0][0] == outcomes[1][0] == 1:
             left -= 1
     assert shed > 100
     assert engine.take("other", "x")[1] == left - 1
@@ -188,13 +186,13 @@ def _flooded(
 
 
 def _shed(engine: NginxRedisEngine, wanted: int) -> list[Any]:
-    """The facts of so many requests that were shed; of any among some hundred, if none is wanted."""
-    found = []
+    """The outcome of so many requests that were shed; of any among some hundred, if none is wanted."""
+    shed = []
     for _ in range(20 * wanted or 200):
         answer = engine.do("decide", charges=engine.charges(("sale", "hot", 1)), commit=1, word=True)
         if answer["word"] == "unasked":
-            found.append(answer["answers"][0])
-            if len(found) == wanted:
+            shed.append(answer["answers"][0])
+            if len(shed) == wanted:
                 break
-    assert len(found) == wanted
-    return found
+    assert len(shed) == wanted
+    return shed

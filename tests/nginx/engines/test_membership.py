@@ -19,7 +19,7 @@ from tests.servers.wait_until import until
 
 KEY = "hg2:members"
 PLACE = """
-location = /heard { content_by_lua_block { ngx.print(ngx.shared.headgate:get("m:heard") or "") } }
+location = /replies { content_by_lua_block { ngx.print(ngx.shared.headgate:get("m:replies") or "") } }
 location = /id { content_by_lua_block { ngx.print(ngx.shared.headgate:get("m:id") or "") } }
 """
 TTL = 5.0
@@ -47,14 +47,16 @@ def server() -> Iterator[RedisServer]:
 
 def ids(server: RedisServer) -> list[str]:
     """The living, in the order of their ranks."""
-    found = server.call("ZRANGEBYSCORE", KEY, "(0", "+inf")
-    assert isinstance(found, list)
-    return sorted((name.decode()[1:] for name in found if isinstance(name, bytes)), key=int)
+    members = server.call("ZRANGEBYSCORE", KEY, "(0", "+inf")
+    assert isinstance(members, list)
+    return sorted((name.decode()[1:] for name in members if isinstance(name, bytes)), key=int)
 
 
 def place(gate: NginxGateway) -> tuple[int, int]:
-    """What the gate goes by: of the beats that counted most, the latest; written out here once more."""
-    beats = [tuple(map(int, beat.split())) for beat in gate.get("/heard").body.decode().split(",") if beat.strip()]
+    """Computes count and rank as the gate does: of the heartbeat replies with the highest count, the latest."""
+    beats = [
+        tuple(map(int, beat.split())) for beat in gate.get("/replies").body.decode().split(",") if beat.strip()
+    ]
     count, rank = max(beats, key=lambda beat: beat[0], default=(0, 0))
     return count, rank
 
@@ -69,9 +71,9 @@ def await_members(server: RedisServer, count: int, seconds: float = 10) -> None:
 
 def await_place(gate: NginxGateway, count: int, rank: int | None = None, seconds: float = 10) -> None:
     def missing() -> str | None:
-        found = place(gate)
-        fine = found[0] == count and (rank is None or found[1] == rank)
-        return None if fine else f"{found}, not {count}, {rank}"
+        current = place(gate)
+        fine = current[0] == count and (rank is None or current[1] == rank)
+        return None if fine else f"{current}, not {count}, {rank}"
 
     until(missing, seconds)
 
@@ -90,9 +92,9 @@ def await_python(engine: FallbackEngine, count: int) -> None:
 
 
 def admitted(gate: NginxGateway, count: int) -> int:
-    found = Counter(gate.get("/").status for _ in range(count))
-    assert set(found) <= {200, 429}
-    return found[200]
+    statuses = Counter(gate.get("/").status for _ in range(count))
+    assert set(statuses) <= {200, 429}
+    return statuses[200]
 
 
 def test_all_workers_are_one_member_that_beats_once_a_second(server: RedisServer) -> None:
@@ -189,7 +191,7 @@ def test_a_count_that_falls_is_believed_after_five_beats(server: RedisServer, be
             await_place(gate, 1, 0)
             assert 3.5 < time.monotonic() - forgotten_at < 10
         else:
-            assert "1        0," in gate.get("/heard").body.decode()
+            assert "1        0," in gate.get("/replies").body.decode()
         time.sleep(0.6)  # a worker reads its place twice a second
         server.kill()
         assert admitted(gate, 20) == share

@@ -38,44 +38,44 @@ CELLS = {"cells": PrefetchRule("20000/10s sliding")}  # of a second each
 
 
 @pytest.mark.parametrize("rule", SLOW)
-def test_what_is_gone_is_what_was_admitted(redis_server: RedisServer, rule: str) -> None:
+def test_charged_units_equal_admitted_units(redis_server: RedisServer, rule: str) -> None:
     """Two nginx, four workers, one key; far fewer questions than calls; and nothing is lost or made on the way."""
     with start_prefetch_nginx(redis_server, SLOW) as both:
         before = script_calls(redis_server)
         with PrefetchFlood(both, rule) as crowd:
-            told = crowd.end()
-        asked = script_calls(redis_server) - before
-        assert told.troubles == told.refused == 0
-        assert told.admitted == told.calls > 500
-        assert asked < told.calls / 4
-        assert told.prefetched > told.calls / 2
-        assert await_charged_units(redis_server, rule, SLOW[rule].limit, told.admitted) == told.admitted
+            result = crowd.end()
+        script_runs = script_calls(redis_server) - before
+        assert result.troubles == result.refused == 0
+        assert result.admitted == result.calls > 500
+        assert script_runs < result.calls / 4
+        assert result.prefetched > result.calls / 2
+        assert await_charged_units(redis_server, rule, SLOW[rule].limit, result.admitted) == result.admitted
 
 
 @pytest.mark.parametrize("rule", ["bucket", "log", "cells"])
-def test_who_gives_back(redis_server: RedisServer, rule: str) -> None:
+def test_refunds_of_prefetched_units_are_exact(redis_server: RedisServer, rule: str) -> None:
     """Every third call gives its unit back, half of them when the stock that it came from has ended."""
     with start_prefetch_nginx(redis_server, SLOW | CELLS) as both:
         with PrefetchFlood(
             both, rule, each=24, seconds=1.5, refund_every=3, refund_after=HOLD_US / 1e6 * 1.2
         ) as crowd:
-            told = crowd.end()
-        assert told.returned > 40
-        assert told.admitted + told.returned == told.calls
+            result = crowd.end()
+        assert result.returned > 40
+        assert result.admitted + result.returned == result.calls
         # Where many units come back, what drained of each since it was taken may be lost: less than one in all.
-        found = await_charged_units(redis_server, rule, (SLOW | CELLS)[rule].limit, told.admitted)
-        assert told.admitted <= found <= told.admitted + (rule == "bucket")
+        charged = await_charged_units(redis_server, rule, (SLOW | CELLS)[rule].limit, result.admitted)
+        assert result.admitted <= charged <= result.admitted + (rule == "bucket")
 
 
 def test_calls_of_all_sizes(redis_server: RedisServer) -> None:
     with start_prefetch_nginx(redis_server, SLOW) as both:
         with PrefetchFlood(both, "bucket", costs=[1, 1, 5, 2, 1, 3000, 3]) as crowd:
-            told = crowd.end()
-        found = await_charged_units(redis_server, "bucket", SLOW["bucket"].limit, told.admitted)
-        assert told.admitted <= 20_000
-        assert told.prefetched > 100
+            result = crowd.end()
+        charged = await_charged_units(redis_server, "bucket", SLOW["bucket"].limit, result.admitted)
+        assert result.admitted <= 20_000
+        assert result.prefetched > 100
         # Two workers may have met at the end of a stock.
-        assert told.admitted <= found <= told.admitted + 20
+        assert result.admitted <= charged <= result.admitted + 20
 
 
 BURST, RATE = 3000, 200
@@ -91,11 +91,11 @@ def test_at_most_n_times_u_more(redis_server: RedisServer) -> None:
     with start_prefetch_nginx(redis_server, EDGE) as both:
         began = time.monotonic()
         with PrefetchFlood(both, "edge", seconds=2.5) as crowd:
-            told = crowd.end()
+            result = crowd.end()
         span = time.monotonic() - began
-        assert told.prefetched > BURST / 3
-        assert told.refused > 0, "the limit was never reached: the story tells nothing"
-        assert BURST + RATE * 2 <= told.admitted <= BURST + RATE * span + 2 * BURST / 10
+        assert result.prefetched > BURST / 3
+        assert result.refused > 0, "the limit was never reached: the story tells nothing"
+        assert BURST + RATE * 2 <= result.admitted <= BURST + RATE * span + 2 * BURST / 10
 
 
 @pytest.mark.parametrize("callers", [1, 6])
@@ -114,18 +114,18 @@ def test_at_most_u_are_kept_from_others(redis_server: RedisServer, callers: int)
                 while time.monotonic() < ends:
                     charged = 500_000 - meter.decide("ada", 0)[1]
                     held.append(charged - nginx.do("admitted")["units"])
-                told = crowd.end()
+                result = crowd.end()
     engine.close()
-    assert told.prefetched > units
+    assert result.prefetched > units
     assert units / 3 < max(held) <= units + callers
 
 
 def test_not_one_more_in_a_fixed_window(redis_server: RedisServer) -> None:
     with start_prefetch_nginx(redis_server, EDGE) as both, PrefetchFlood(both, "window", seconds=3.2) as crowd:
         windows = crowd.marks()
-        told = crowd.end()
-    assert told.prefetched > 500
-    assert told.refused > 0
+        result = crowd.end()
+    assert result.prefetched > 500
+    assert result.refused > 0
     assert len(windows) >= 3
     assert max(windows.values()) <= 1500
     assert sorted(windows.values())[-2] == 1500, "nothing was lost either"
@@ -135,10 +135,10 @@ def test_a_stock_ends_with_its_window(redis_server: RedisServer) -> None:
     """Windows end while there is something in stock."""
     with start_prefetch_nginx(redis_server, EDGE) as both, PrefetchFlood(both, "wide", seconds=3.2) as crowd:
         assert len(crowd.marks()) >= 3
-        told = crowd.end()
-    assert told.prefetched > told.calls / 2
-    assert told.admitted == told.calls
-    assert told.late == 0
+        result = crowd.end()
+    assert result.prefetched > result.calls / 2
+    assert result.admitted == result.calls
+    assert result.late == 0
 
 
 HELD = {"slow": PrefetchRule("20000/year burst 20000", hold_us=30_000_000)}
@@ -146,7 +146,7 @@ HELD = {"slow": PrefetchRule("20000/year burst 20000", hold_us=30_000_000)}
 
 def test_a_cold_key_asks_itself(redis_server: RedisServer) -> None:
     with start_prefetch_nginx(redis_server, SLOW, count=1) as (nginx,):
-        assert nginx.take("bucket")["facts"][:2] == [1, 19_999]
+        assert nginx.take("bucket")["outcome"][:2] == [1, 19_999]
         before = script_calls(redis_server)
         for _ in range(6):
             assert not nginx.take("bucket")["prefetched"]
@@ -158,23 +158,23 @@ def test_facts_tell_what_is_left(redis_server: RedisServer) -> None:
     """Call for call, as if each had been asked of Redis. A stock knows nothing of what was asked of Redis after it
     was ordered, nor of another stock that it meets."""
     with start_prefetch_nginx(redis_server, HELD, count=1) as (nginx,):
-        found = [nginx.take("slow") for _ in range(60)]
-        stocks = [one["stock"] for one in found if one["prefetched"]]
+        takes = [nginx.take("slow") for _ in range(60)]
+        stocks = [one["stock"] for one in takes if one["prefetched"]]
         assert len(stocks) > 30
         assert Counter(stocks).most_common(1)[0][1] > 10
-        told: dict[str, int] = {}
-        asked = 0
+        counts: dict[str, int] = {}
+        script_runs = 0
         unit_us = 365.2425 * 86_400e6 / 20_000
-        for number, one in enumerate(found, 1):
-            allowed, remaining, retry_us, reset_us, delay_us, at_us, _ = one["facts"]
+        for number, one in enumerate(takes, 1):
+            allowed, remaining, retry_us, reset_us, delay_us, at_us, _ = one["outcome"]
             assert (allowed, retry_us, delay_us) == (1, 0, 0)
             assert abs(at_us - time.time() * 1e6) < 20e6
-            asked += not one["prefetched"]
-            assert 20_000 - number - 120 <= remaining <= 20_000 - number + asked
+            script_runs += not one["prefetched"]
+            assert 20_000 - number - 120 <= remaining <= 20_000 - number + script_runs
             assert (20_000 - remaining) * unit_us * 0.9 < reset_us < (20_000 - remaining) * unit_us * 1.1
             if one["prefetched"]:
-                assert remaining == told.get(one["stock"], remaining + 1) - 1
-                told[one["stock"]] = remaining
+                assert remaining == counts.get(one["stock"], remaining + 1) - 1
+                counts[one["stock"]] = remaining
 
 
 def test_a_unit_goes_back_into_its_stock(redis_server: RedisServer) -> None:
@@ -184,16 +184,16 @@ def test_a_unit_goes_back_into_its_stock(redis_server: RedisServer) -> None:
         time.sleep(0.5)  # an order that is on its way has come
         charged = charged_units(redis_server, "slow", HELD["slow"].limit)
         before = script_calls(redis_server)
-        told = [nginx.take("slow", refund=True) for _ in range(20)]
-        assert all(one["prefetched"] for one in told)
-        assert {one["facts"][1] for one in told} == {told[0]["facts"][1]}
-        assert all(one["after"][1] == one["facts"][1] + 1 for one in told)
+        taken = [nginx.take("slow", refund=True) for _ in range(20)]
+        assert all(one["prefetched"] for one in taken)
+        assert {one["outcome"][1] for one in taken} == {taken[0]["outcome"][1]}
+        assert all(one["after"][1] == one["outcome"][1] + 1 for one in taken)
         assert script_calls(redis_server) == before
         assert charged_units(redis_server, "slow", HELD["slow"].limit) == charged
 
 
 def test_a_unit_that_comes_back_while_its_stock_ends(redis_server: RedisServer) -> None:
-    """Whoever ends the stock gives it back with the rest: it does not go back twice."""
+    """The call that ends a prefetched batch refunds it with the rest, and not twice."""
     with start_prefetch_nginx(redis_server, HELD, count=1) as (nginx,):
         for _ in range(8):
             nginx.take("slow")
@@ -225,7 +225,7 @@ NEVER = {
 
 
 @pytest.mark.parametrize("rule", NEVER)
-def test_what_is_never_prefetched(redis_server: RedisServer, rule: str) -> None:
+def test_exact_limits_are_not_prefetched(redis_server: RedisServer, rule: str) -> None:
     cost = 3 if rule == "large" else 1
     with start_prefetch_nginx(redis_server, NEVER, count=1) as (nginx,):
         nginx.take(rule, cost=cost)
@@ -251,15 +251,15 @@ def test_a_reload(redis_server: RedisServer) -> None:
                 time.sleep(0.3)
                 nginx.reload()
                 crowd.marks()
-        told = nginx.told()
-        assert told.prefetched > 50
+        result = nginx.totals()
+        assert result.prefetched > 50
         # Once more, so that the last workers end as well.
         nginx.reload()
-        assert await_charged_units(redis_server, "slow", HELD["slow"].limit, told.admitted) == told.admitted
+        assert await_charged_units(redis_server, "slow", HELD["slow"].limit, result.admitted) == result.admitted
 
 
 def test_a_worker_is_killed(redis_server: RedisServer) -> None:
-    """Whatever it was about: nobody gets a unit that was not charged, and the others go on."""
+    """No caller gets a unit that was not charged, and the other worker goes on."""
     with start_prefetch_nginx(redis_server, SLOW, count=1) as (nginx,):
         for _ in range(3):
             with PrefetchFlood([nginx], "bucket", seconds=0.6, deadline=0.5) as crowd:
@@ -268,43 +268,45 @@ def test_a_worker_is_killed(redis_server: RedisServer) -> None:
                 with contextlib.suppress(http.client.HTTPException, ConnectionError):
                     crowd.marks()
         time.sleep(2.5)  # a flag that was left is gone by then
-        killed = nginx.told()
+        killed = nginx.totals()
         before = charged_units(redis_server, "bucket", SLOW["bucket"].limit)
         assert 100 < killed.admitted <= before
         with PrefetchFlood([nginx], "bucket") as crowd:
-            told = crowd.end()
-        assert told.prefetched > told.calls / 2
+            result = crowd.end()
+        assert result.prefetched > result.calls / 2
         assert (
-            await_charged_units(redis_server, "bucket", SLOW["bucket"].limit, before + told.admitted)
-            == before + told.admitted
+            await_charged_units(redis_server, "bucket", SLOW["bucket"].limit, before + result.admitted)
+            == before + result.admitted
         )
 
 
-def test_a_full_dict_leases_nothing(redis_server: RedisServer) -> None:
-    """And throws nothing out."""
+def test_a_full_dict_prefetches_nothing(redis_server: RedisServer) -> None:
+    """A full dict keeps its entries, and calls are decided in Redis."""
     with start_prefetch_nginx(redis_server, SLOW, count=1, room="32k") as (nginx,):
         count = nginx.do("fill")["count"]
         with PrefetchFlood([nginx], "bucket") as crowd:
-            told = crowd.end()
+            result = crowd.end()
         assert nginx.do("filled", count=count)["count"] == count > 20
-        assert told.admitted == told.calls
-        assert await_charged_units(redis_server, "bucket", SLOW["bucket"].limit, told.admitted) == told.admitted
+        assert result.admitted == result.calls
+        assert (
+            await_charged_units(redis_server, "bucket", SLOW["bucket"].limit, result.admitted) == result.admitted
+        )
 
 
 def test_redis_is_gone(redis_server: RedisServer) -> None:
-    """What is in stock is handed out; then there is no answer, as without a lease, and after it all is well."""
+    """Prefetched units are handed out; then calls fail as without prefetching, and recover when Redis is back."""
     with RedisServer() as server, start_prefetch_nginx(server, HELD, count=1) as (nginx,):
         for _ in range(6):
             nginx.take("slow")
         server.pause()
-        found = []
-        while "facts" in (one := nginx.take("slow", deadline=0.2)):
-            found.append(one["prefetched"])
-            assert len(found) < 100
-        assert all(found)
-        assert found
+        prefetched = []
+        while "outcome" in (one := nginx.take("slow", deadline=0.2)):
+            prefetched.append(one["prefetched"])
+            assert len(prefetched) < 100
+        assert all(prefetched)
+        assert prefetched
         server.resume()
-        assert nginx.take("slow")["facts"][0] == 1
+        assert nginx.take("slow")["outcome"][0] == 1
 
 
 def test_another_rule_refuses(redis_server: RedisServer) -> None:

@@ -33,8 +33,8 @@ def lua() -> Iterator[LuajitProcess]:
 
 @given(limit=LIMITS, units=st.none() | st.integers(1, 2**50))
 def test_how_much_is_held_at_most(lua: LuajitProcess, limit: Limit, units: int | None) -> None:
-    told = {} if units is None else {"units": units}
-    assert lua.ask("bound", limit=bundle_entry(limit), **told) == min(MOST, max_prefetch(limit, units))
+    options = {} if units is None else {"units": units}
+    assert lua.ask("bound", limit=bundle_entry(limit), **options) == min(MOST, max_prefetch(limit, units))
 
 
 @given(
@@ -51,18 +51,18 @@ def test_a_receipt_is_pythons(
     extra = min(extra, max_prefetch(limit))
     meter = MemoryEngine(ManualClock()).meter(limit, "limit")
     meter.decide("ada", before)
-    facts = meter.decide("ada", 1 + extra)
-    assume(facts[0])
+    outcome = meter.decide("ada", 1 + extra)
+    assume(outcome[0])
     lefts = sorted({0, extra, data.draw(st.integers(0, extra))})
-    batch = PrefetchedUnits(meter, "ada", facts, 1, extra, PrefetchTable(), Demand(0))
-    words = [int(word or 0) for word in facts]
-    found = lua.ask("receipts", limit=bundle_entry(limit), facts=words, extra=extra, lefts=lefts)
-    for left, receipt in zip(lefts, found, strict=True):
-        told = batch.outcome(left)
-        assert receipt[1] == told[1]
-        assert receipt[MARK] == told[MARK]
+    batch = PrefetchedUnits(meter, "ada", outcome, 1, extra, PrefetchTable(), Demand(0))
+    words = [int(word or 0) for word in outcome]
+    receipts = lua.ask("receipts", limit=bundle_entry(limit), outcome=words, extra=extra, lefts=lefts)
+    for left, receipt in zip(lefts, receipts, strict=True):
+        expected = batch.outcome(left)
+        assert receipt[1] == expected[1]
+        assert receipt[MARK] == expected[MARK]
         rounded = isinstance(limit, TokenBucket) and left * limit.period_us >= EXACT
-        less_us = told[RESET_AFTER_US] - receipt[RESET_AFTER_US]
+        less_us = expected[RESET_AFTER_US] - receipt[RESET_AFTER_US]
         assert 0 <= less_us <= 2 if rounded else less_us == 0
 
 
@@ -70,12 +70,13 @@ def test_no_unit_outlasts_its_water(lua: LuajitProcess) -> None:
     """A rate whose parts of a microsecond are finer than doubles: never more than Python tells."""
     limit = parse("99991/year burst 1000000")
     meter = MemoryEngine(ManualClock()).meter(limit, "limit")
-    facts = meter.decide("ada", 100_001)
-    batch = PrefetchedUnits(meter, "ada", facts, 1, 100_000, PrefetchTable(), Demand(0))
+    outcome = meter.decide("ada", 100_001)
+    batch = PrefetchedUnits(meter, "ada", outcome, 1, 100_000, PrefetchTable(), Demand(0))
     lefts = list(range(0, 100_000, 7))
-    words = [int(word or 0) for word in facts]
-    found = lua.ask("receipts", limit=bundle_entry(limit), facts=words, extra=100_000, lefts=lefts)
+    words = [int(word or 0) for word in outcome]
+    receipts = lua.ask("receipts", limit=bundle_entry(limit), outcome=words, extra=100_000, lefts=lefts)
     less = {
-        batch.outcome(left)[RESET_AFTER_US] - one[RESET_AFTER_US] for left, one in zip(lefts, found, strict=True)
+        batch.outcome(left)[RESET_AFTER_US] - one[RESET_AFTER_US]
+        for left, one in zip(lefts, receipts, strict=True)
     }
     assert less <= {0, 1, 2}

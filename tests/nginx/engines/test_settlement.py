@@ -26,7 +26,7 @@ def server() -> Iterator[RedisServer]:
 
 
 def remaining(gate: NginxGateway) -> int:
-    """What is left after one more call."""
+    """Returns what remains after one more call."""
     [left] = re.findall(r";r=(\d+)", gate.get("/").headers["ratelimit"])
     return int(left)
 
@@ -45,7 +45,7 @@ def cut_off(link: Proxy, gate: NginxGateway) -> None:
     until(lambda: None if statuses(gate, 1) and GONE in gate.log else "not noticed", 5)
 
 
-def test_what_all_workers_admitted_alone_is_charged_to_redis_once(server: RedisServer) -> None:
+def test_admissions_of_all_workers_in_an_outage_are_settled_once(server: RedisServer) -> None:
     with Proxy(server) as link, ready_gateway(link, rule(limit=f"{LIMIT}/day fixed"), workers=WORKERS) as gate:
         assert remaining(gate) == LIMIT - 1
         with OutageLoad(gate, 6) as load:
@@ -84,7 +84,7 @@ def test_a_count_that_nobody_uses_is_settled_in_the_background(server: RedisServ
         assert used_units(server, "hg2:fw:api:{header.user=bob}") == 5
 
 
-def test_what_a_share_gave_back_is_not_charged(server: RedisServer) -> None:
+def test_refunded_units_of_a_share_are_not_settled(server: RedisServer) -> None:
     """A rule that another one refuses holds nothing, neither in its share nor in Redis afterwards."""
     rules = [
         rule("first", "100000/day fixed", when={"path": "/b"}, prefetch={"for": "100ms", "units": 1}),

@@ -28,8 +28,8 @@ def flood() -> Iterator[Flood]:
     def run(text: str, demand: list[int], *, members: int = 0, span: int = 1, error: float = 1.0) -> Any:
         """`demand` of each nginx; so many `members` are said to be there; `error` in what is known of it."""
         limit = parse(text)
-        said = dict(limit_entry(limit))
-        question = {"limit": said, "members": len(demand), "demand": demand, "believed": members or len(demand)}
+        entry = dict(limit_entry(limit))
+        question = {"limit": entry, "members": len(demand), "demand": demand, "believed": members or len(demand)}
         question |= {"seconds": SECONDS, "skip": SKIP, "away": 500, "error": error, "seed": 1}
         question |= {"span": span * 1_000_000}
         assert process.stdin is not None
@@ -62,15 +62,15 @@ LIMITS = {  # and what they give in the seconds that are looked at
 
 @pytest.mark.parametrize("sharers", [1, 2])
 @pytest.mark.parametrize("text", LIMITS)
-def test_all_is_used_little_is_asked_and_no_moment_is_better(flood: Flood, text: str, sharers: int) -> None:
+def test_shedding_uses_the_limit_with_few_requests_at_any_moment(flood: Flood, text: str, sharers: int) -> None:
     span = 5 if "5s" in text else 1
-    found = flood(text, [10_000 // sharers] * sharers, span=span)
+    flooded = flood(text, [10_000 // sharers] * sharers, span=span)
     most = LIMITS[text]
-    assert found["asked"] <= 3 * most
-    assert found["allowed"] >= 0.975 * most
-    even = sum(found["tenths"]) / 10
-    spread = sum((tenth - even) ** 2 / even for tenth in found["tenths"])
-    assert chi_square_tail(spread, 9) > 0.001, found["tenths"]
+    assert flooded["requests"] <= 3 * most
+    assert flooded["allowed"] >= 0.975 * most
+    even = sum(flooded["tenths"]) / 10
+    spread = sum((tenth - even) ** 2 / even for tenth in flooded["tenths"])
+    assert chi_square_tail(spread, 9) > 0.001, flooded["tenths"]
 
 
 @pytest.mark.parametrize("text", ["200/s", "200/s fixed", "10/s fixed", "200/s burst 1", "200/s smooth"])
@@ -78,31 +78,31 @@ def test_all_is_used_little_is_asked_and_no_moment_is_better(flood: Flood, text:
 def test_members_without_demand_leave_their_part_to_others(
     flood: Flood, text: str, demand: list[int], members: int
 ) -> None:
-    found = flood(text, demand, members=members)
-    assert found["allowed"] >= 0.94 * LIMITS[text]
-    assert found["asked"] <= 3 * LIMITS[text]
+    flooded = flood(text, demand, members=members)
+    assert flooded["allowed"] >= 0.94 * LIMITS[text]
+    assert flooded["requests"] <= 3 * LIMITS[text]
 
 
 @pytest.mark.parametrize("text", ["200/s", "200/s fixed", "200/s sliding", "200/s burst 10"])
 @pytest.mark.parametrize("sharers", [5, 10])
 def test_many_nginx_ask_no_more_than_few(flood: Flood, text: str, sharers: int) -> None:
-    found = flood(text, [10_000 // sharers] * sharers)
-    assert found["asked"] <= 1.6 * LIMITS[text]
-    assert found["allowed"] >= 0.975 * LIMITS[text]
+    flooded = flood(text, [10_000 // sharers] * sharers)
+    assert flooded["requests"] <= 1.6 * LIMITS[text]
+    assert flooded["allowed"] >= 0.975 * LIMITS[text]
 
 
 @pytest.mark.parametrize("text", ["200/s", "200/s fixed"])
 @pytest.mark.parametrize("error", [0.7, 1.4])
-def test_who_mistakes_the_demand_uses_all_the_same(flood: Flood, text: str, error: float) -> None:
-    found = flood(text, [10_000], error=error)
-    assert found["allowed"] >= 0.975 * LIMITS[text]
-    assert found["asked"] <= 1.5 * LIMITS[text]
+def test_a_wrong_demand_estimate_still_uses_the_limit(flood: Flood, text: str, error: float) -> None:
+    flooded = flood(text, [10_000], error=error)
+    assert flooded["allowed"] >= 0.975 * LIMITS[text]
+    assert flooded["requests"] <= 1.5 * LIMITS[text]
 
 
 @pytest.mark.parametrize("text", ["200/s", "200/s fixed"])
 def test_a_demand_that_is_not_far_above_is_not_shed(flood: Flood, text: str) -> None:
-    found = flood(text, [350])
-    assert found["asked"] == found["arrived"]
+    flooded = flood(text, [350])
+    assert flooded["requests"] == flooded["arrived"]
 
 
 @pytest.mark.parametrize("text", ["1000/day fixed", "1000/day", "500/week fixed", "1000/hour log", "20 slots"])

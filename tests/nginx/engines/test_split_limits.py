@@ -28,7 +28,7 @@ def test_the_rate_of_a_split_limit_is_divided_whatever_its_burst(server: RedisSe
         assert 1 <= passed <= (2 if limit.endswith("fixed") else 1)
 
 
-def test_a_limit_that_is_split_among_those_who_count_themselves_follows_their_number(server: RedisServer) -> None:
+def test_a_split_limit_follows_the_number_of_members(server: RedisServer) -> None:
     others = RedisEngine(server.url)
     with ready_gateway(server, rule(limit="8/year", where="split")) as gate:
         for _ in range(3):
@@ -42,9 +42,7 @@ def test_a_limit_that_is_split_among_those_who_count_themselves_follows_their_nu
 @pytest.mark.parametrize(
     "limit", ["2/s queue 0", "2/s burst 1", "2/s fixed", "2/month fixed in Asia/Tokyo", "2/s smooth"]
 )
-def test_an_nginx_that_was_told_the_number_admits_its_share_while_redis_is_gone(
-    server: RedisServer, limit: str
-) -> None:
+def test_with_stated_nodes_nginx_admits_its_share_in_an_outage(server: RedisServer, limit: str) -> None:
     with ready_gateway(server, rule(limit=limit), url="&nodes=40") as gate:
         until(lambda: None if 429 in statuses(gate, 3) else "no rule is in force", 10)
         server.kill()

@@ -96,7 +96,7 @@ def on_shares(workers: int) -> Iterator[NginxGateway]:
 
 
 def counting(port: int) -> dict[str, Any]:
-    """What a gate needs to count arrivals and admitted requests."""
+    """Returns the configuration by which a gate counts arrivals and admitted requests."""
     server = SERVER.format(port=port, bin_us=BIN_US)
     return {"server": server, "http": "lua_shared_dict seen 8m;", "log": False}
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headgate.algorithms.decision import Verdict, most_restrictive
 from tests.http.test_headers import passed, refused
-from tests.nginx.http.test_headers import told, verdicts
+from tests.nginx.http.test_headers import verdict_fields, verdicts
 from tests.nginx.lua_twins import start_twins
 from tests.nginx.rules.luajit_process import LuajitProcess
 
@@ -27,6 +27,6 @@ def lua() -> Iterator[LuajitProcess]:
 @example(
     [passed("10/s", 0, 1, "a"), refused("10/s", 9, 0.1, 1, "b"), refused("10/s", 9, 0.1, 1, "c")], [True, True]
 )
-def test_lua_chooses_as_python_does(lua: LuajitProcess, said: list[Verdict], locked: list[bool]) -> None:
-    asked = [told(verdict, at < len(locked) and locked[at]) for at, verdict in enumerate(said)]
-    assert said[lua.ask("deciding", verdicts=asked)] is most_restrictive(said)
+def test_lua_chooses_as_python_does(lua: LuajitProcess, drawn: list[Verdict], locked: list[bool]) -> None:
+    encoded = [verdict_fields(verdict, at < len(locked) and locked[at]) for at, verdict in enumerate(drawn)]
+    assert drawn[lua.ask("deciding", verdicts=encoded)] is most_restrictive(drawn)

@@ -25,20 +25,22 @@ def lua() -> Iterator[LuajitProcess]:
     running.close()
 
 
-def told(verdict: Verdict, locked: bool = False) -> dict[str, Any]:
+def verdict_fields(verdict: Verdict, locked: bool = False) -> dict[str, Any]:
     """A verdict as the gateway has it. Without a rule it goes by the limit's text."""
     wait_us = NEVER if verdict.retry_after_us is None else verdict.retry_after_us
     allowed = 1 if verdict.allowed else LOCKED_OUT if locked else 0
-    facts = [allowed, verdict.remaining, wait_us, verdict.reset_after_us, verdict.delay_us, verdict.at_us, 0]
-    said = {"limit": bundle_entry(verdict.limit), "facts": facts, "cost": verdict.cost}
-    return said if verdict.rule is None else said | {"rule": verdict.rule}
+    outcome = [allowed, verdict.remaining, wait_us, verdict.reset_after_us, verdict.delay_us, verdict.at_us, 0]
+    fields = {"limit": bundle_entry(verdict.limit), "outcome": outcome, "cost": verdict.cost}
+    return fields if verdict.rule is None else fields | {"rule": verdict.rule}
 
 
 def fields(
     lua: LuajitProcess, decision: StubDecision, form: str, locked: Sequence[bool] = ()
 ) -> list[tuple[str, str]]:
     wait_us = decision.outcome[2]
-    verdicts = [told(verdict, at < len(locked) and locked[at]) for at, verdict in enumerate(decision.verdicts)]
+    verdicts = [
+        verdict_fields(verdict, at < len(locked) and locked[at]) for at, verdict in enumerate(decision.verdicts)
+    ]
     wait = {} if wait_us is None else {"wait": wait_us}
     answer = lua.ask("headers", form=form, verdicts=verdicts, allowed=decision.allowed, **wait)
     return [(name, value) for name, value in answer]
@@ -71,16 +73,16 @@ def verdicts(draw: st.DrawFn) -> Verdict:
 @example([refused("20 slots", 0, 12.5, 30, "room")], "draft-11", [True])
 @example([passed("9/s", 3, 1, "a"), passed("9/s", 0, 0, "a"), passed("9/s", 2, 1, "a")], "envoy", [])
 @example([passed("9/s", 0, 0, "a")], "draft-11", [])
-def test_the_fields_are_pythons(lua: LuajitProcess, said: list[Verdict], form: str, locked: list[bool]) -> None:
-    decision = StubDecision(*said)
+def test_the_fields_are_pythons(lua: LuajitProcess, drawn: list[Verdict], form: str, locked: list[bool]) -> None:
+    decision = StubDecision(*drawn)
     assert fields(lua, decision, form, locked) == headers(decision, form)  # type: ignore[arg-type]
 
 
 @settings(deadline=None)
 @given(st.lists(verdicts(), max_size=3), st.sampled_from(FORMS))
-def test_a_call_that_was_refused_without_a_count(lua: LuajitProcess, said: list[Verdict], form: str) -> None:
+def test_a_call_that_was_refused_without_a_count(lua: LuajitProcess, drawn: list[Verdict], form: str) -> None:
     """A rule that refuses because the key is missing: no wait can help, whatever the others say."""
-    decision = StubDecision(*said)
+    decision = StubDecision(*drawn)
     decision.outcome = (False, 0, None, 0, 0, 0, 0)
     assert fields(lua, decision, form) == headers(decision, form)  # type: ignore[arg-type]
 
@@ -88,11 +90,11 @@ def test_a_call_that_was_refused_without_a_count(lua: LuajitProcess, said: list[
 @pytest.mark.parametrize("form", FORMS)
 def test_a_wait_of_minus_one_is_never(lua: LuajitProcess, form: str) -> None:
     verdict = refused("10/minute", 10, None, 0, "login", cost=11)
-    answer = lua.ask("headers", form=form, verdicts=[told(verdict)], allowed=False, wait=NEVER)
+    answer = lua.ask("headers", form=form, verdicts=[verdict_fields(verdict)], allowed=False, wait=NEVER)
     assert [tuple(field) for field in answer] == headers(StubDecision(verdict), form)  # type: ignore[arg-type]
 
 
-def test_what_is_kept_on_a_limit_is_told_of_its_rule_only(lua: LuajitProcess) -> None:
+def test_a_cached_policy_names_its_rule_only(lua: LuajitProcess) -> None:
     """Two rules share a limit, and one has it twice: in any order, again and again."""
     for names in (["a"], ["b", "a"], ["a", "a"], ["a", "b", "a"], ["a"], [None, None]):
         decision = StubDecision(*(passed("7/s burst 10", 3, 1, name) for name in names))
@@ -107,8 +109,11 @@ def test_an_unknown_form_is_named(lua: LuajitProcess) -> None:
     )
 
 
-def test_what_depends_on_the_limit_alone_is_worked_out_once(lua: LuajitProcess) -> None:
-    first, second = told(passed("10/minute", 5, 30, "login")), told(passed("10/minute", 4, 36, "login"))
-    other = told(passed("10/minute", 4, 36, "other"))
+def test_fields_of_a_limit_are_computed_once(lua: LuajitProcess) -> None:
+    first, second = (
+        verdict_fields(passed("10/minute", 5, 30, "login")),
+        verdict_fields(passed("10/minute", 4, 36, "login")),
+    )
+    other = verdict_fields(passed("10/minute", 4, 36, "other"))
     assert lua.ask("kept", one=first, other=second) is True
     assert lua.ask("kept", one=first, other=other) is False

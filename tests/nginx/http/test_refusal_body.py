@@ -29,9 +29,9 @@ def lua() -> Iterator[LuajitProcess]:
 def answer(
     lua: LuajitProcess, refuse: dict[str, Any] | None, accept: str | None = None, violated: Any = ("login",)
 ) -> Any:
-    said = {"rule": "login", "violated": violated}
-    said |= {} if refuse is None else {"refuse": refuse}
-    return lua.ask("refusal", **said, **({} if accept is None else {"accept": accept}))
+    request = {"rule": "login", "violated": violated}
+    request |= {} if refuse is None else {"refuse": refuse}
+    return lua.ask("refusal", **request, **({} if accept is None else {"accept": accept}))
 
 
 @pytest.mark.parametrize("accept", [None, BROWSER, CURL, ""])
@@ -41,10 +41,10 @@ def test_a_rule_that_says_nothing_leaves_the_page_to_nginx(lua: LuajitProcess, a
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_who_wants_json_gets_a_problem(lua: LuajitProcess, status: int) -> None:
-    found = answer(lua, {"status": status}, JSON, ["login", 'say "hé"\\\n'])
-    assert (found["status"], found["type"]) == (status, PROBLEM)
-    body = json.loads(found["body"].encode("latin-1").decode())
+def test_clients_that_prefer_json_get_problem_json(lua: LuajitProcess, status: int) -> None:
+    response = answer(lua, {"status": status}, JSON, ["login", 'say "hé"\\\n'])
+    assert (response["status"], response["type"]) == (status, PROBLEM)
+    body = json.loads(response["body"].encode("latin-1").decode())
     assert body.pop("title") == "Too Many Requests"
     assert "Retry-After" in body.pop("detail")
     assert body == {
@@ -78,14 +78,14 @@ def test_who_wants_json_gets_a_problem(lua: LuajitProcess, status: int) -> None:
         (BROWSER, False),
     ],
 )
-def test_who_would_rather_have_json(lua: LuajitProcess, accept: str, wants: bool) -> None:
+def test_accept_headers_that_prefer_json(lua: LuajitProcess, accept: str, wants: bool) -> None:
     assert ("body" in answer(lua, None, accept)) is wants
 
 
 @pytest.mark.parametrize("accept", [None, JSON, BROWSER])
 def test_a_body_of_its_own_is_answered_to_everybody(lua: LuajitProcess, accept: str | None) -> None:
-    own = {"status": 403, "body": "<b>Später</b>", "type": "text/html"}
-    assert answer(lua, own, accept) == own | {"body": "<b>Später</b>".encode().decode("latin-1")}
+    refusal = {"status": 403, "body": "<b>Später</b>", "type": "text/html"}
+    assert answer(lua, refusal, accept) == refusal | {"body": "<b>Später</b>".encode().decode("latin-1")}
     plain = {"status": 429, "body": "Later."}
     assert answer(lua, plain, accept) == plain | {"type": "text/plain; charset=utf-8"}
     assert answer(lua, {"body": ""}, accept)["body"] == ""
@@ -99,11 +99,11 @@ def test_a_redirect(lua: LuajitProcess, accept: str | None) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 204, 304, 444])
-def test_nothing_is_said_where_nothing_is_wrong_or_nobody_listens(lua: LuajitProcess, status: int) -> None:
+def test_statuses_without_a_body_have_none(lua: LuajitProcess, status: int) -> None:
     assert answer(lua, {"status": status}, JSON) == {"status": status}
 
 
-def test_what_cannot_be_answered_is_named(lua: LuajitProcess) -> None:
+def test_an_invalid_status_is_reported(lua: LuajitProcess) -> None:
     for status in (199, 600, 429.5, "429"):
         assert answer(lua, {"status": status})["error"] == (
             f'rule "login": refuse has a status of {status}. It is a whole number from 200 to 599.'
@@ -129,7 +129,7 @@ REDIRECTS = st.text(st.sampled_from("htps:/?#@a.%[]é\r\n\t \x00\x7f\\"), max_si
 
 
 def loaded(address: str) -> dict[str, Any] | None:
-    """What the document says of a rule with this redirect; None if the loader refuses it."""
+    """Returns the refusal of a rule with this redirect, as in the document; None if the loader refuses it."""
     book = {"rules": [{"name": "login", "limit": "1/s", "refuse": {"redirect": address}}]}
     try:
         written: dict[str, Any] = document(from_mapping(book))["rules"][0]["refuse"]
@@ -145,11 +145,11 @@ def test_an_address_is_taken_if_the_loader_takes_it_and_it_cannot_end_a_header(
 ) -> None:
     """By itself: a bundle may come from a loader that was less strict."""
     written = loaded(address)
-    found = answer(lua, {"redirect": address})
+    response = answer(lua, {"redirect": address})
     if written is not None and re.fullmatch("[!-~]+", address):
-        assert found == {"status": written["status"], "location": written["redirect"]}
+        assert response == {"status": written["status"], "location": written["redirect"]}
     else:
-        assert "is no address" in found["error"]
+        assert "is no address" in response["error"]
 
 
 PASSED, DELAYS, REFUSES = [1, 3, 0, 5, 0, 0, 0], [1, 3, 0, 5, 70, 0, 0], [0, 0, 9, 5, 0, 0, 0]
@@ -169,13 +169,13 @@ LOCKED_OUT = [-3, 0, 9, 5, 0, 0, 0]
         ([REFUSES, DELAYS], "REJECTED_DRY_RUN"),
     ],
 )
-def test_what_would_have_been_is_a_dry_run(lua: LuajitProcess, asides: Any, expected: str) -> None:
-    said = {} if asides is None else {"asides": asides}
-    assert lua.ask("word", allowed=True, delayed=False, **said) == expected
+def test_shadow_verdicts_are_logged_as_dry_run(lua: LuajitProcess, asides: Any, expected: str) -> None:
+    shadow_fields = {} if asides is None else {"asides": asides}
+    assert lua.ask("word", allowed=True, delayed=False, **shadow_fields) == expected
 
 
 @pytest.mark.parametrize("delayed", [False, True])
 @pytest.mark.parametrize("asides", [[], [PASSED], [DELAYS], [REFUSES]])
-def test_what_happened_comes_first(lua: LuajitProcess, delayed: bool, asides: Any) -> None:
+def test_the_enforced_status_is_logged_before_dry_runs(lua: LuajitProcess, delayed: bool, asides: Any) -> None:
     assert lua.ask("word", allowed=False, delayed=delayed, asides=asides) == "REJECTED"
     assert lua.ask("word", allowed=True, delayed=True, asides=asides) == "DELAYED"

@@ -105,8 +105,8 @@ class HostileRequestNginx:
 
     def used(self, source: str) -> int:
         """How often this address was charged before now."""
-        said = self.gate.get("/", source=source).headers["ratelimit"]
-        return LIMIT - 1 - int(said.partition(";r=")[2].partition(";")[0])
+        header = self.gate.get("/", source=source).headers["ratelimit"]
+        return LIMIT - 1 - int(header.partition(";r=")[2].partition(";")[0])
 
 
 @pytest.fixture(scope="module", params=["redis", "shared"])
@@ -143,8 +143,8 @@ class UpgradeEcho:
             link.recv(65536)
             link.sendall(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n")
             with link:
-                while heard := link.recv(100):
-                    link.sendall(heard.upper())
+                while received := link.recv(100):
+                    link.sendall(received.upper())
 
 
 def plain(target: bytes = b"/", *headers: bytes, method: bytes = b"GET", body: bytes = b"") -> bytes:
@@ -165,7 +165,7 @@ def plain(target: bytes = b"/", *headers: bytes, method: bytes = b"GET", body: b
         ("/418", 200, b"named"), ("/unlogged/x", 200, b"1"),
     ],
 )  # fmt: skip
-def test_whatever_nginx_does_with_it_a_request_is_charged_once(
+def test_every_kind_of_response_charges_once(
     tried: HostileRequestNginx, target: str, status: int, body: bytes
 ) -> None:
     source = tried.story()
@@ -216,7 +216,7 @@ TRICKS: dict[str, tuple[bytes, bytes]] = {
 
 
 @pytest.mark.parametrize("trick", TRICKS)
-def test_whatever_a_client_sends_is_charged_to_its_address_once(tried: HostileRequestNginx, trick: str) -> None:
+def test_hostile_requests_are_charged_to_their_address_once(tried: HostileRequestNginx, trick: str) -> None:
     raw, answer = TRICKS[trick]
     source = tried.story()
     for turn in (1, 2):
@@ -246,17 +246,17 @@ def _fields(**fields: str) -> bytes:
 def test_each_stream_of_a_connection_is_charged(tried: HostileRequestNginx) -> None:
     source = tried.story()
     targets = ["/", "/old/x", "/unlogged/x", "/both", "/twice", "/418"] * 5
-    asked = [
+    frames = [
         _frame(1, 5, 2 * place + 1, _fields(method="GET", scheme="http", authority="h", path=target))
         for place, target in enumerate(targets)
     ]
     with socket.create_connection(("127.0.0.1", tried.second), 20, source_address=(source, 0)) as link:
-        link.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0) + b"".join(asked))
+        link.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0) + b"".join(frames))
         link.settimeout(10)
-        heard, answered = link.makefile("rb"), 0
+        stream, answered = link.makefile("rb"), 0
         while answered < len(targets):
-            head = heard.read(9)
-            payload = heard.read(int.from_bytes(head[:3], "big"))
+            head = stream.read(9)
+            payload = stream.read(int.from_bytes(head[:3], "big"))
             answered += head[3] == 1 and payload[0] == 0x88  # :status 200
     assert tried.used(source) == len(targets)
 
@@ -352,7 +352,7 @@ def _any_request(chance: random.Random) -> tuple[bytes, bytes, list[tuple[bytes,
 @pytest.mark.parametrize("seed", range(4))
 def test_the_keys_are_pythons(counted: tuple[NginxGateway, RedisServer], seed: int) -> None:
     gate, server = counted
-    chance, matcher, heard = random.Random(seed), Matcher(load.from_mapping(RANDOM)), 0
+    chance, matcher, sent = random.Random(seed), Matcher(load.from_mapping(RANDOM)), 0
     for turn in range(200):
         method, target, headers = _any_request(chance)
         source = f"127.3.{seed}.{turn + 1}"
@@ -360,7 +360,7 @@ def test_the_keys_are_pythons(counted: tuple[NginxGateway, RedisServer], seed: i
         raw = b"%b %b HTTP/%b\r\n" % (method, target, version)
         raw += b"".join(b"%b:%b\r\n" % pair for pair in headers) + b"Connection: close\r\n\r\n"
         status = HostileRequestNginx(gate, 0).send(raw, source).split()[1]
-        found: set[bytes] = set(server.call("KEYS", "hg2:??:*:{*"))  # type: ignore[arg-type]
+        names: set[bytes] = set(server.call("KEYS", "hg2:??:*:{*"))  # type: ignore[arg-type]
         wanted = set()
         if status != b"400":  # such a request reaches nobody
             seen = request(method, target, headers, source)
@@ -369,8 +369,8 @@ def test_the_keys_are_pythons(counted: tuple[NginxGateway, RedisServer], seed: i
                 for limit in match.limits:
                     head = keys.key_head("hg", limit.algorithm, match.rule.name)
                     wanted.add(keys.build_key(head, match.key))
-            heard += 1
-        assert found == wanted, (method, target, headers)
-        if found:
-            server.call("DEL", *found)
-    assert heard > 120
+            sent += 1
+        assert names == wanted, (method, target, headers)
+        if names:
+            server.call("DEL", *names)
+    assert sent > 120

@@ -26,7 +26,7 @@ def patient(server: RedisServer) -> str:
     return server.url + "?deadline=2s"
 
 
-def test_who_has_more_is_told_so_until_refused_and_after(redis_server: RedisServer) -> None:
+def test_a_raised_override_is_in_the_fields_before_and_after_a_refusal(redis_server: RedisServer) -> None:
     with NginxGateway(book("2/day"), patient(redis_server), workers=2) as gate:
         with RuleLimiter("pushed", redis_server.url) as limiter:
             limiter.overrides("rule-0").set("header.x-user=ada", "4/day")
@@ -39,19 +39,19 @@ def test_who_has_more_is_told_so_until_refused_and_after(redis_server: RedisServ
         assert other.headers["ratelimit"] == '"rule-0";r=1;t=43200'
 
 
-def test_another_override_is_told_at_once_and_none_after_it(redis_server: RedisServer) -> None:
+def test_a_changed_override_is_in_the_fields_at_once(redis_server: RedisServer) -> None:
     with (
         NginxGateway(book("20/day"), patient(redis_server)) as gate,
         RuleLimiter("pushed", redis_server.url) as limiter,
     ):
-        own = limiter.overrides("rule-0")
-        told = []
+        overrides = limiter.overrides("rule-0")
+        answers = []
         for limit in ("40/day", "60/day", "40/day"):
-            own.set("header.x-user=ada", limit)
-            told.append(gate.get("/", headers=ADA).headers["ratelimit-policy"])
-        own.unset("header.x-user=ada")
-        told.append(gate.get("/", headers=ADA).headers["ratelimit-policy"])
-        assert told == [f'"rule-0";q={amount};w=86400' for amount in (40, 60, 40, 20)]
+            overrides.set("header.x-user=ada", limit)
+            answers.append(gate.get("/", headers=ADA).headers["ratelimit-policy"])
+        overrides.unset("header.x-user=ada")
+        answers.append(gate.get("/", headers=ADA).headers["ratelimit-policy"])
+        assert answers == [f'"rule-0";q={amount};w=86400' for amount in (40, 60, 40, 20)]
 
 
 PAIRS = [
@@ -76,19 +76,19 @@ def test_fields_are_pythons_whatever_the_algorithm(form: Any, redis_server: Redi
             limiter.overrides(f"rule-{place}").set("header.x-user=ada", limit)
         decision = limiter.check({"header.x-user": "ada"})
         assert decision.allowed
-        said = dict(headers(decision, form))
+        fields = dict(headers(decision, form))
         found = gate.get("/", headers=ADA).headers
         for name in ("RateLimit-Policy", "X-RateLimit-Limit", "X-RateLimit-Burst-Capacity"):
-            assert found.get(name.lower()) == said.get(name)
-        assert sum(name.startswith("X-RateLimit") or name == "RateLimit-Policy" for name in said) > 0
+            assert found.get(name.lower()) == fields.get(name)
+        assert sum(name.startswith("X-RateLimit") or name == "RateLimit-Policy" for name in fields) > 0
 
 
 def gets(server: RedisServer) -> int:
     """How often GET was run, inside scripts too."""
     info = server.call("INFO", "commandstats")
     assert isinstance(info, bytes)
-    found = re.search(rb"cmdstat_get:calls=(\d+)", info)
-    return 0 if found is None else int(found[1])
+    match = re.search(rb"cmdstat_get:calls=(\d+)", info)
+    return 0 if match is None else int(match[1])
 
 
 def test_an_override_comes_with_the_decision_and_is_not_read_again(redis_server: RedisServer) -> None:

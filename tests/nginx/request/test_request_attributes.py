@@ -81,9 +81,9 @@ class MatchNginx:
             answer = b"".join(iter(lambda: link.recv(65536), b""))
         head, _, _ = answer.partition(b"\r\n\r\n")
         status = int(head.split()[1]) if head else 0
-        said = re.search(rb"\r\nMatches: ([^\r]+)", head)
-        found = [one.split(b" ") for one in said[1].split(b",")] if said else []
-        return status, [(base64.b64decode(r), base64.b64decode(k), int(cost)) for r, k, cost in found]
+        header = re.search(rb"\r\nMatches: ([^\r]+)", head)
+        matches = [one.split(b" ") for one in header[1].split(b",")] if header else []
+        return status, [(base64.b64decode(r), base64.b64decode(k), int(cost)) for r, k, cost in matches]
 
 
 @pytest.fixture(scope="module")
@@ -139,16 +139,16 @@ SENT = [param for param in ALL if "cost" not in param.values[0] and sendable(par
 
 
 @pytest.mark.parametrize("line", SENT)
-def test_what_nginx_sees_is_what_python_sees(gate: MatchNginx, line: dict[str, Any]) -> None:
+def test_nginx_and_python_read_the_same_attributes(gate: MatchNginx, line: dict[str, Any]) -> None:
     book, expected = of(line)
     gate.use(book)
-    status, found = gate.ask(written(line["request"]), line["request"]["address"])
+    status, answer = gate.ask(written(line["request"]), line["request"]["address"])
     if status != 400:  # nginx has no ear for some of them: no backend sees those either
-        assert (status, found) == (200, expected)
+        assert (status, answer) == (200, expected)
 
 
-def test_nearly_all_vectors_are_heard(gate: MatchNginx) -> None:
-    heard = sum(
+def test_nginx_accepts_nearly_all_vectors(gate: MatchNginx) -> None:
+    count = sum(
         gate.ask(written(p.values[0]["request"]), p.values[0]["request"]["address"])[0] == 200 for p in SENT
     )
-    assert heard > 0.8 * len(ALL)
+    assert count > 0.8 * len(ALL)

@@ -90,7 +90,7 @@ BY_OTHER = {
 
 
 @pytest.mark.parametrize("spelling", BY_API)
-def test_what_the_server_of_a_host_serves_meets_the_rule_for_that_host(hosts: VirtualHosts, spelling: str) -> None:
+def test_requests_routed_to_a_host_match_its_rule(hosts: VirtualHosts, spelling: str) -> None:
     source = hosts.source()
     assert b"by api.test\n" in hosts.exchange("port", BY_API[spelling], source)
     assert b"HTTP/1.1 429 " in hosts.exchange("port", BY_API[spelling], source)
@@ -98,7 +98,7 @@ def test_what_the_server_of_a_host_serves_meets_the_rule_for_that_host(hosts: Vi
 
 
 @pytest.mark.parametrize("spelling", BY_OTHER)
-def test_what_another_server_serves_does_not(hosts: VirtualHosts, spelling: str) -> None:
+def test_requests_routed_to_another_host_do_not_match(hosts: VirtualHosts, spelling: str) -> None:
     source = hosts.source()
     for _ in range(3):
         assert b"by other.test\n" in hosts.exchange("port", BY_OTHER[spelling], source)
@@ -111,7 +111,7 @@ def test_a_request_without_a_host_is_for_the_server_that_gets_it(hosts: VirtualH
 
 
 @pytest.mark.parametrize("fields", [("Host: api.test", "Host: other.test"), ("Host:",), ("Host: a/b",), ()])
-def test_what_nginx_cannot_route_passes_nowhere(hosts: VirtualHosts, fields: tuple[str, ...]) -> None:
+def test_requests_without_a_valid_host_get_400(hosts: VirtualHosts, fields: tuple[str, ...]) -> None:
     assert b" 400 " in hosts.exchange("port", spelled("/", *fields), hosts.source())
 
 
@@ -150,7 +150,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 # What is said instead of the well-known variables is made normal, too.
 
 
-def test_a_variable_that_stands_for_a_well_known_attribute_is_made_normal() -> None:
+def test_a_variable_for_a_well_known_attribute_is_normalized() -> None:
     rules = [{"name": "all", "key": ["host", "address", "method", "path"], "missing": "one", "limit": "1/day"}]
     named = ", ".join(f'{name} = "$http_x_{name}"' for name in ("host", "address", "method", "path"))
     spellings = [
@@ -183,7 +183,7 @@ def slashes(request: pytest.FixtureRequest) -> Iterator[NginxGateway]:
 
 
 @pytest.mark.parametrize("target", SPELLED_PATHS)
-def test_what_a_location_serves_meets_the_rule_for_its_path(slashes: NginxGateway, target: str) -> None:
+def test_requests_routed_to_a_location_match_its_rule(slashes: NginxGateway, target: str) -> None:
     place = SPELLED_PATHS.index(target)
     source = f"127.9.{place // 250}.{place % 250 + 1}"
     raw = spelled(target, "Host: h")
@@ -223,20 +223,20 @@ location / {
 
 @pytest.mark.parametrize("merged", ["on", "off"])
 def test_any_target_has_the_path_that_nginx_makes_of_it(merged: str) -> None:
-    chance, heard = random.Random(7), 0
+    chance, compared = random.Random(7), 0
     with Nginx(f"merge_slashes {merged}; {SEEN}") as nginx:
         for _ in range(1500):
             target = "/" + "".join(chance.choice(PIECES) for _ in range(chance.randint(1, 8)))
             reply = nginx.get(target)
             if reply.status == 200:
                 uri, path = reply.body.decode().split("\n")
-                kept = [segment for segment in uri.split("/") if segment]
-                assert path == "/" + "/".join(kept), target
-                heard += 1
-    assert heard > 700
+                segments = [segment for segment in uri.split("/") if segment]
+                assert path == "/" + "/".join(segments), target
+                compared += 1
+    assert compared > 700
 
 
-def test_a_rewrite_changes_nothing_unless_the_path_is_said_to_be_what_was_rewritten() -> None:
+def test_a_rewrite_changes_the_path_attribute_only_if_configured() -> None:
     lines = "rewrite ^/old/(.*)$ /api/$1;" + LOCATIONS
     with NginxGateway(PATHS, server=lines) as gate:
         assert [gate.get("/old/x").status for _ in range(3)] == [200, 200, 200]

@@ -130,6 +130,6 @@ def test_requests_that_end_unseen(where: str | None) -> None:
 def test_a_slot_that_another_rule_refuses_goes_back(where: str | None) -> None:
     few = {"name": "few", "when": {"path": "/w/**"}, "key": "argument.u", "missing": "skip", "limit": "1/hour"}
     with NginxGateway({"rules": [*BOOK["rules"], few]}, where, server=PAGES) as gate:
-        found = [gate.get("/w/ok?u=1").status for _ in range(5)]
-        assert found == [200] + [429] * 4
+        statuses = [gate.get("/w/ok?u=1").status for _ in range(5)]
+        assert statuses == [200] + [429] * 4
         free(gate)

@@ -43,7 +43,7 @@ local function written(one)
   )
 end
 
-local function known(question)
+local function attributes_of(question)
   local came = question.request
   if not came then return call_attributes.from_table(question.attributes) end
   return call_attributes.request(came.method, came.target, came.headers, came.address)
@@ -56,12 +56,12 @@ function answers.match(question)
   if question.book ~= last_text then
     last_text, last_book = question.book, (match.compile(json.decode(question.book)))
   end
-  local one, several = last_book(known(question), question.cost)
+  local one, several = last_book(attributes_of(question), question.cost)
   return list(one and { one } or several, written)
 end
 
 function answers.key(question)
-  local key, missing = keys.compile(keys.dimensions(question.key))(known(question))
+  local key, missing = keys.compile(keys.dimensions(question.key))(attributes_of(question))
   local redis = redis_keys.redis_key(redis_keys.head("hg", question.algorithm, question.name), key, sha256)
   return string.format('{"key":%s,"missing":%s,"redis":%s}', quoted(key), texts(missing), quoted(redis))
 end

@@ -40,13 +40,13 @@ def restored(value: Any) -> Any:
 
 
 @given(value=VALUES, plain=st.booleans())
-def test_what_python_writes_is_read(lua: LuajitProcess, value: Any, plain: bool) -> None:
-    found = restored(lua.ask("read", text=json.dumps(value, ensure_ascii=plain)))
-    assert found == [value]
+def test_lua_decodes_the_json_of_python(lua: LuajitProcess, value: Any, plain: bool) -> None:
+    decoded = restored(lua.ask("read", text=json.dumps(value, ensure_ascii=plain)))
+    assert decoded == [value]
 
 
 @given(text=TEXTS)
-def test_what_is_quoted_is_read_as_it_was(lua: LuajitProcess, text: str) -> None:
+def test_lua_strings_survive_json_quoting(lua: LuajitProcess, text: str) -> None:
     quoted = restored(lua.ask("quoted", text=text))
     assert json.loads(quoted) == text
     assert restored(lua.ask("read", text=quoted)) == [text]

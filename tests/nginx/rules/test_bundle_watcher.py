@@ -23,7 +23,7 @@ def policy(gate: NginxGateway) -> str:
 
 
 def follows(gate: NginxGateway, wanted: str) -> None:
-    until(lambda: None if (found := policy(gate)) == wanted else f"the policy is {found}", 5)
+    until(lambda: None if (current := policy(gate)) == wanted else f"the policy is {current}", 5)
 
 
 SMALL, LARGE = '"per-address";q=2;w=60', '"per-address";q=7;w=60'
@@ -40,7 +40,7 @@ def unlimited(gate: NginxGateway) -> list[str]:
     return lines()
 
 
-def test_without_a_book_nothing_is_limited_and_that_is_told_once() -> None:
+def test_without_a_rulebook_nothing_is_limited_and_one_line_logged() -> None:
     with RedisServer() as server, NginxGateway(None, server.url, workers=3) as gate:
         assert [policy(gate) for _ in range(3)] == ["none"] * 3
         (line,) = unlimited(gate)
@@ -51,7 +51,7 @@ def test_without_a_book_nothing_is_limited_and_that_is_told_once() -> None:
         follows(gate, SMALL)
 
 
-def test_where_redis_was_never_there_nothing_is_limited_and_that_is_told_once() -> None:
+def test_without_redis_at_start_nothing_is_limited_and_one_line_logged() -> None:
     with RedisServer() as server:
         gate = NginxGateway(None, f"{server.url}?fallback=local", workers=2)
     with gate:
@@ -71,7 +71,7 @@ def test_the_log_names_the_url_of_a_cluster(cluster: Cluster) -> None:
         assert f"Write redis+cluster://127.0.0.1:{node.port} as the engine's URL." in line
 
 
-def test_where_the_only_version_is_broken_nothing_is_limited_and_that_is_told_once() -> None:
+def test_with_a_broken_only_version_nothing_is_limited_and_one_line_logged() -> None:
     with RedisServer() as server:
         push(BOOK, server.url)
         server.call("HSET", "hg2:rules", "1", "{half a")
@@ -81,7 +81,7 @@ def test_where_the_only_version_is_broken_nothing_is_limited_and_that_is_told_on
             assert "version 1 of the rulebook cannot be followed" in gate.log
 
 
-def test_a_broken_version_is_told_once_and_the_last_one_stays() -> None:
+def test_a_broken_version_is_logged_once_and_the_last_one_stays() -> None:
     with RedisServer() as server, NginxGateway(BOOK, server.url) as gate:
         assert policy(gate) == SMALL
         version = json.loads(server.call("HGET", "hg2:rules", "1"))  # type: ignore[arg-type]
@@ -110,11 +110,11 @@ def test_a_server_that_lost_its_memory_changes_nothing() -> None:
 def test_the_last_good_bundle_is_kept_on_disk() -> None:
     with RedisServer() as server:
         gate = NginxGateway(BOOK, f"{server.url}?fallback=local")
-        kept = gate.folder / "kept.json"
-        gate.configure(http=gate.said("http").replace("init {", f'init {{ keep = "{kept}",'))
+        disk_cache = gate.folder / "kept.json"
+        gate.configure(http=gate.block("http").replace("init {", f'init {{ keep = "{disk_cache}",'))
         with gate:
             follows(gate, SMALL)
-            until(lambda: None if kept.exists() else "nothing was kept", 5)
+            until(lambda: None if disk_cache.exists() else "nothing was kept", 5)
             server.stop()
             gate.restart()
             assert [gate.get("/").status for _ in range(4)].count(200) == 2
@@ -174,7 +174,7 @@ def test_nginx_does_not_start_without_anything_to_follow() -> None:
     gate.stop()
 
 
-def test_overrides_without_redis_are_told_once() -> None:
+def test_overrides_without_redis_are_logged_once() -> None:
     with NginxGateway({"rules": [{**ADDRESS, "overrides": True}]}) as gate:
         assert policy(gate) == SMALL
         assert gate.log.count("they are not used by per-address") == 1

@@ -56,27 +56,27 @@ def second(*date: int) -> int:
 
 
 def offset(zone: str, at: int) -> int:
-    found = (EPOCH + timedelta(seconds=at)).astimezone(time_zone(zone)).utcoffset()
-    assert found is not None
-    return int(found.total_seconds())
+    utc_offset = (EPOCH + timedelta(seconds=at)).astimezone(time_zone(zone)).utcoffset()
+    assert utc_offset is not None
+    return int(utc_offset.total_seconds())
 
 
 @cache
 def offsets(zone: str) -> list[list[int]]:
     """As a bundle has them: from which second on the zone is how many seconds ahead."""
     start, end = second(YEARS[0], 1, 1), second(YEARS[1], 1, 1)
-    found = [[0, offset(zone, start)]]
+    changes = [[0, offset(zone, start)]]
     for day in range(start, end, 86400):
         low, high = day, day + 86400
-        if offset(zone, high) != found[-1][1]:
+        if offset(zone, high) != changes[-1][1]:
             while high - low > 1:
                 middle = (low + high) // 2
-                low, high = (middle, high) if offset(zone, middle) == found[-1][1] else (low, middle)
-            found.append([high, offset(zone, high)])
-    return found
+                low, high = (middle, high) if offset(zone, middle) == changes[-1][1] else (low, middle)
+            changes.append([high, offset(zone, high)])
+    return changes
 
 
-def asked(lua: LuajitProcess, limit: Limit, zone: str, times: list[int]) -> Any:
+def calendar_answer(lua: LuajitProcess, limit: Limit, zone: str, times: list[int]) -> Any:
     return lua.ask("calendar", limit=bundle_entry(limit), zones={zone: offsets(zone)}, times=times)
 
 
@@ -108,7 +108,7 @@ def instants(draw: st.DrawFn) -> tuple[str, int]:
 def test_the_words_are_pythons(lua: LuajitProcess, instant: tuple[str, int], unit: str) -> None:
     zone, now_us = instant
     limit = FixedWindow(1000, unit, zone)
-    assert asked(lua, limit, zone, [now_us])["words"] == [words(limit, now_us)]
+    assert calendar_answer(lua, limit, zone, [now_us])["words"] == [words(limit, now_us)]
 
 
 @settings(max_examples=200, deadline=None)
@@ -120,7 +120,7 @@ def test_one_limit_over_time(lua: LuajitProcess, instant: tuple[str, int], unit:
     zone, start_us = instant
     limit = FixedWindow(7, unit, zone)
     times = [start_us, *(start_us + step * SECOND for step in steps)]
-    answer = asked(lua, limit, zone, times)
+    answer = calendar_answer(lua, limit, zone, times)
     assert answer["words"] == [words(limit, now_us) for now_us in times]
 
 
@@ -129,10 +129,13 @@ def test_within_a_window_nothing_is_worked_out_again(lua: LuajitProcess) -> None
     midnight_us = second(2026, 3, 3, 16) * SECOND
     day_us = 86400 * SECOND
     assert (
-        asked(lua, limit, "Asia/Shanghai", [midnight_us, midnight_us + 5, midnight_us + day_us - 1])["tables"] == 1
+        calendar_answer(lua, limit, "Asia/Shanghai", [midnight_us, midnight_us + 5, midnight_us + day_us - 1])[
+            "tables"
+        ]
+        == 1
     )
-    assert asked(lua, limit, "Asia/Shanghai", [midnight_us, midnight_us - 1])["tables"] == 2
-    assert asked(lua, limit, "Asia/Shanghai", [midnight_us, midnight_us + day_us])["tables"] == 2
+    assert calendar_answer(lua, limit, "Asia/Shanghai", [midnight_us, midnight_us - 1])["tables"] == 2
+    assert calendar_answer(lua, limit, "Asia/Shanghai", [midnight_us, midnight_us + day_us])["tables"] == 2
 
 
 @pytest.mark.parametrize("text", ["1000/day fixed", "10/s", "10/minute queue 5", "5/s smooth"])

@@ -29,7 +29,7 @@ from tests.rules.random_rulebooks import CALLS, books
 
 @pytest.mark.parametrize("line", lines("keys.jsonl"))
 def test_keys(lua: LuajitProcess, line: dict[str, Any]) -> None:
-    answer = lua.ask("key", key=line["key"], algorithm=line["algorithm"], name=line["name"], **known(line))
+    answer = lua.ask("key", key=line["key"], algorithm=line["algorithm"], name=line["name"], **call_fields(line))
     if line["expect"] is None:
         assert line["missing"] == "skip"
         assert answer["missing"]
@@ -41,11 +41,11 @@ def test_keys(lua: LuajitProcess, line: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("line", lines("match.jsonl"))
 def test_matches(lua: LuajitProcess, line: dict[str, Any]) -> None:
-    found = matched(lua, load.from_mapping(line["rules"]), line.get("cost"), **known(line))
+    matches = matched(lua, load.from_mapping(line["rules"]), line.get("cost"), **call_fields(line))
     expected = [{**one, "key": raw_bytes(one["key"]).decode("latin-1")} for one in line["expect"]]
-    for one in found:
+    for one in matches:
         one["denied"] = one.pop("denial_reason") is not None
-    assert found == [
+    assert matches == [
         {**one, "limits": texts(one["limits"]), "candidate": texts(one["candidate"])} for one in expected
     ]
 
@@ -55,8 +55,8 @@ def test_a_cost_that_cannot_be_is_refused_in_the_same_words(lua: LuajitProcess, 
     book = load.from_mapping({"rules": [{"name": "upload", "cost": "size", "missing": "deny", "limit": "1/s"}]})
     [expected] = Matcher(book).match({"size": size})
     assert expected.denial_reason
-    [found] = matched(lua, book, None, attributes={"size": size})
-    assert found["denial_reason"] == expected.denial_reason
+    [matches] = matched(lua, book, None, attributes={"size": size})
+    assert matches["denial_reason"] == expected.denial_reason
 
 
 BYTES = st.text(st.sampled_from("ab/.%|?&=+;: \t@#[]_AZ2f5\x00\x7f\x80\xa9\xbf\xc3\xed\xa0\xff"), max_size=12).map(
@@ -90,7 +90,7 @@ def test_any_book_means_the_same(
     book = Rulebook(rules=tuple(map(written, book.rules)))
     matcher = Matcher(book)
     for call in calls:
-        expected = [told(match) for match in matcher.match(call, cost)]
+        expected = [match_fields(match) for match in matcher.match(call, cost)]
         assert matched(lua, book, cost, attributes=call) == expected
 
 
@@ -116,8 +116,8 @@ def test_any_address_has_the_same_network(lua: LuajitProcess, address: str, v4: 
 @settings(max_examples=300)
 @given(st.ip_addresses(), st.integers(0, 128), st.ip_addresses() | st.none())
 def test_any_address_is_in_the_same_networks(lua: LuajitProcess, around: Any, length: int, other: Any) -> None:
-    found = network_around(around, length)
-    rule = {"name": "r", "limit": "1/s", "when": {"address": found}}
+    network = network_around(around, length)
+    rule = {"name": "r", "limit": "1/s", "when": {"address": network}}
     book, address = load.from_mapping({"rules": [rule]}), {"address": str(other or around)}
     assert bool(matched(lua, book, None, attributes=address)) is bool(Matcher(book).match(address))
 
@@ -141,8 +141,8 @@ def test_checksums(lua: LuajitProcess, text: bytes) -> None:
     assert lua.ask("crc32", text=text) == crc32(text)
 
 
-def known(line: dict[str, Any]) -> dict[str, Any]:
-    """What is known of the call, as the driver is told it: the texts of a request are bytes already."""
+def call_fields(line: dict[str, Any]) -> dict[str, Any]:
+    """Returns the call as the driver reads it: the texts of a request are bytes already."""
     if "attributes" in line:
         return {"attributes": line["attributes"]}
     came = line["request"]
@@ -159,7 +159,7 @@ def matched(lua: LuajitProcess, book: Rulebook, cost: int | None, **call: Any) -
     return lua.ask("match", book=json.dumps(with_case_orders(book)), cost=cost, **call)
 
 
-def told(match: Match) -> dict[str, Any]:
+def match_fields(match: Match) -> dict[str, Any]:
     limits, candidate = ([limit.text for limit in limits or ()] for limits in (match.limits, match.candidate))
     return {
         **match._asdict(),
@@ -169,11 +169,11 @@ def told(match: Match) -> dict[str, Any]:
     }
 
 
-def texts(said: list[str] | None) -> Any:
+def texts(written: list[str] | None) -> Any:
     """Limits as a canonical document has them."""
-    if not said:
-        return said
-    limit = document(load.from_mapping({"rules": [{"name": "r", "limit": said}]}))["rules"][0]["limit"]
+    if not written:
+        return written
+    limit = document(load.from_mapping({"rules": [{"name": "r", "limit": written}]}))["rules"][0]["limit"]
     return limit if isinstance(limit, list) else [limit]
 
 

@@ -12,7 +12,7 @@ from headgate.rules.match import Matcher
 from headgate.rules.matching.compile_rule import bucket_of
 from headgate.rules.rule import Choice, Modes, Rule, Rulebook
 from tests.nginx.rules.luajit_process import LuajitProcess
-from tests.nginx.rules.test_match_vectors import matched, told
+from tests.nginx.rules.test_match_vectors import match_fields, matched
 
 INNER = All((Test("path", ("/{x}/*",)), Test("x", ("a",))))
 NESTED = All((INNER, Test("path", ("/*/{x}",))))  # the test sees what was captured last
@@ -34,19 +34,23 @@ NESTED = All((INNER, Test("path", ("/*/{x}",))))  # the test sees what was captu
 )
 def test_a_condition(lua: LuajitProcess, when: Condition, call: dict[str, str]) -> None:
     book = Rulebook(rules=(Rule(name="r", limit=Choice(()), when=when),))
-    assert matched(lua, book, None, attributes=call) == [told(match) for match in Matcher(book).match(call)]
+    assert matched(lua, book, None, attributes=call) == [
+        match_fields(match) for match in Matcher(book).match(call)
+    ]
 
 
 @given(st.permutations(["a*", "*b", "*c*", "a*c", "*ab", "b*"]), st.text("abc", max_size=5))
 def test_of_cases_the_first_that_holds_is_taken(lua: LuajitProcess, cases: list[str], plan: str) -> None:
     rates = {case: f"{place}/s" for place, case in enumerate(cases, 1)}
-    said = {"by": "plan", "cases": rates, "otherwise": "99/s"}
+    limit = {"by": "plan", "cases": rates, "otherwise": "99/s"}
     try:
-        book = load.from_mapping({"rules": [{"name": "r", "limit": said}]})
+        book = load.from_mapping({"rules": [{"name": "r", "limit": limit}]})
     except ValueError:
         return  # a case that is never reached
     call = {"plan": plan}
-    assert matched(lua, book, None, attributes=call) == [told(match) for match in Matcher(book).match(call)]
+    assert matched(lua, book, None, attributes=call) == [
+        match_fields(match) for match in Matcher(book).match(call)
+    ]
 
 
 @given(st.text(min_size=1, max_size=3, alphabet="abcdefgh0123456789"), st.sampled_from([0, 1]))

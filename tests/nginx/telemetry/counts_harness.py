@@ -44,8 +44,8 @@ def wait_for(gate: NginxGateway, expected: dict[str, float], metric: str = "deci
     """Waits until a metric has these values: the counts of other workers come once a second."""
 
     def missing() -> str | None:
-        found = outcomes(gate, metric)
-        return None if found == expected else f"{metric}: {found}, not {expected}"
+        counts = outcomes(gate, metric)
+        return None if counts == expected else f"{metric}: {counts}, not {expected}"
 
     until(missing, 20)
 

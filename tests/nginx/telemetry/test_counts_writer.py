@@ -29,8 +29,8 @@ def read(url: str) -> dict[str, DecisionCounts]:
 
 def wait_for_calls(url: str, allowed: int, refused: int) -> DecisionCounts:
     def missing() -> str | None:
-        found = read(url).get("all", DecisionCounts())
-        return None if (found.allowed, found.refused) == (allowed, refused) else f"Redis has {found}"
+        counted = read(url).get("all", DecisionCounts())
+        return None if (counted.allowed, counted.refused) == (allowed, refused) else f"Redis has {counted}"
 
     until(missing, 30)
     return read(url)["all"]
@@ -76,8 +76,8 @@ def test_an_outage_loses_nothing_and_is_logged_once(redis_server: RedisServer) -
         assert flood(gate, 20) == {200: 20}
         redis_server.start()
         until(lambda: None if BACK in gate.log else "not written again", 30)
-        found = wait_for_calls(redis_server.url, 40, 0)
-        assert found.by_fallback == 40
+        counts = wait_for_calls(redis_server.url, 40, 0)
+        assert counts.by_fallback == 40
         assert (gate.log.count(GONE), gate.log.count(BACK)) == (1, 1)
 
 

@@ -75,7 +75,7 @@ def test_each_layer_is_named(redis_server: RedisServer) -> None:
         assert layers["hot prefetch"] >= 10.0
         redis_server.stop()
         assert [gate.get("/plain").status for _ in range(4)] == [200] * 4
-        found = scrape(gate)
-        assert found["decisions_total plain allowed"] == found["decided_by_total plain fallback"] == 4.0
-        assert "decided_by_total plain engine" not in found
+        metrics = scrape(gate)
+        assert metrics["decisions_total plain allowed"] == metrics["decided_by_total plain fallback"] == 4.0
+        assert "decided_by_total plain engine" not in metrics
         redis_server.start()

@@ -38,8 +38,8 @@ BOUNDS = {
 
 def buckets(gate: NginxGateway, name: str) -> dict[float, float]:
     """The buckets of a histogram: how many samples are at most each bound."""
-    found = {key: value for key, value in scrape(gate).items() if key.startswith(f"{name}_bucket ")}
-    return {float(key.split()[1]): value for key, value in found.items()}
+    metrics = {key: value for key, value in scrape(gate).items() if key.startswith(f"{name}_bucket ")}
+    return {float(key.split()[1]): value for key, value in metrics.items()}
 
 
 def wait_for_count(gate: NginxGateway, name: str, least: int) -> None:
@@ -69,12 +69,12 @@ def test_one_decision_and_one_round_trip_in_16_are_measured(redis_server: RedisS
         flood(gate, 400)
         wait_for_count(gate, "decision_seconds", 25)
         for name in ("decision_seconds", "round_trip_seconds", "batch_requests"):
-            found = scrape(gate)
-            assert 400 // 16 <= found[f"{name}_count"] <= 400 // 16 + 3  # each worker measures its first
-            counts = list(buckets(gate, name).values())
+            metrics = scrape(gate)
+            assert 400 // 16 <= metrics[f"{name}_count"] <= 400 // 16 + 3  # each worker measures its first
+            counts = [value for key, value in metrics.items() if key.startswith(f"{name}_bucket ")]
             assert all(less <= more for less, more in pairwise(counts))
-            assert counts[-1] == found[f"{name}_count"]
-            assert found[f"{name}_sum"] > 0
+            assert counts[-1] == metrics[f"{name}_count"]
+            assert metrics[f"{name}_sum"] > 0
         assert scrape(gate)["batch_requests_sum"] >= scrape(gate)["batch_requests_count"]
 
 
@@ -84,9 +84,9 @@ def test_every_delay_is_in_the_histogram_and_remains_after_a_reload(redis_server
             gate.get("/slow")
         delayed = scrape(gate)["delayed_total slow"]
         assert delayed >= 1
-        found = scrape(gate)
-        assert found["delay_seconds_count"] == delayed
-        assert 0 < found["delay_seconds_sum"] <= 4 * 2.5
+        metrics = scrape(gate)
+        assert metrics["delay_seconds_count"] == delayed
+        assert 0 < metrics["delay_seconds_sum"] <= 4 * 2.5
         gate.reload()
         until(lambda: None if scrape(gate)["delay_seconds_count"] == delayed else "forgotten", 20)
 
@@ -98,19 +98,19 @@ def test_units_that_are_left_of_a_rule_for_all_calls(redis_server: RedisServer) 
         assert "remaining_units everybody 1000/hour fixed" not in scrape(gate)
         for _ in range(3):
             gate.get("/", {"X-User": "ann"})
-        found = {name: value for name, value in scrape(gate).items() if name.startswith("remaining_units")}
-        assert found == {"remaining_units everybody 1000/hour fixed": 997.0}
+        metrics = {name: value for name, value in scrape(gate).items() if name.startswith("remaining_units")}
+        assert metrics == {"remaining_units everybody 1000/hour fixed": 997.0}
 
 
 def test_prefetched_units_are_counted(redis_server: RedisServer) -> None:
     with NginxGateway(RULES, redis_server.url, server=METRICS) as gate:
         for _ in range(30):
             gate.get("/hot")
-        found = scrape(gate)
-        assert found["prefetched_units_total"] == found["decided_by_total hot prefetch"] >= 10.0
+        metrics = scrape(gate)
+        assert metrics["prefetched_units_total"] == metrics["decided_by_total hot prefetch"] >= 10.0
 
 
-def test_what_a_worker_keeps_between_two_moves_is_bounded() -> None:
+def test_samples_of_a_worker_are_bounded() -> None:
     """A worker that could not move its samples for long has MAX_SAMPLES of each kind, not all."""
     lua = """
       local measurements = require "resty.headgate.engines.measurements"

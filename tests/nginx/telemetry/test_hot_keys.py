@@ -41,8 +41,8 @@ def wait_for_refused(counts: SharedCounts, kind: str, expected: list[tuple[str, 
     """Waits until these keys of the rule were refused so often: hot keys come when their ten seconds are over."""
 
     def missing() -> str | None:
-        found = counts.most_refused("users", kind, hours=2)
-        return None if found == expected else f"{kind}: {found}, not {expected}"
+        refused = counts.most_refused("users", kind, hours=2)
+        return None if refused == expected else f"{kind}: {refused}, not {expected}"
 
     until(missing, 40)
 
@@ -62,14 +62,14 @@ def test_keys_of_nginx_and_of_python_are_merged(
                 limiter.check({"header.x-user": user})
             python_counts.close()
         expected = [("header.x-user=ann", 7), ("header.x-user=bob", 5)]
-        found: list[tuple[str, int]] = []
+        hot: list[tuple[str, int]] = []
 
         def missing() -> str | None:
-            found[:] = [(key, calls) for key, calls in counts.most_refused("users", hours=2)]
-            return None if found[:2] == expected and len(found) == 3 else f"{found}"
+            hot[:] = [(key, calls) for key, calls in counts.most_refused("users", hours=2)]
+            return None if hot[:2] == expected and len(hot) == 3 else f"{hot}"
 
         until(missing, 40)
-        shortened, refused = found[2]
+        shortened, refused = hot[2]
         assert refused == 2
         assert shortened.startswith("header.x-user=xxx")
         assert len(shortened) == 64
@@ -97,8 +97,8 @@ def test_hot_keys_of_the_last_minute_come_from_all_workers(redis_server: RedisSe
         expected = [("header.x-user=ann", 20), ("header.x-user=bob", 9)]
 
         def missing() -> str | None:
-            found = counts.hot_keys("users")
-            return None if found == expected else f"{found}"
+            hot = counts.hot_keys("users")
+            return None if hot == expected else f"{hot}"
 
         until(missing, 40)
         assert counts.hot_keys("users", "refused") == [("header.x-user=ann", 15), ("header.x-user=bob", 4)]

@@ -30,8 +30,8 @@ def test_prometheus_sees_every_request(redis_server: RedisServer) -> None:
         }
 
         def missing() -> str | None:
-            found = prometheus.query("sum by (rule, outcome) (headgate_decisions_total)")
-            return None if found == expected else f"{found}, not {expected}"
+            series = prometheus.query("sum by (rule, outcome) (headgate_decisions_total)")
+            return None if series == expected else f"{series}, not {expected}"
 
         until(missing, 60)
         decided = prometheus.query("sum by (rule) (headgate_decided_by_total)")
@@ -80,6 +80,6 @@ def test_a_rejected_rulebook_is_counted_once_and_versions_show(redis_server: Red
 def test_without_a_rulebook_there_are_metrics_and_no_counts(redis_server: RedisServer) -> None:
     with NginxGateway(None, redis_server.url, server=METRICS) as gate:
         assert gate.get("/").status == 200
-        found = scrape(gate)
-        assert found["rulebook_version"] == 0.0
-        assert not [name for name in found if name.startswith("decisions_total")]
+        metrics = scrape(gate)
+        assert metrics["rulebook_version"] == 0.0
+        assert not [name for name in metrics if name.startswith("decisions_total")]

@@ -37,7 +37,7 @@ class WalkStep(NamedTuple):
     patience_us: int | None
     receipt: Receipt | None
     cancel: bool
-    facts: Outcome  # of a refund or surcharge, as things stand after it
+    outcome: Outcome  # of a refund or surcharge, as things stand after it
     given: bool  # whether a refund or surcharge changed anything
     state: str  # packed; "-" for none
     alive: bool  # whether whoever forgets the dead still has the state
@@ -98,14 +98,14 @@ class Walker:
         cost = self.kinds.costs(self.rng, self.limit)
         patience_us = self.rng.choice((None, None, None, 0, self.rng.randrange(10**7), HORIZON_US, 10**14))
         before = self._seen()
-        facts, after = self.model.decide(self._at_now(), before, self.now_us, cost, patience_us)
+        outcome, after = self.model.decide(self._at_now(), before, self.now_us, cost, patience_us)
         if after is not before:
             self._keep(after)
-        if facts[ALLOWED] and cost:
+        if outcome[ALLOWED] and cost:
             # A receipt may be of a charge that was given back in part before.
             returned = self.rng.choice((0, 0, self.rng.randrange(cost + 1)))
-            self.receipts.append(Receipt.from_outcome(facts, cost, returned))
-        return self._step("decide", cost, patience_us, facts=facts)
+            self.receipts.append(Receipt.from_outcome(outcome, cost, returned))
+        return self._step("decide", cost, patience_us, outcome=outcome)
 
     def _refund(self) -> WalkStep:
         receipt = self.rng.choice((self.receipts[-1], self.rng.choice(self.receipts)))
@@ -114,8 +114,8 @@ class Walker:
         after = self.model.refund(self._at_now(), self._seen(), self.now_us, units, receipt, cancel)
         if after is not None:
             self._keep(after)
-        facts, _ = self.model.decide(self._at_now(), self._seen(), self.now_us, 0, None)
-        return self._step("refund", units, None, receipt, cancel, facts, after is not None)
+        outcome, _ = self.model.decide(self._at_now(), self._seen(), self.now_us, 0, None)
+        return self._step("refund", units, None, receipt, cancel, outcome, after is not None)
 
     def _surcharge(self) -> WalkStep:
         receipt = self.rng.choice((self.receipts[-1], self.rng.choice(self.receipts)))
@@ -124,13 +124,13 @@ class Walker:
         after = self.model.surcharge(self._at_now(), self._seen(), self.now_us, units, receipt)
         if after is not None:
             self._keep(after)
-        facts, _ = self.model.decide(self._at_now(), self._seen(), self.now_us, 0, None)
-        return self._step("surcharge", units, None, receipt, False, facts, after is not None)
+        outcome, _ = self.model.decide(self._at_now(), self._seen(), self.now_us, 0, None)
+        return self._step("surcharge", units, None, receipt, False, outcome, after is not None)
 
     def _seen(self) -> Any:
         """The state, as one of the limit that asks."""
-        written, own = self.kept_under.pace, self.limit.pace
-        if self.state is None or self.model.convert_pace is None or written == own:
+        written, current = self.kept_under.pace, self.limit.pace
+        if self.state is None or self.model.convert_pace is None or written == current:
             return self.state
         return self.model.convert_pace(self.limit, self.state, written)
 
@@ -154,10 +154,10 @@ class Walker:
         patience_us: int | None = None,
         receipt: Receipt | None = None,
         cancel: bool = False,
-        facts: Outcome = (False, 0, 0, 0, 0, 0, 0),
+        outcome: Outcome = (False, 0, 0, 0, 0, 0, 0),
         given: bool = False,
     ) -> WalkStep:
         limit, now_us = self._at_now(), self.now_us
         state = "-" if self.state is None else self.pack(self.state, *self._pace())
         alive = self.state is not None and self.dead_at_us > now_us
-        return WalkStep(verb, limit, now_us, cost, patience_us, receipt, cancel, facts, given, state, alive)
+        return WalkStep(verb, limit, now_us, cost, patience_us, receipt, cancel, outcome, given, state, alive)

@@ -23,7 +23,7 @@ def fw2_boundary_double(entry: RecordedDefect, server: RedisServer) -> None:
 
 
 def fw1_client_clock_skew(entry: RecordedDefect, server: RedisServer) -> None:
-    """Whatever the clients' clocks say, there is one window, the server's: five pass of fifteen."""
+    """The server's clock defines one window for all clients: five of fifteen pass."""
     assert defect_answers("5/s fixed", entry, server) == [1] * 5 + [0] * 10
 
 

@@ -106,8 +106,10 @@ class Operator:
 
         await self._answer(scope, self.body, send)
         start, end = sent
-        told = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in start["headers"]}
-        reply = ServiceReply(start["status"], told, end["body"])
+        response_headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in start["headers"]
+        }
+        reply = ServiceReply(start["status"], response_headers, end["body"])
         assert_matches_schema(method, unquote(path), reply)
         return reply
 
@@ -129,8 +131,8 @@ class Operator:
 
 def sentence(reply: Any) -> str:
     assert reply.json["title"] == REASONS[reply.status]
-    found: str = reply.json["detail"]
-    return found
+    detail: str = reply.json["detail"]
+    return detail
 
 
 def path_of(route: AdminRoute) -> str:
@@ -138,7 +140,7 @@ def path_of(route: AdminRoute) -> str:
 
 
 def assert_matches_schema(method: str, path: str, reply: ServiceReply) -> None:
-    """What is answered is what the description says."""
+    """Checks a response against the API description."""
     assert reply.headers["cache-control"] == "no-store"
     if reply.status != 200:
         assert reply.headers["content-type"] == "application/problem+json"

@@ -56,8 +56,8 @@ async def test_all_workers_follow_what_is_put_over_http(redis_server: RedisServe
         Operator("pushed", engine=redis_server.url) as other,
         serve_admin(operator.admin) as line,
     ):
-        told = await line("GET", "/rules")
-        assert (told.status, told.headers["etag"], told.json["text"]) == (200, '"1"', ONE)
+        response = await line("GET", "/rules")
+        assert (response.status, response.headers["etag"], response.json["text"]) == (200, '"1"', ONE)
         assert (await line("GET", "/rules", Authorization="Bearer guessed")).status == 401
         note = "m%C3%A9hr%20room"
         done = await line("PUT", f"/rules?note={note}", TWO.encode(), Content_Type=YAML, If_Match='"1"')
@@ -71,11 +71,11 @@ async def test_all_workers_follow_what_is_put_over_http(redis_server: RedisServe
         await eventually(lambda: limit_of(other.limiter) == "2/hour fixed", 5)  # a second, and a busy machine
         large = await line("POST", "/peek", b"#" * 70_000)
         assert large.status == 413
-        own = await line("PUT", "/rules/a/overrides/user=b%257Cc%2Fd", b'{"limits": "9/hour fixed"}')
-        assert own.json["key"] == "user=b%7Cc/d"
+        override = await line("PUT", "/rules/a/overrides/user=b%257Cc%2Fd", b'{"limits": "9/hour fixed"}')
+        assert override.json["key"] == "user=b%7Cc/d"
 
 
-async def test_who_was_faster_is_not_overwritten(redis_server: RedisServer, tmp_path: Path) -> None:
+async def test_a_concurrent_push_is_not_overwritten(redis_server: RedisServer, tmp_path: Path) -> None:
     push(tmp_path, ONE, redis_server.url)
     async with Operator("pushed", engine=redis_server.url) as operator:
         push(tmp_path, TWO, redis_server.url)
@@ -119,8 +119,8 @@ async def test_every_format_is_read(redis_server: RedisServer, tmp_path: Path, k
     push(tmp_path, ONE, redis_server.url)
     async with Operator("pushed", engine=redis_server.url) as operator:
         assert (await operator.put_rules(text, kind=kind)).status == 200
-        told = (await operator("GET", "/rules")).json
-        assert (told["text"], told["format"] in kind, told["rules"]) == (text, True, 1)
+        response = (await operator("GET", "/rules")).json
+        assert (response["text"], response["format"] in kind, response["rules"]) == (text, True, 1)
         assert operator.limiter.rulebook.rule("b") is not None
 
 
@@ -135,15 +135,15 @@ async def test_history_and_rollback(
         assert (back.json["before"], back.json["version"]["version"]) == (2, 3)
         assert (back.json["version"]["rolled_back_to"], back.json["changes"]["same"]) == (1, False)
         assert limit_of(operator.limiter) == "1/hour fixed"
-        told = (await operator("GET", "/rules/history")).json
-        assert told["in_force"] == 3
-        assert [(each["version"], each["author"], each["note"]) for each in told["versions"]] == [
+        log_record = (await operator("GET", "/rules/history")).json
+        assert log_record["in_force"] == 3
+        assert [(each["version"], each["author"], each["note"]) for each in log_record["versions"]] == [
             (3, "bob", "too much"),
             (2, "ann", "more"),
             (1, "cli", ""),
         ]
-        kept = (await operator("GET", "/rules/history/2")).json
-        assert (kept["text"], kept["in_force"], kept["format"]) == (TWO, False, "yaml")
+        version = (await operator("GET", "/rules/history/2")).json
+        assert (version["text"], version["in_force"], version["format"]) == (TWO, False, "yaml")
         assert (await operator("GET", "/rules/history/9")).status == 404
         assert (await operator("POST", "/rules/rollback", {"to": 9})).status == 400
         assert (await operator("POST", "/rules/rollback", {"to": 2})).json["version"]["version"] == 4
@@ -155,8 +155,13 @@ async def test_history_and_rollback(
         'rules rolled back author=bob remote=192.0.2.9:5 before=2 after=3 to=1 note="too much"',
     ]
     assert len(lines) == 3
-    told = json.loads(JsonFormatter().format(changes[0]))
-    assert (told["author"], told["before"], told["after"], told["logger"]) == ("ann", 1, 2, "headgate.admin")
+    log_record = json.loads(JsonFormatter().format(changes[0]))
+    assert (log_record["author"], log_record["before"], log_record["after"], log_record["logger"]) == (
+        "ann",
+        1,
+        2,
+        "headgate.admin",
+    )
     assert TOKEN not in caplog.text
 
 
@@ -187,16 +192,16 @@ async def test_scripts_are_loaded_on_every_master(cluster: Cluster, tmp_path: Pa
             assert node.call("SCRIPT", "EXISTS", *shas) == [1] * len(shas)
         for user in "abcdef":
             await operator.check(user=user)
-        told = (await operator("GET", "/keys?rule=a")).json
-        assert [each["used"] for each in told["keys"]] == [1] * 6
+        response = (await operator("GET", "/keys?rule=a")).json
+        assert [each["used"] for each in response["keys"]] == [1] * 6
 
 
-async def test_a_reset_holds_at_once_for_who_remembers_refusals(redis_server: RedisServer, tmp_path: Path) -> None:
+async def test_a_reset_clears_cached_refusals_at_once(redis_server: RedisServer, tmp_path: Path) -> None:
     push(tmp_path, ONE, redis_server.url)
     async with Operator("pushed", engine=f"{redis_server.url}?denial_cache=on") as operator:
         assert [await operator.check(user="ann") for _ in range(3)] == [True, False, False]
-        told = (await operator("POST", "/reset", {"attributes": {"user": "ann"}})).json
-        assert told["forgotten"] == [{"rule": "a", "key": "user=ann", "counts": ["a"]}]
+        response = (await operator("POST", "/reset", {"attributes": {"user": "ann"}})).json
+        assert response["forgotten"] == [{"rule": "a", "key": "user=ann", "counts": ["a"]}]
         assert await operator.check(user="ann")
         assert not await operator.check(user="ann")
         assert (await operator("PUT", "/rules/a/overrides/user=ann", {"limits": "9/hour fixed"})).status == 200
@@ -208,12 +213,12 @@ async def test_keys_and_peeks_of_a_server(redis_server: RedisServer, tmp_path: P
     async with Operator("pushed", engine=redis_server.url) as operator:
         for user in ("ann", "ann", "bob"):
             await operator.check(user=user)
-        told = (await operator("GET", "/keys")).json
-        assert [(each["key"], each["used"], each["of"]) for each in told["keys"]] == [
+        response = (await operator("GET", "/keys")).json
+        assert [(each["key"], each["used"], each["of"]) for each in response["keys"]] == [
             ("user=ann", 2, 2),
             ("user=bob", 1, 2),
         ]
-        assert told["keys"][0]["bytes"] > 0
+        assert response["keys"][0]["bytes"] > 0
         peeked = (await operator("POST", "/peek", {"rule": "a", "key": "user=ann"})).json
         assert (peeked["allowed"], peeked["limits"][0]["remaining"]) == (False, 0)
         given = (await operator("POST", "/refund", {"rule": "a", "key": "user=ann"})).json["limits"]
@@ -243,11 +248,11 @@ async def test_a_walk_that_takes_too_long_tells_what_it_has(
         assert (await operator("GET", "/keys")).json["complete"]
 
 
-async def test_what_each_process_counts_is_left_out(redis_server: RedisServer, tmp_path: Path) -> None:
+async def test_a_reset_leaves_per_process_counts_out(redis_server: RedisServer, tmp_path: Path) -> None:
     push(tmp_path, f"{ONE[:-2]}, {{name: near, where: node, limit: 1/hour}}]\n", redis_server.url)
     async with Operator("pushed", engine=redis_server.url) as operator:
-        told = (await operator("POST", "/reset", {"attributes": {"user": "ann"}})).json
-        assert ([each["rule"] for each in told["forgotten"]], told["left_out"]) == (["a"], ["near"])
+        response = (await operator("POST", "/reset", {"attributes": {"user": "ann"}})).json
+        assert ([each["rule"] for each in response["forgotten"]], response["left_out"]) == (["a"], ["near"])
         refused = await operator("POST", "/reset", {"rule": "near", "key": "all"})
         assert (refused.status, "counted in each process" in refused.json["detail"]) == (400, True)
 
@@ -272,8 +277,8 @@ async def test_when_the_server_is_gone(tmp_path: Path, caplog: pytest.LogCapture
                 assert "secret-word" not in reply.body.decode()
             unsure = [record for record in caplog.records if record.getMessage() == "a change may have been made"]
             assert [vars(record)["verb"] for record in unsure] == ["reset", "refund"]
-            told = (await operator("GET", "/status")).json
-            assert [each["state"] for each in told["degraded"]] == ["open"]
-            assert (told["degraded_decisions"], told["rulebook_version"]) == (3, 1)
-            assert told["engine"].endswith("?deadline=200ms")
-        assert "secret-word" not in json.dumps(told) + caplog.text
+            response = (await operator("GET", "/status")).json
+            assert [each["state"] for each in response["degraded"]] == ["open"]
+            assert (response["degraded_decisions"], response["rulebook_version"]) == (3, 1)
+            assert response["engine"].endswith("?deadline=200ms")
+        assert "secret-word" not in json.dumps(response) + caplog.text

@@ -73,7 +73,7 @@ async def test_a_change_has_an_author(operator: Operator, route: AdminRoute) -> 
         assert operator.body.read == 0
 
 
-async def test_what_is_not_here(operator: Operator) -> None:
+async def test_unknown_paths_get_404(operator: Operator) -> None:
     for target in ("/", "/rulez", "/rules/", "/rules/login", "/rules/history/x", "/rules/login/overrides/"):
         assert (await operator("GET", target)).status == 404, target
     reply = await operator("PATCH", "/rules")
@@ -144,7 +144,7 @@ bodies = st.binary(max_size=200) | st.recursive(
     rule=st.sampled_from(["login", "plans", "jobs", "none"]) | st.text(min_size=1, max_size=5),
     key=st.sampled_from(["user=ann", "all"]) | st.text(min_size=1, max_size=10),
 )
-async def test_whatever_is_sent_is_answered(
+async def test_every_request_body_is_answered(
     route: AdminRoute, body: bytes, kind: str, rule: str, key: str
 ) -> None:
     async with Operator(BOOK) as operator:
@@ -158,16 +158,16 @@ async def test_whatever_is_sent_is_answered(
 
 
 async def test_the_description_is_whole(operator: Operator) -> None:
-    told = (await operator("GET", "/openapi.json")).json
-    schemas = told["components"]["schemas"]
-    text = json.dumps(told)
+    response = (await operator("GET", "/openapi.json")).json
+    schemas = response["components"]["schemas"]
+    text = json.dumps(response)
     for name in {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}:
         assert name in schemas
-    assert {(method.upper(), path) for path, methods in told["paths"].items() for method in methods} == {
+    assert {(method.upper(), path) for path, methods in response["paths"].items() for method in methods} == {
         (route.method, route.path) for route in ROUTES
     }
     for route in ROUTES:
-        operation = told["paths"][route.path][route.method.lower()]
+        operation = response["paths"][route.path][route.method.lower()]
         names = {each["name"] for each in operation.get("parameters", ())}
         assert ("X-Headgate-Author" in names) == route.is_change
         assert ("requestBody" in operation) == (route.request_type is not None)
@@ -201,5 +201,5 @@ async def test_schemathesis_finds_nothing(tmp_path: Path, monkeypatch: pytest.Mo
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        said, _ = await asyncio.wait_for(run.communicate(), 120)
-        assert run.returncode == 0, said.decode()[-8000:]
+        output, _ = await asyncio.wait_for(run.communicate(), 120)
+        assert run.returncode == 0, output.decode()[-8000:]

@@ -13,7 +13,11 @@ from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc  # type: ignore[imp
 from headgate.clock import ManualClock
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.engines.url import open_async_engine
-from headgate.service.envoy.rls import SERVICE, RateLimits, handler
+from headgate.service.envoy.rls import SERVICE, RateLimits, methods
+from headgate.service.grpc_server.methods import Method
+from headgate.service.grpc_server.server import GrpcServer
+from headgate.service.settings import Address, Settings
+from headgate.service.supervisor import open_listener
 
 OK, OVER_LIMIT = rls_pb2.RateLimitResponse.OK, rls_pb2.RateLimitResponse.OVER_LIMIT
 Unit: Any = rls_pb2.RateLimitResponse.RateLimit
@@ -70,14 +74,19 @@ def descriptor(
 @asynccontextmanager
 async def serve_envoy(rules: Any, engine: str = "memory://", **said: bool) -> AsyncIterator[EnvoyClient]:
     clock = ManualClock()
-    server = grpc.aio.server()
     opened = engine if engine.startswith("memory:") else open_async_engine(engine, ruled=True)
     async with AsyncRuleLimiter(rules, opened, clock=clock) as limiter:
-        server.add_generic_rpc_handlers((handler(RateLimits(limiter, **said)),))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        try:
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-                yield EnvoyClient(channel, limiter, clock)
-        finally:
-            await server.stop(None)
+        served = methods(RateLimits(limiter, **said))
+        async with serving_grpc(served) as address, grpc.aio.insecure_channel(address) as channel:
+            yield EnvoyClient(channel, limiter, clock)
+
+
+@asynccontextmanager
+async def serving_grpc(methods: dict[str, Method], **settings: Any) -> AsyncIterator[str]:
+    """A gRPC server of ours for as long as the block; says its address."""
+    listener = open_listener(Address("127.0.0.1", 0))
+    server = await GrpcServer(Settings(**{"drain": 0.2, "body": 2**22} | settings), listener, methods).start()
+    try:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        await server.stop()

@@ -13,7 +13,7 @@ from headgate import ManualClock
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.service.envoy import rlqs
 from tests.servers.envoy import Json
-from tests.servers.redis_server import free_port
+from tests.service.envoy.envoy_harness import serving_grpc
 
 BOOK: Json = {
     "rules": [
@@ -111,20 +111,15 @@ async def harness(
     clock = ManualClock()
     async with AsyncRuleLimiter(book, engine, clock=clock) as limiter:
         quotas = rlqs.QuotaService(limiter, now=lambda: clock.now_us() / 1_000_000)
-        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        server.add_generic_rpc_handlers((rlqs.handler(quotas),))
-        address = f"127.0.0.1:{free_port()}"
-        server.add_insecure_port(address)
-        await server.start()
-        made = RlqsHarness(limiter, clock, address)
-        if not listens:
-            clock.advance(LIVE + 1)  # as an engine does that has just begun
-        try:
-            yield made
-        finally:
-            for channel in made.channels:
-                await channel.close()
-            await server.stop(0)
+        async with serving_grpc(rlqs.methods(quotas)) as address:
+            made = RlqsHarness(limiter, clock, address)
+            if not listens:
+                clock.advance(LIVE + 1)  # as an engine does that has just begun
+            try:
+                yield made
+            finally:
+                for channel in made.channels:
+                    await channel.close()
 
 
 async def test_one_envoy_has_it_all_and_is_told_in_envoys_words() -> None:

@@ -55,42 +55,42 @@ end
 local rooms = {}
 local verbs = {}
 
-function verbs.open(said)
-  local engine, why = engines.open(said.url, { prefix = said.prefix })
+function verbs.open(args)
+  local engine, why = engines.open(args.url, { prefix = args.prefix })
   if not engine then return nil, why end
-  engine:use({ scripts = said.scripts, zones = said.zones }, said.texts)
-  local hands = {}
-  for _, options in pairs(said.terms) do options.shadow = options.is_shadow end
-  for i, one in ipairs(said.hands) do
-    local limit = said.limits[one.limit]
-    hands[i] = {
-      name = one.name, limit = limit, options = said.terms[one.terms], shadow = said.terms[one.terms].is_shadow and "shadow",
-      head = keys.head(said.prefix, limit.algorithm, one.name),
+  engine:use({ scripts = args.scripts, zones = args.zones }, args.texts)
+  local bound_limits = {}
+  for _, options in pairs(args.terms) do options.shadow = options.is_shadow end
+  for i, one in ipairs(args.bound_limits) do
+    local limit = args.limits[one.limit]
+    bound_limits[i] = {
+      name = one.name, limit = limit, options = args.terms[one.terms], shadow = args.terms[one.terms].is_shadow and "shadow",
+      head = keys.head(args.prefix, limit.algorithm, one.name),
     }
   end
-  rooms[said.id] = { engine = engine, hands = hands }
+  rooms[args.id] = { engine = engine, bound_limits = bound_limits }
   return true
 end
 
 local function charges_of(room, list)
   local charges = {}
-  for i, one in ipairs(list) do charges[i] = { bound_limit = room.hands[one[1]], key = one[2], cost = one[3] } end
+  for i, one in ipairs(list) do charges[i] = { bound_limit = room.bound_limits[one[1]], key = one[2], cost = one[3] } end
   return charges
 end
 
-function verbs.decide(said)
-  local room = rooms[said.id]
-  local answers, word = room.engine:decide(charges_of(room, said.charges), said.commit, said.deadline)
-  if said.word and answers then return { answers = answers, word = word or "asked" } end
+function verbs.decide(args)
+  local room = rooms[args.id]
+  local answers, word = room.engine:decide(charges_of(room, args.charges), args.commit, args.deadline)
+  if args.word and answers then return { answers = answers, word = word or "asked" } end
   return answers, word
 end
 
 -- Questions at once, from as many threads of one request.
-function verbs.decide_each(said)
-  local room, threads, found = rooms[said.id], {}, {}
-  for i, list in ipairs(said.asks) do
+function verbs.decide_each(args)
+  local room, threads, found = rooms[args.id], {}, {}
+  for i, list in ipairs(args.asks) do
     threads[i] = ngx.thread.spawn(function()
-      return room.engine:decide(charges_of(room, list), said.commit, said.deadline)
+      return room.engine:decide(charges_of(room, list), args.commit, args.deadline)
     end)
   end
   for i, thread in ipairs(threads) do
@@ -101,74 +101,74 @@ function verbs.decide_each(said)
 end
 
 -- The same question so many times.
-function verbs.decide_many(said)
-  said.asks = {}
-  for i = 1, said.times do said.asks[i] = said.charges end
-  return verbs.decide_each(said)
+function verbs.decide_many(args)
+  args.asks = {}
+  for i = 1, args.times do args.asks[i] = args.charges end
+  return verbs.decide_each(args)
 end
 
 -- The second rule counts where the first one does, as where the limit of a rule has changed.
-function verbs.one_count(said)
-  local hands = rooms[said.id].hands
-  hands[2].head = hands[1].head
+function verbs.one_count(args)
+  local bound_limits = rooms[args.id].bound_limits
+  bound_limits[2].head = bound_limits[1].head
   return true
 end
 
-function verbs.refund(said)
-  local room = rooms[said.id]
-  return room.engine:refund(charges_of(room, { said.charge })[1], said.facts, said.deadline)
+function verbs.refund(args)
+  local room = rooms[args.id]
+  return room.engine:refund(charges_of(room, { args.charge })[1], args.outcome, args.deadline)
 end
 
-function verbs.acquire(said)
-  local room = rooms[said.id]
-  return room.engine:acquire(charges_of(room, { said.charge })[1], said.deadline)
+function verbs.acquire(args)
+  local room = rooms[args.id]
+  return room.engine:acquire(charges_of(room, { args.charge })[1], args.deadline)
 end
 
-function verbs.renew(said)
-  local room = rooms[said.id]
-  return room.engine:renew(charges_of(room, { said.charge })[1], said.fence, said.deadline)
+function verbs.renew(args)
+  local room = rooms[args.id]
+  return room.engine:renew(charges_of(room, { args.charge })[1], args.fence, args.deadline)
 end
 
-function verbs.release(said)
-  local room = rooms[said.id]
-  return room.engine:release(charges_of(room, { said.charge })[1], said.fence, said.deadline)
+function verbs.release(args)
+  local room = rooms[args.id]
+  return room.engine:release(charges_of(room, { args.charge })[1], args.fence, args.deadline)
 end
 
-function verbs.ask(said) return rooms[said.id].engine:command(said.words, said.tag, said.deadline) end
+function verbs.ask(args) return rooms[args.id].engine:command(args.words, args.tag, args.deadline) end
 
-function verbs.forget_scripts(said)
-  rooms[said.id].engine.texts = {}
+function verbs.forget_scripts(args)
+  rooms[args.id].engine.texts = {}
   return true
 end
 
-function verbs.drop(said)
-  local engine = rooms[said.id].engine
-  engine.scripts[said.script], engine.take_all_shas = nil, {}
+function verbs.drop(args)
+  local engine = rooms[args.id].engine
+  engine.scripts[args.script], engine.take_all_shas = nil, {}
   return true
 end
 
-function verbs.shard(said) return rooms[said.id].engine:shard(said.key) end
+function verbs.shard(args) return rooms[args.id].engine:shard(args.key) end
 
 -- The bytes of several charges in one question.
-function verbs.together(said)
-  local room = rooms[said.id]
-  local charges = charges_of(room, said.charges)
+function verbs.together(args)
+  local room = rooms[args.id]
+  local charges = charges_of(room, args.charges)
   for _, charge in ipairs(charges) do commands.bind(charge.bound_limit, room.engine.scripts, room.engine.prefix) end
-  return hex(commands[said.alike and "take_together" or "take_all"](charges, said.sha, said.commit))
+  return hex(commands[args.alike and "take_together" or "take_all"](charges, args.sha, args.commit))
 end
 
-function verbs.take(said)
-  local room = rooms[said.id]
-  local charge = charges_of(room, { said.charge })[1]
-  local known = commands.bind(charge.bound_limit, room.engine.scripts, room.engine.prefix)
-  return hex(commands.take(known, commands.escaped(charge.key), charge.cost))
+function verbs.take(args)
+  local room = rooms[args.id]
+  local charge = charges_of(room, { args.charge })[1]
+  local bound = commands.bind(charge.bound_limit, room.engine.scripts, room.engine.prefix)
+  return hex(commands.take(bound, commands.escaped(charge.key), charge.cost))
 end
 
-function verbs.packed_refund(said)
-  local room = rooms[said.id]
-  local charge = charges_of(room, { said.charge })[1]
+function verbs.packed_refund(args)
+  local room = rooms[args.id]
+  local charge = charges_of(room, { args.charge })[1]
   commands.bind(charge.bound_limit, room.engine.scripts, room.engine.prefix)
-  return hex(commands.refund(charge, commands.escaped(charge.key), said.facts))
+  return hex(commands.refund(charge, commands.escaped(charge.key), args.outcome))
 end
 
 local function spelled(value)
@@ -180,27 +180,27 @@ local function spelled(value)
   return found
 end
 
-function verbs.read(said)
-  local value, beyond = resp.read(bytes(said.text), said.at or 1)
+function verbs.read(args)
+  local value, beyond = resp.read(bytes(args.text), args.at or 1)
   if value == nil then return { missing = beyond or false } end
   return { value = spelled(value), beyond = beyond }
 end
 
-function verbs.pack(said)
+function verbs.pack(args)
   local words = {}
-  for i, word in ipairs(said.words) do words[i] = type(word) == "string" and bytes(word) or word end
+  for i, word in ipairs(args.words) do words[i] = type(word) == "string" and bytes(word) or word end
   return hex(resp.command(words))
 end
 
-function verbs.with_text(said) return hex(resp.with_text(bytes(said.packed), bytes(said.text))) end
+function verbs.with_text(args) return hex(resp.with_text(bytes(args.packed), bytes(args.text))) end
 
-function verbs.slot(said) return cluster.slot(commands.escaped(bytes(said.key))) end
+function verbs.slot(args) return cluster.slot(commands.escaped(bytes(args.key))) end
 
-function verbs.url(said) return urls.parse(said.url) end
+function verbs.url(args) return urls.parse(args.url) end
 
-function verbs.said(said) return errors.from_reply(said.text) end
+function verbs.parse_error(args) return errors.from_reply(args.text) end
 
-function verbs.told(said) return errors.explain("h:1", "hg", errors.from_reply(said.text), said.instead) end
+function verbs.explain_error(args) return errors.explain("h:1", "hg", errors.from_reply(args.text), args.instead) end
 
 local function at_port(port, host)
   rooms[port] = rooms[port] or server_address.new { host = host or "127.0.0.1", port = port }
@@ -208,7 +208,7 @@ local function at_port(port, host)
 end
 
 -- One line, without an engine.
-function verbs.line(said) return connection.request(at_port(said.port), bytes(said.packed), ngx.now() + said.seconds, said.count) end
+function verbs.line(args) return connection.request(at_port(args.port), bytes(args.packed), ngx.now() + args.seconds, args.count) end
 
 local function look_away(seconds)
   ngx.update_time()
@@ -217,15 +217,15 @@ local function look_away(seconds)
 end
 
 -- One question that may travel with others.
-function verbs.convoy(said)
-  return batching.request(at_port(said.port), { packed = bytes(said.packed) }, ngx.now() + said.seconds)
+function verbs.convoy(args)
+  return batching.request(at_port(args.port), { packed = bytes(args.packed) }, ngx.now() + args.seconds)
 end
 
 -- Such questions from threads of one request: each begins `after` so many seconds, and when it was answered nginx sees
 -- nothing for `blind` seconds. Those that are to be `broken` off are so, all at once, after `broken_after`.
-function verbs.convoys(said)
-  local at, threads, found, broken = at_port(said.port, said.host), {}, {}, {}
-  for i, one in ipairs(said.asks) do
+function verbs.convoys(args)
+  local at, threads, found, broken = at_port(args.port, args.host), {}, {}, {}
+  for i, one in ipairs(args.asks) do
     found[i] = { took = -1 }
     threads[i] = ngx.thread.spawn(function()
       if one.after then ngx.sleep(one.after) end
@@ -236,8 +236,8 @@ function verbs.convoys(said)
       if one.blind then look_away(one.blind) end
     end)
   end
-  if said.broken then ngx.sleep(said.broken_after) end
-  for _, i in ipairs(said.broken or {}) do
+  if args.broken then ngx.sleep(args.broken_after) end
+  for _, i in ipairs(args.broken or {}) do
     ngx.thread.kill(threads[i])
     broken[i] = true
   end
@@ -248,25 +248,25 @@ function verbs.convoys(said)
 end
 
 -- How many drive, and how many are known to wait.
-function verbs.convoy_now(said)
-  local known, drive = at_port(said.port).batcher, 0
-  for _, ends in ipairs(known.busy_until) do drive = drive + (ends > ngx.now() and 1 or 0) end
-  return { drive = drive, wait = #known.waiting }
+function verbs.convoy_now(args)
+  local batcher, drive = at_port(args.port).batcher, 0
+  for _, ends in ipairs(batcher.busy_until) do drive = drive + (ends > ngx.now() and 1 or 0) end
+  return { drive = drive, wait = #batcher.waiting }
 end
 
 -- A question, then so many seconds in which nginx sees nothing of what happens, then another question.
-function verbs.blindly(said)
-  local engine, charges = rooms[said.id].engine, charges_of(rooms[said.id], said.charges)
+function verbs.blindly(args)
+  local engine, charges = rooms[args.id].engine, charges_of(rooms[args.id], args.charges)
   local first, failure = engine:decide(charges, 1)
   if not first then return nil, failure end
-  look_away(said.seconds)
+  look_away(args.seconds)
   return engine:decide(charges, 1)
 end
 
 function M.serve()
   ngx.req.read_body()
-  local said = json.decode(ngx.req.get_body_data())
-  local answer, failure = verbs[said.verb](said)
+  local args = json.decode(ngx.req.get_body_data())
+  local answer, failure = verbs[args.verb](args)
   ngx.say(encoded { answer = answer == nil and "nil" or answer, none = answer == nil, trouble = failure or false })
 end
 

@@ -42,12 +42,12 @@ PATIENCE_S = 20
 
 
 class NginxRedisError(Exception):
-    """What the engine said instead of an answer."""
+    """An error that the engine returned in place of an answer."""
 
-    def __init__(self, said: Any) -> None:
-        super().__init__(said["text"] if isinstance(said, dict) else said)
-        self.kind = said.get("kind") if isinstance(said, dict) else None
-        self.retry = said.get("retry") if isinstance(said, dict) else None
+    def __init__(self, error: Any) -> None:
+        super().__init__(error["text"] if isinstance(error, dict) else error)
+        self.kind = error.get("kind") if isinstance(error, dict) else None
+        self.retry = error.get("retry") if isinstance(error, dict) else None
 
 
 class RedisDriverNginx:
@@ -55,23 +55,23 @@ class RedisDriverNginx:
 
     def __init__(self, lines: str = "") -> None:
         self.nginx = Nginx(SERVER % DRIVER, HTTP + lines, level="warn")
-        self._own = threading.local()
+        self._thread_local = threading.local()
         self._connections: list[http.client.HTTPConnection] = []
 
     def ask(self, verb: str, **question: Any) -> Any:
-        connection = getattr(self._own, "connection", None)
+        connection = getattr(self._thread_local, "connection", None)
         if connection is None:
             connection = http.client.HTTPConnection("127.0.0.1", self.nginx.port, timeout=30)
-            self._own.connection = connection
+            self._thread_local.connection = connection
             self._connections.append(connection)
         connection.request("POST", "/", json.dumps({"verb": verb, **question}))
         answer = connection.getresponse()
         body = answer.read()
         assert answer.status == 200, f"{body.decode()}\n{self.nginx.log}"
-        found = json.loads(body)
-        if found["none"] and found["trouble"]:
-            raise NginxRedisError(found["trouble"])
-        return None if found["none"] else found["answer"]
+        reply = json.loads(body)
+        if reply["none"] and reply["trouble"]:
+            raise NginxRedisError(reply["trouble"])
+        return None if reply["none"] else reply["answer"]
 
     def engine(
         self,
@@ -108,26 +108,30 @@ class LimitBundle(NamedTuple):
     texts: dict[str, str]
 
 
-def limit_bundle(limits: Sequence[Limit], lockouts: bool = False) -> LimitBundle:
-    """What a gateway is told of limits: the same words as on Python's wire."""
-    said: dict[str, Any] = {limit.text: bundle_entry(limit) for limit in limits}
+def limit_bundle(limits: Sequence[Limit], lockouts: bool = False, pauses: bool = False) -> LimitBundle:
+    """Returns the part of a bundle about limits, with the numbers and scripts that Python sends."""
+    limits_by_text: dict[str, Any] = {limit.text: bundle_entry(limit) for limit in limits}
     scripts: dict[str, Script] = {}
     algorithms = sorted({limit.algorithm for limit in limits} - {"slots"})
     for algorithm in algorithms:
         commands = ["take", "take_together", "refund", *(["take_calls"] if fits_one_string(algorithm) else [])]
         scripts |= {f"{command} {algorithm}": algorithm_script(command, algorithm) for command in commands}
+        scripts[f"refund_paused {algorithm}"] = algorithm_script("refund", algorithm, True)
     for size in range(1, len(algorithms) + 1):
         for some in itertools.combinations(algorithms, size):
-            for models in [some, (*some, "lockout")][: 2 if lockouts else 1]:
+            more = ["lockout"] * lockouts + ["pause"] * pauses
+            for models in [
+                (*some, *each) for size in range(len(more) + 1) for each in itertools.combinations(more, size)
+            ]:
                 scripts[f"take_all {' '.join(sorted(models))}"] = mixed_script("take_all", models)
     scripts["slots"] = standalone_script("slots", "slots")
     scripts["membership"] = standalone_script("membership")
     texts = {script.sha: script.text for script in scripts.values()}
-    return LimitBundle(said, {name: script.sha for name, script in scripts.items()}, texts)
+    return LimitBundle(limits_by_text, {name: script.sha for name, script in scripts.items()}, texts)
 
 
 class NginxRedisEngine:
-    """The engine in nginx, with a hand for each rule."""
+    """The engine in nginx, with a bound limit for each rule."""
 
     def __init__(
         self,
@@ -141,20 +145,21 @@ class NginxRedisEngine:
         self.limits = {name: parse(text) for name, text in limits.items()}
         self.names = list(limits)
         lockouts = any("lockout" in each for each in terms.values())
-        self.bundle = limit_bundle(list(self.limits.values()), lockouts)
-        hands: list[Any] = []
-        said: list[Any] = []
+        pauses = any("pausable" in each for each in terms.values())
+        self.bundle = limit_bundle(list(self.limits.values()), lockouts, pauses)
+        bound_limits: list[Any] = []
+        options: list[Any] = []
         for at, (name, limit) in enumerate(self.limits.items()):
-            own = {"rule": name, "is_shadow": False, "overrides": False, **terms.get(name, {})}
-            said.append(own)
-            hands.append({"name": name, "limit": limit.text, "terms": at + 1})
+            rule = {"rule": name, "is_shadow": False, "overrides": False, **terms.get(name, {})}
+            options.append(rule)
+            bound_limits.append({"name": name, "limit": limit.text, "terms": at + 1})
         gate.ask(
             "open",
             id=self.id,
             url=url,
             prefix="hg",
-            hands=hands,
-            terms=said,
+            bound_limits=bound_limits,
+            terms=options,
             zones=zones,
             **self.bundle._asdict(),
         )
@@ -169,7 +174,7 @@ class NginxRedisEngine:
         return self.do("decide", charges=self.charges(*charges), commit=commit, **_given(deadline))
 
     def take(self, name: str, key: str, cost: int = 1, deadline: float | None = None) -> Any:
-        """The facts of one charge."""
+        """The outcome of one charge."""
         return self.decide((name, key, cost), deadline=deadline)[0]
 
     def about(self, verb: str, charge: tuple[str, str, int], deadline: float | None = None, **more: Any) -> Any:
@@ -182,9 +187,9 @@ def _given(deadline: float | None) -> dict[str, Any]:
 
 def keys_of_distinct_masters(masters: int = 3) -> list[str]:
     """One key in each third of the slots."""
-    found: dict[int, str] = {}
+    keys: dict[int, str] = {}
     for number in itertools.count():
-        found.setdefault(slot_of(f"k{number}") * masters // 16384, f"k{number}")
-        if len(found) == masters:
-            return [found[part] for part in range(masters)]
+        keys.setdefault(slot_of(f"k{number}") * masters // 16384, f"k{number}")
+        if len(keys) == masters:
+            return [keys[part] for part in range(masters)]
     raise AssertionError

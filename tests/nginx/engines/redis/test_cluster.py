@@ -108,10 +108,10 @@ def test_counts_of_which_some_have_gone(engine: NginxRedisEngine, cluster: Clust
         with pytest.raises(NginxRedisError, match=r"TRYAGAIN|no reply in time"):
             engine.decide(("one", C, 1), ("two", C, 1), deadline=1)
         with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(engine.decide, ("one", C, 1), ("two", C, 1))
+            future = pool.submit(engine.decide, ("one", C, 1), ("two", C, 1))
             time.sleep(0.1)
             move.finish()
-            assert [each[:2] for each in asked.result()] == [[1, 3], [1, 3]]
+            assert [each[:2] for each in future.result()] == [[1, 3], [1, 3]]
     finally:
         if cluster.master_of(slot_of(C)) is at:
             move.finish()
@@ -122,36 +122,36 @@ def test_one_looks_for_all(gate: RedisDriverNginx, cluster: Cluster) -> None:
     for node in cluster.nodes:
         node.call("CONFIG", "RESETSTAT")
     engine = gate.engine(f"{cluster.url}?deadline=5s", {"one": "15/day"})
-    found = engine.do("decide_many", charges=engine.charges(("one", A, 1)), commit=1, times=30)
-    assert sum(each["answers"][0][0] for each in found) == 15
+    answer = engine.do("decide_many", charges=engine.charges(("one", A, 1)), commit=1, times=30)
+    assert sum(each["answers"][0][0] for each in answer) == 15
     looks = [node.info("commandstats").get("cmdstat_cluster|slots", "calls=0,") for node in cluster.nodes]
     assert sum(int(look.partition("=")[2].partition(",")[0]) for look in looks) == 1
 
 
 def test_one_slot_is_one_round(engine: NginxRedisEngine, cluster: Cluster) -> None:
-    facts = engine.decide(("one", A, 1), ("two", A, 1), ("shadow", A, 1))
-    assert [each[:2] for each in facts] == [[1, 4], [1, 4], [1, 8]]
+    outcomes = engine.decide(("one", A, 1), ("two", A, 1), ("shadow", A, 1))
+    assert [each[:2] for each in outcomes] == [[1, 4], [1, 4], [1, 8]]
 
 
-def apart(facts: object) -> list[int]:
-    """What was decided in several places, unwrapped."""
-    assert isinstance(facts, dict)
-    assert facts["cross_slot"] is True
-    found: list[int] = facts["list"]
-    return found
+def apart(outcome: object) -> list[int]:
+    """Unwraps outcomes that several slots decided."""
+    assert isinstance(outcome, dict)
+    assert outcome["cross_slot"] is True
+    slots: list[int] = outcome["list"]
+    return slots
 
 
 def test_all_or_none_on_several(engine: NginxRedisEngine) -> None:
     both = (("one", A, 1), ("two", B, 1))
     assert [apart(each)[:2] for each in engine.decide(*both)] == [[1, 4], [1, 4]]
-    told = engine.decide(*both, commit=0)
-    assert [apart(each)[:2] for each in told] == [[1, 4], [1, 4]]
+    outcomes = engine.decide(*both, commit=0)
+    assert [apart(each)[:2] for each in outcomes] == [[1, 4], [1, 4]]
     refused = engine.decide(("one", A, 1), ("two", B, 5))
     assert [apart(each)[:2] for each in refused] == [[1, 4], [0, 4]]
     assert engine.take("one", A, 0)[1] == 4
 
 
-def test_what_is_aside_elsewhere(engine: NginxRedisEngine) -> None:
+def test_a_shadow_in_another_slot_keeps_the_decision_atomic(engine: NginxRedisEngine) -> None:
     """One live group: nothing to agree on, and it is as atomic as alone."""
     both = (("one", A, 5), ("shadow", B, 1))
     assert [each[:2] for each in engine.decide(*both)] == [[1, 0], [1, 8]]
@@ -175,9 +175,9 @@ def test_taken_back_where_one_refuses_after_all(gate: RedisDriverNginx, cluster:
     engine = gate.engine(cluster.url, {"large": "400/day fixed", "small": "30/day fixed"})
     both = engine.charges(("large", A, 1), ("small", B, 1))
     with ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(engine.do, "decide_many", charges=both, commit=1, times=40) for _ in range(4)]
-        found = [each["answers"] for many in asked for each in many.result()]
-    passed = sum(all(apart(facts)[0] == 1 and apart(facts)[2] == 0 for facts in each) for each in found)
+        futures = [pool.submit(engine.do, "decide_many", charges=both, commit=1, times=40) for _ in range(4)]
+        replies = [each["answers"] for many in futures for each in many.result()]
+    passed = sum(all(apart(outcome)[0] == 1 and apart(outcome)[2] == 0 for outcome in each) for each in replies)
     assert passed <= 30
     left = 400 - engine.take("large", A, 0)[1], 30 - engine.take("small", B, 0)[1]
     assert left[0] == left[1] <= 30
@@ -199,9 +199,9 @@ def test_a_master_that_was_killed(gate: RedisDriverNginx, mortal: Cluster) -> No
         engine.take("one", A, deadline=0.1)
     assert unreachable.value.kind in {"unreachable", "refused", "timeout"}
     assert engine.take("one", B)[0] == 1, "the others go on"
-    facts = engine.decide(("one", B, 1), ("shadow", A, 1), deadline=3)
-    assert facts[0][0] == 1, "who is aside is in nobody's way"
-    assert facts[1]["degraded"] is True
+    outcomes = engine.decide(("one", B, 1), ("shadow", A, 1), deadline=3)
+    assert outcomes[0][0] == 1, "who is aside is in nobody's way"
+    assert outcomes[1]["degraded"] is True
     began = time.monotonic()
     assert engine.take("one", A)[0] == 1
     assert time.monotonic() - began < 15
@@ -219,10 +219,10 @@ def test_a_paused_master_holds_up_nobody_else(gate: RedisDriverNginx, mortal: Cl
         engine.take("two", C)
         link.swallow()
         began = time.monotonic()
-        facts = engine.decide(("one", B, 1), ("shadow", C, 1), deadline=9)
+        outcomes = engine.decide(("one", B, 1), ("shadow", C, 1), deadline=9)
         assert time.monotonic() - began < 6
-        assert facts[0][0] == 1
-        assert facts[1]["degraded"] is True
+        assert outcomes[0][0] == 1
+        assert outcomes[1]["degraded"] is True
         with pytest.raises(NginxRedisError) as late:
             engine.decide(("one", B, 1), ("two", C, 1), deadline=0.2)
         assert late.value.kind == "timeout"
@@ -244,13 +244,13 @@ def test_a_node_of_a_cluster_is_not_all_of_it(gate: RedisDriverNginx, cluster: C
     theirs = next(key for key in (B, C) if cluster.master_of(slot_of(key)) is not node)
     with pytest.raises(
         NginxRedisError, match=r"it is a node of a cluster \(MOVED .*\)\. Write redis\+cluster://127"
-    ) as told:
+    ) as caught:
         engine.take("one", theirs)
-    assert str(told.value).endswith(f"Write redis+cluster://127.0.0.1:{node.port} as the engine's URL.")
+    assert str(caught.value).endswith(f"Write redis+cluster://127.0.0.1:{node.port} as the engine's URL.")
 
 
 def test_not_a_cluster(gate: RedisDriverNginx, redis_server: RedisServer) -> None:
     engine = gate.engine(f"redis+cluster://127.0.0.1:{redis_server.port}?deadline=300ms", LIMITS)
-    with pytest.raises(NginxRedisError, match=r"cluster support disabled") as told:
+    with pytest.raises(NginxRedisError, match=r"cluster support disabled") as caught:
         engine.take("one", A)
-    assert str(told.value).endswith(f"Write redis://127.0.0.1:{redis_server.port} as the engine's URL.")
+    assert str(caught.value).endswith(f"Write redis://127.0.0.1:{redis_server.port} as the engine's URL.")

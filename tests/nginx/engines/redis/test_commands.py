@@ -23,6 +23,8 @@ RULES: dict[str, tuple[str, dict[str, Any]]] = {
     "locked": ("3/s sliding", {"lockout": (5, 60_000_000, 600_000_000)}),
     "own": ("4/minute queue 3", {"overrides": True}),
     "all: %": ("6/s smooth", {"is_shadow": True, "lockout": (1, 2_000_000, 3_000_000), "overrides": True}),
+    "held": ("9/s burst 4", {"pausable": True}),
+    "held back": ("6/minute fixed", {"lockout": (1, 2_000_000, 3_000_000), "pausable": True}),
 }
 KEYS = st.one_of(st.sampled_from(["ada", "bob"]), st.text(max_size=6), st.just("x" * 300))
 COSTS = st.one_of(st.integers(0, 5), st.sampled_from([10**14, 2**53, 2**53 + 2, 2**70]))
@@ -37,67 +39,72 @@ def engine(gate: RedisDriverNginx) -> NginxRedisEngine:
 
 @pytest.fixture(scope="module")
 def questions(engine: NginxRedisEngine) -> dict[str, RequestBuilder]:
-    found = {}
-    for name, (_, said) in RULES.items():
-        given: dict[str, Any] = dict(said)
+    builders = {}
+    for name, (_, rule_options) in RULES.items():
+        given: dict[str, Any] = dict(rule_options)
         if "lockout" in given:
             given["lockout"] = Lockout(*given["lockout"])
+        if given.pop("pausable", False):
+            given["pauses"] = ((engine.limits[name].algorithm, name),)
         options = ChargeOptions(name, **given)
-        found[name] = RequestBuilder(engine.limits[name], name, "hg", options)
-    return found
+        builders[name] = RequestBuilder(engine.limits[name], name, "hg", options)
+    return builders
 
 
 @given(charges=CHARGES, commit=st.sampled_from([0, 1, 2]))
 def test_together(
     engine: NginxRedisEngine, questions: dict[str, RequestBuilder], charges: Any, commit: int
 ) -> None:
-    asked = [(questions[name], key, cost) for name, key, cost in charges]
-    said = take_all.joint_request(asked, None, 0, commit)
-    assert said.script is not None
+    charged = [(questions[name], key, cost) for name, key, cost in charges]
+    request = take_all.joint_request(charged, None, 0, commit)
+    assert request.script is not None
     plain = {name for name, _, _ in charges} <= {"plain", "too"} or charges[0][0] in ("other", "log")
-    alike = commit == 1 and plain and len({each.limit.algorithm for each, _, _ in asked}) == 1
-    model = asked[0][0].limit.algorithm
+    alike = commit == 1 and plain and len({each.limit.algorithm for each, _, _ in charged}) == 1
+    model = charged[0][0].limit.algorithm
     script = (
         algorithm_script("take_together", model)
         if alike
-        else mixed_script("take_all", {m for q, _, _ in asked for m in q.models})
+        else mixed_script("take_all", {m for q, _, _ in charged for m in q.models})
     )
-    assert said.script.sha == script.sha
-    found = engine.do("together", charges=engine.charges(*charges), sha=script.sha, commit=commit, alike=alike)
-    assert bytes.fromhex(found) == said.packed
+    assert request.script.sha == script.sha
+    answer = engine.do("together", charges=engine.charges(*charges), sha=script.sha, commit=commit, alike=alike)
+    assert bytes.fromhex(answer) == request.packed
 
 
 @given(charges=st.lists(st.tuples(st.sampled_from(["plain", "too"]), KEYS, COSTS), min_size=1, max_size=6))
 def test_together_where_all_are_alike(
     engine: NginxRedisEngine, questions: dict[str, RequestBuilder], charges: Any
 ) -> None:
-    asked = [(questions[name], key, cost) for name, key, cost in charges]
-    said = take_all.joint_request(asked, None, 0)
+    charged = [(questions[name], key, cost) for name, key, cost in charges]
+    request = take_all.joint_request(charged, None, 0)
     script = algorithm_script("take_together", "token_bucket")
-    found = engine.do("together", charges=engine.charges(*charges), sha=script.sha, commit=1, alike=True)
-    assert said.script is script
-    assert bytes.fromhex(found) == said.packed
+    answer = engine.do("together", charges=engine.charges(*charges), sha=script.sha, commit=1, alike=True)
+    assert request.script is script
+    assert bytes.fromhex(answer) == request.packed
 
 
 @given(name=st.sampled_from(["plain", "other", "log", "shadow"]), key=KEYS, cost=COSTS)
 def test_a_take(
     engine: NginxRedisEngine, questions: dict[str, RequestBuilder], name: str, key: str, cost: int
 ) -> None:
-    found = bytes.fromhex(engine.about("take", (name, key, cost)))
-    said = questions[name].decide(key, cost, None, 0).packed
+    packed = bytes.fromhex(engine.about("take", (name, key, cost)))
+    request = questions[name].decide(key, cost, None, 0).packed
     if cost != 1:  # Python says beside a cost that it has no patience
-        count, _, rest = said.partition(b"\r\n")
-        said = b"*%d\r\n%b" % (int(count[1:]) - 1, rest.removesuffix(b"$2\r\n-1\r\n"))
-    assert found == said
+        count, _, rest = request.partition(b"\r\n")
+        request = b"*%d\r\n%b" % (int(count[1:]) - 1, rest.removesuffix(b"$2\r\n-1\r\n"))
+    assert packed == request
 
 
 @given(
-    name=st.sampled_from(["plain", "other", "log"]), key=KEYS, cost=st.integers(1, 9), at_us=st.integers(0, 2**52)
+    name=st.sampled_from(["plain", "other", "log", "held"]),
+    key=KEYS,
+    cost=st.integers(1, 9),
+    at_us=st.integers(0, 2**52),
 )
 def test_a_refund(
     engine: NginxRedisEngine, questions: dict[str, RequestBuilder], name: str, key: str, cost: int, at_us: int
 ) -> None:
-    facts = [1, 3, 0, 70, 80, at_us, at_us + 5]
-    found = engine.about("packed_refund", (name, key, cost), facts=facts)
+    outcome = [1, 3, 0, 70, 80, at_us, at_us + 5]
+    packed = engine.about("packed_refund", (name, key, cost), outcome=outcome)
     receipt = Receipt(cost, at_us, 70, 80, at_us + 5)
-    assert bytes.fromhex(found) == questions[name].refund(key, cost, receipt, False, 0).packed
+    assert bytes.fromhex(packed) == questions[name].refund(key, cost, receipt, False, 0).packed

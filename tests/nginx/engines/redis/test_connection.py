@@ -58,7 +58,7 @@ def test_one_that_hangs(gate: RedisDriverNginx) -> None:
         assert engine.take("login", "ada", 0)[1] < 100
 
 
-def test_nobody_is_there(gate: RedisDriverNginx) -> None:
+def test_a_stopped_server_is_unreachable(gate: RedisDriverNginx) -> None:
     with RedisServer() as server:
         url = server.url
     engine = open_engine(gate, url)
@@ -92,7 +92,7 @@ def test_a_reply_that_trickles(gate: RedisDriverNginx, link: Proxy) -> None:
     assert engine.take("login", "ada", 0, deadline=5)[1] == 98  # the one that was not heard has been charged
 
 
-def test_what_was_sent_and_not_answered_is_not_sent_again(gate: RedisDriverNginx, link: Proxy) -> None:
+def test_an_unanswered_request_is_not_sent_again(gate: RedisDriverNginx, link: Proxy) -> None:
     engine = open_engine(gate, link.url)
     engine.take("login", "ada")
     link.swallow("replies")
@@ -118,8 +118,8 @@ def test_a_restart_between_costs_nothing(gate: RedisDriverNginx) -> None:
     with RedisServer() as server:
         engine = open_engine(gate, server.url)
         for _ in range(5):
-            found = engine.do("decide_many", charges=engine.charges(("login", "ada", 1)), commit=1, times=10)
-            assert all("answers" in each for each in found)
+            answer = engine.do("decide_many", charges=engine.charges(("login", "ada", 1)), commit=1, times=10)
+            assert all("answers" in each for each in answer)
             server.restart()
             assert engine.take("login", "ada")[1] == 99
 
@@ -137,11 +137,11 @@ def test_a_link_that_is_cut_while_asked(gate: RedisDriverNginx, link: Proxy) -> 
     engine.take("login", "ada")
     link.delay(200, "replies")
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(engine.take, "login", "ada", 1, 5)
+        future = pool.submit(engine.take, "login", "ada", 1, 5)
         time.sleep(0.1)
         link.cut()
         with pytest.raises(NginxRedisError, match="connection failed") as lost:
-            asked.result()
+            future.result()
     assert (lost.value.kind, lost.value.retry) == ("unreachable", None)
     link.heal()
     assert engine.take("login", "ada", 0)[1] == 98, "it was charged, and must not be charged again"
@@ -220,14 +220,14 @@ def test_a_far_server_is_reached_later(gate: RedisDriverNginx, link: Proxy) -> N
         link.server.call("ACL", "DELUSER", "far")
 
 
-def test_a_question_that_could_not_be_sent_is_asked_elsewhere(gate: RedisDriverNginx, link: Proxy) -> None:
+def test_an_unsent_request_is_sent_on_another_connection(gate: RedisDriverNginx, link: Proxy) -> None:
     """The connection was reset while nginx looked away: the send fails, so nobody has the question."""
     engine = open_engine(gate, link.url)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(engine.do, "blindly", charges=engine.charges(("login", "ada", 1)), seconds=0.5)
+        future = pool.submit(engine.do, "blindly", charges=engine.charges(("login", "ada", 1)), seconds=0.5)
         time.sleep(0.25)
         link.cut()
-        assert asked.result()[0][1] == 98
+        assert future.result()[0][1] == 98
     assert link.opened == 2
 
 
@@ -235,11 +235,11 @@ def test_a_question_that_was_sent_is_not(gate: RedisDriverNginx, redis_server: R
     """The server hung up while nginx looked away, and the send succeeds: nobody here knows whether it was read."""
     engine = open_engine(gate, redis_server.url)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(engine.do, "blindly", charges=engine.charges(("login", "ada", 1)), seconds=0.5)
+        future = pool.submit(engine.do, "blindly", charges=engine.charges(("login", "ada", 1)), seconds=0.5)
         time.sleep(0.25)
         redis_server.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         with pytest.raises(NginxRedisError, match="the connection failed") as lost:
-            asked.result()
+            future.result()
     assert (lost.value.kind, lost.value.retry) == ("unreachable", None)
     assert engine.take("login", "ada", 0)[1] == 99
 
@@ -247,7 +247,7 @@ def test_a_question_that_was_sent_is_not(gate: RedisDriverNginx, redis_server: R
 @contextmanager
 def scripted(answers: Callable[[socket.socket], None]) -> Iterator[tuple[int, list[bytes]]]:
     """A server that does with a connection what a test says, and what was sent to it."""
-    heard: list[bytes] = []
+    requests: list[bytes] = []
 
     def serve(listening: socket.socket) -> None:
         while True:
@@ -256,7 +256,7 @@ def scripted(answers: Callable[[socket.socket], None]) -> Iterator[tuple[int, li
             except OSError:
                 return
             with connection:
-                heard.append(connection.recv(65536))
+                requests.append(connection.recv(65536))
                 answers(connection)
 
     with socket.socket() as listening:
@@ -264,7 +264,7 @@ def scripted(answers: Callable[[socket.socket], None]) -> Iterator[tuple[int, li
         listening.listen()
         thread = threading.Thread(target=serve, args=(listening,), daemon=True)
         thread.start()
-        yield listening.getsockname()[1], heard
+        yield listening.getsockname()[1], requests
         listening.shutdown(socket.SHUT_RDWR)
         thread.join(5)
 
@@ -272,43 +272,43 @@ def scripted(answers: Callable[[socket.socket], None]) -> Iterator[tuple[int, li
 PING = protocol.command("PING").hex()
 
 
-def test_what_is_no_reply(gate: RedisDriverNginx) -> None:
-    with scripted(lambda connection: connection.sendall(b"HTTP/1.1 400 Bad\r\n\r\n")) as (port, heard):
+def test_a_malformed_reply_is_reported(gate: RedisDriverNginx) -> None:
+    with scripted(lambda connection: connection.sendall(b"HTTP/1.1 400 Bad\r\n\r\n")) as (port, requests):
         with pytest.raises(NginxRedisError, match="malformed reply") as wrong:
             gate.ask("line", port=port, packed=PING, seconds=5)
         assert wrong.value.kind == "wrong"
-        assert len(heard) == 1
+        assert len(requests) == 1
 
 
-def test_more_than_was_asked(gate: RedisDriverNginx) -> None:
+def test_a_connection_with_surplus_replies_is_not_reused(gate: RedisDriverNginx) -> None:
     """A line that says too much would give the next one somebody else's answer: it is not used again."""
-    with scripted(lambda connection: connection.sendall(b"+PONG\r\n+PONG\r\n")) as (port, heard):
-        for asked in (1, 2):
+    with scripted(lambda connection: connection.sendall(b"+PONG\r\n+PONG\r\n")) as (port, requests):
+        for count in (1, 2):
             with pytest.raises(NginxRedisError, match="more replies than there were requests") as wrong:
                 gate.ask("line", port=port, packed=PING, seconds=5)
             assert wrong.value.kind == "wrong"
-            assert len(heard) == asked
+            assert len(requests) == count
 
 
 def test_one_that_hangs_up_when_asked(gate: RedisDriverNginx) -> None:
     """It may have done what it was asked for: nobody asks again, new connection or not."""
-    with scripted(lambda connection: None) as (port, heard):
+    with scripted(lambda connection: None) as (port, requests):
         with pytest.raises(NginxRedisError, match="closed") as lost:
             gate.ask("line", port=port, packed=PING, seconds=5)
         assert (lost.value.kind, lost.value.retry) == ("unreachable", None)
-        assert len(heard) == 1
+        assert len(requests) == 1
 
 
 def test_one_that_hangs_up_when_asked_again(gate: RedisDriverNginx) -> None:
     def once(connection: socket.socket) -> None:
         connection.sendall(b"+PONG\r\n")
-        heard.append(connection.recv(65536))
+        requests.append(connection.recv(65536))
 
-    with scripted(once) as (port, heard):
+    with scripted(once) as (port, requests):
         assert gate.ask("line", port=port, packed=PING, seconds=5) == "PONG"
         with pytest.raises(NginxRedisError, match="closed"):
             gate.ask("line", port=port, packed=PING, seconds=5)
-        assert len(heard) == 2
+        assert len(requests) == 2
 
 
 def test_a_long_reply_in_many_pieces(gate: RedisDriverNginx) -> None:
@@ -321,5 +321,5 @@ def test_a_long_reply_in_many_pieces(gate: RedisDriverNginx) -> None:
             time.sleep(0.002)
 
     with scripted(slowly) as (port, _):
-        found = gate.ask("line", port=port, packed=PING, seconds=5)
-        assert found == [body.decode(), 7]
+        answer = gate.ask("line", port=port, packed=PING, seconds=5)
+        assert answer == [body.decode(), 7]

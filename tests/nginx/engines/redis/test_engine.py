@@ -43,22 +43,22 @@ def test_both_drain_one_count(gate: RedisDriverNginx, server: RedisServer) -> No
     engine = gate.engine(server.url, {"login": f"{amount}/day"})
     there = RedisEngine(server.url, deadline=PATIENCE_S).meter(parse(f"{amount}/day"), "login")
     with ThreadPoolExecutor(8) as pool:
-        asked = [
+        takes = [
             (
                 pool.submit(lambda: bool(engine.take("login", "ada")[0])),
                 pool.submit(lambda: bool(there.decide("ada", 1)[0])),
             )
             for _ in range(2 * amount)
         ]
-        passed = [sum(each.result() for each in side) for side in zip(*asked, strict=True)]
+        passed = [sum(each.result() for each in side) for side in zip(*takes, strict=True)]
     assert sum(passed) == amount
     assert min(passed) > 0, "one of them never came to it: the story tells nothing"
 
 
 def test_many_at_once_in_one_worker(gate: RedisDriverNginx, server: RedisServer) -> None:
     engine = gate.engine(server.url, {"login": "50/day"})
-    found = engine.do("decide_many", charges=engine.charges(("login", "ada", 1)), commit=1, times=120)
-    assert sum(each["answers"][0][0] for each in found) == 50
+    answer = engine.do("decide_many", charges=engine.charges(("login", "ada", 1)), commit=1, times=120)
+    assert sum(each["answers"][0][0] for each in answer) == 50
     assert server.call("DBSIZE") == 1
 
 
@@ -66,19 +66,19 @@ def test_many_at_once_in_one_worker(gate: RedisDriverNginx, server: RedisServer)
 def test_all_or_none(gate: RedisDriverNginx, server: RedisServer, text: str) -> None:
     engine = gate.engine(server.url, {"one": text, "two": "1/day fixed"})
     both = (("one", "ada", 1), ("two", "ada", 1))
-    assert [facts[0] for facts in engine.decide(*both, commit=0)] == [1, 1]
-    assert [facts[:2] for facts in engine.decide(*both)] == [[1, 2], [1, 0]]
+    assert [outcome[0] for outcome in engine.decide(*both, commit=0)] == [1, 1]
+    assert [outcome[:2] for outcome in engine.decide(*both)] == [[1, 2], [1, 0]]
     refused = engine.decide(*both)
-    assert [facts[:2] for facts in refused] == [[1, 2], [0, 0]]
+    assert [outcome[:2] for outcome in refused] == [[1, 2], [0, 0]]
     assert engine.take("one", "ada", 0)[1] == 2
 
 
-def test_what_is_aside_is_by_itself(gate: RedisDriverNginx, server: RedisServer) -> None:
+def test_a_shadow_charge_has_its_own_verdict(gate: RedisDriverNginx, server: RedisServer) -> None:
     engine = gate.engine(server.url, {"live": "1/day", "shadow": "2/day"}, {"shadow": {"is_shadow": True}})
     both = (("live", "ada", 1), ("shadow", "ada", 1))
-    assert [facts[:2] for facts in engine.decide(*both)] == [[1, 0], [1, 1]]
-    assert [facts[:2] for facts in engine.decide(*both)] == [[0, 0], [1, 0]]
-    assert [facts[:2] for facts in engine.decide(*both)] == [[0, 0], [0, 0]]
+    assert [outcome[:2] for outcome in engine.decide(*both)] == [[1, 0], [1, 1]]
+    assert [outcome[:2] for outcome in engine.decide(*both)] == [[0, 0], [1, 0]]
+    assert [outcome[:2] for outcome in engine.decide(*both)] == [[0, 0], [0, 0]]
     assert engine.take("shadow", "bob")[:2] == [1, 1]  # by itself it is a take
 
 
@@ -92,9 +92,9 @@ def test_a_lockout_is_pythons(gate: RedisDriverNginx, server: RedisServer) -> No
     assert 599_000_000 < retry_us <= 600_000_000
     terms = ChargeOptions("login", lockout=Lockout(*lockout))
     there = RedisEngine(server.url).meter(parse("1/day"), "login", terms)
-    facts = there.decide("ada", 1)
-    assert facts[0] is False
-    assert (facts[2] or 0) > 590_000_000
+    outcome = there.decide("ada", 1)
+    assert outcome[0] is False
+    assert (outcome[2] or 0) > 590_000_000
 
 
 def test_an_override_decides_and_is_given_back_by_its_own_numbers(
@@ -102,26 +102,26 @@ def test_an_override_decides_and_is_given_back_by_its_own_numbers(
 ) -> None:
     engine = gate.engine(server.url, {"login": "1/day"}, {"login": {"overrides": True}})
     RedisEngine(server.url).overrides("login").set("ada", "5/day")
-    facts = engine.take("login", "ada")
-    assert facts[:2] == [1, 4]
-    assert facts[7].partition("|")[2] == "5/day"
-    assert engine.about("refund", ("login", "ada", 1), facts=facts)[1] == 5
+    outcome = engine.take("login", "ada")
+    assert outcome[:2] == [1, 4]
+    assert outcome[7].partition("|")[2] == "5/day"
+    assert engine.about("refund", ("login", "ada", 1), outcome=outcome)[1] == 5
     assert engine.take("login", "ada", 5)[:2] == [1, 0]
     assert engine.take("login", "bob")[:2] == [1, 0]
 
 
 def test_given_back(gate: RedisDriverNginx, server: RedisServer) -> None:
     engine = gate.engine(server.url, {"login": "5/day"})
-    facts = engine.take("login", "ada", 3)
-    assert engine.about("refund", ("login", "ada", 3), facts=facts)[1] == 5
+    outcome = engine.take("login", "ada", 3)
+    assert engine.about("refund", ("login", "ada", 3), outcome=outcome)[1] == 5
 
 
 def test_slots(gate: RedisDriverNginx, server: RedisServer) -> None:
     engine = gate.engine(server.url, {"open": "1 slots"})
     charge = ("open", "ada", 1)
-    facts = engine.about("acquire", charge)
-    assert facts[0] == 1
-    fence = facts[6]
+    outcome = engine.about("acquire", charge)
+    assert outcome[0] == 1
+    fence = outcome[6]
     assert engine.about("acquire", charge)[0] == 0
     assert engine.about("renew", charge, fence=fence) is True
     assert engine.about("release", charge, fence=fence) is True
@@ -143,7 +143,7 @@ def test_plain_commands(gate: RedisDriverNginx, server: RedisServer) -> None:
     assert refused.value.kind == "refused"
 
 
-def test_scripts_that_were_forgotten_are_told_once(gate: RedisDriverNginx, server: RedisServer) -> None:
+def test_flushed_scripts_are_loaded_again_and_logged_once(gate: RedisDriverNginx, server: RedisServer) -> None:
     engine = gate.engine(server.url, {"one": "9/day", "two": "9/day fixed"})
     for left in (8, 7):
         server.call("SCRIPT", "FLUSH")
@@ -151,7 +151,7 @@ def test_scripts_that_were_forgotten_are_told_once(gate: RedisDriverNginx, serve
         server.call("CONFIG", "RESETSTAT")
         assert engine.take("one", "bob")[1] == left
         assert "cmdstat_eval" not in server.info("commandstats"), "the server knew it, and was told again"
-        assert [facts[1] for facts in engine.decide(("one", "eve", 1), ("two", "eve", 1))] == [left, left]
+        assert [outcome[1] for outcome in engine.decide(("one", "eve", 1), ("two", "eve", 1))] == [left, left]
     server.call("SCRIPT", "FLUSH")
     engine.do("forget_scripts")
     with pytest.raises(NginxRedisError, match="NOSCRIPT"):
@@ -164,12 +164,12 @@ def test_the_smallest_script_that_covers_them(gate: RedisDriverNginx, server: Re
     )
     both = (("one", "ada", 1), ("two", "ada", 1))
     engine.do("drop", script="take_all fixed_window token_bucket")
-    assert [facts[1] for facts in engine.decide(*both)] == [8, 8]
+    assert [outcome[1] for outcome in engine.decide(*both)] == [8, 8]
     names = [name for name in engine.bundle.scripts if name.startswith("take_all ")]
     for name in names:
         if len(name.split()) == 4:
             engine.do("drop", script=name)
-    assert [facts[1] for facts in engine.decide(*both)] == [7, 7]
+    assert [outcome[1] for outcome in engine.decide(*both)] == [7, 7]
     engine.do("drop", script=max(names, key=len))
     with pytest.raises(NginxRedisError, match="no script for fixed_window, token_bucket together"):
         engine.decide(*both)
@@ -183,7 +183,7 @@ def test_a_limit_without_a_script_gets_a_sentence(gate: RedisDriverNginx, server
     assert refused.value.kind == "wrong"
 
 
-def test_what_is_not_ours_under_our_prefix(gate: RedisDriverNginx, server: RedisServer) -> None:
+def test_a_foreign_value_under_our_prefix_is_reported(gate: RedisDriverNginx, server: RedisServer) -> None:
     engine = gate.engine(server.url, {"login": "5/day"})
     server.call("LPUSH", "hg2:tb:login:{ada}", "x")
     with pytest.raises(NginxRedisError, match="holds a value that headgate did not write") as refused:
@@ -207,7 +207,7 @@ def test_a_calendar_goes_by_the_servers_clock(gate: RedisDriverNginx, driven_ser
     assert first[:2] == [1, 4]
     assert first[5] == driven_server.time_us()
     assert there.decide("ada", 1)[1] == 3
-    assert [facts[1] for facts in engine.decide(("bill", "ada", 1), ("login", "ada", 1))] == [2, 8]
-    assert engine.about("refund", ("bill", "ada", 1), facts=first)[1] == 3
+    assert [outcome[1] for outcome in engine.decide(("bill", "ada", 1), ("login", "ada", 1))] == [2, 8]
+    assert engine.about("refund", ("bill", "ada", 1), outcome=first)[1] == 3
     driven_server.clock.advance_us(31 * DAY)
     assert engine.take("bill", "ada")[:2] == [1, 4]

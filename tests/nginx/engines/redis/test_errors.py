@@ -51,18 +51,18 @@ SAID = [
 
 
 @pytest.mark.parametrize("text", SAID)
-def test_what_is_said(gate: RedisDriverNginx, text: str) -> None:
-    there, here = parse_error_reply(text), gate.ask("said", text=text)
+def test_error_replies_are_classified_as_in_python(gate: RedisDriverNginx, text: str) -> None:
+    there, here = parse_error_reply(text), gate.ask("parse_error", text=text)
     assert here["kind"] == ("corrupt" if isinstance(there, WrongType) else "refused")
     assert here.get("retry") == RETRY.get(type(there))
     if isinstance(there, Redirected):
-        found = (here["is_ask"], here["slot"], here["host"], here["port"])
-        assert found == (there.is_temporary, there.slot, there.host, there.port)
+        parsed = (here["is_ask"], here["slot"], here["host"], here["port"])
+        assert parsed == (there.is_temporary, there.slot, there.host, there.port)
 
 
 @pytest.mark.parametrize("instead", [None, "redis://h:1", "redis+cluster://h:1"])
 @pytest.mark.parametrize("text", SAID)
-def test_what_people_are_told(gate: RedisDriverNginx, text: str, instead: str | None) -> None:
-    assert gate.ask("told", text=text, instead=instead)["text"] == str(
+def test_error_messages_are_those_of_python(gate: RedisDriverNginx, text: str, instead: str | None) -> None:
+    assert gate.ask("explain_error", text=text, instead=instead)["text"] == str(
         engine_failure("h:1", "hg", parse_error_reply(text), instead)
     )

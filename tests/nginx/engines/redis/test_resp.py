@@ -54,14 +54,14 @@ def meant(reply: Any) -> Any:
 
 
 @given(st.binary(max_size=8), REPLIES, st.binary(max_size=8))
-def test_what_is_spoken_is_read(gate: RedisDriverNginx, before: bytes, reply: Any, behind: bytes) -> None:
+def test_a_resp_reply_is_decoded(gate: RedisDriverNginx, before: bytes, reply: Any, behind: bytes) -> None:
     text = before + spoken(reply) + behind
-    found = gate.ask("read", text=text.hex(), at=len(before) + 1)
-    assert found == {"value": meant(reply), "beyond": len(text) - len(behind) + 1}
+    answer = gate.ask("read", text=text.hex(), at=len(before) + 1)
+    assert answer == {"value": meant(reply), "beyond": len(text) - len(behind) + 1}
 
 
 @given(REPLIES, st.data())
-def test_a_piece_is_asked_on_for(gate: RedisDriverNginx, reply: Any, data: st.DataObject) -> None:
+def test_a_partial_reply_is_incomplete(gate: RedisDriverNginx, reply: Any, data: st.DataObject) -> None:
     text = spoken(reply)
     cut = data.draw(st.integers(0, len(text) - 1))
     missing = gate.ask("read", text=text[:cut].hex())["missing"]
@@ -72,7 +72,7 @@ def test_a_piece_is_asked_on_for(gate: RedisDriverNginx, reply: Any, data: st.Da
     "text",
     [b"HTTP/1.1 400", b":\r\n", b":1x\r\n", b"*x\r\n", b"$3\r\nabcd\r\n", b":-\r\n", b":1\rx", b"*1\r\n!\r\n"],
 )
-def test_what_is_no_reply(gate: RedisDriverNginx, text: bytes) -> None:
+def test_malformed_replies_are_refused(gate: RedisDriverNginx, text: bytes) -> None:
     assert gate.ask("read", text=text.hex()) == {"missing": False}
 
 
@@ -90,5 +90,5 @@ def test_numbers_are_written_out(gate: RedisDriverNginx, words: list[int]) -> No
 @given(st.lists(st.text(max_size=20)), st.text())
 def test_a_text_in_place_of_its_name(gate: RedisDriverNginx, words: list[str], text: str) -> None:
     packed = protocol.command("EVALSHA", "0" * 40, *words)
-    found = gate.ask("with_text", packed=packed.hex(), text=text.encode().hex())
-    assert bytes.fromhex(found) == protocol.command("EVAL", text, *words)
+    answer = gate.ask("with_text", packed=packed.hex(), text=text.encode().hex())
+    assert bytes.fromhex(answer) == protocol.command("EVAL", text, *words)

@@ -50,7 +50,7 @@ def test_a_server_by_its_address(trusting: RedisDriverNginx, tls_server: TlsServ
     assert trusting.engine(f"{url}?ssl_check_hostname=false", LIMITS).take("login", "bob")[1] == 99
 
 
-def test_what_speaks_no_tls(trusting: RedisDriverNginx, tls_server: TlsServer) -> None:
+def test_a_server_without_tls_fails_the_connection(trusting: RedisDriverNginx, tls_server: TlsServer) -> None:
     with pytest.raises(NginxRedisError) as lost:
         trusting.engine(f"redis://:open-sesame@127.0.0.1:{tls_server.port}", LIMITS).take("login", "ada")
     assert lost.value.kind in {"unreachable", "wrong"}

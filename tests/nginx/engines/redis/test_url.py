@@ -19,15 +19,15 @@ from tests.nginx.engines.redis.redis_harness import NginxRedisError, RedisDriver
 
 def python_address(address: ServerAddress) -> dict[str, Any]:
     login = address.login
-    said: dict[str, Any] = {"db": address.db, "text": address.text, "tls": address.tls is not None}
-    said["user"], said["password"] = (login[0] if len(login) == 2 else None), login[-1] if login else None
-    said["greeting"] = b"".join(address.handshake_commands).decode() or None
-    return said
+    expected: dict[str, Any] = {"db": address.db, "text": address.text, "tls": address.tls is not None}
+    expected["user"], expected["password"] = (login[0] if len(login) == 2 else None), login[-1] if login else None
+    expected["greeting"] = b"".join(address.handshake_commands).decode() or None
+    return expected
 
 
 def lua_address(address: dict[str, Any]) -> dict[str, Any]:
-    said = {name: address.get(name) for name in ("db", "text", "user", "password", "greeting")}
-    return {**said, "tls": "tls" in address}
+    parsed = {name: address.get(name) for name in ("db", "text", "user", "password", "greeting")}
+    return {**parsed, "tls": "tls" in address}
 
 
 def python(url: str) -> Any:
@@ -47,17 +47,17 @@ def python(url: str) -> Any:
 
 
 def lua(gate: RedisDriverNginx, url: str) -> Any:
-    found = gate.ask("url", url=url)
-    around = tuple(found.get(name) for name in ("deadline", "fallback", "nodes", "timeout"))
-    around = (*around, found.get("denial_cache", False))
-    if found["kind"] == "one":
-        return "one", around, [lua_address(found["address"])]
-    if found["kind"] == "cluster":
-        return "cluster", around, [lua_address(seed) for seed in found["seeds"]]
-    master = found["master"]
+    answer = gate.ask("url", url=url)
+    around = tuple(answer.get(name) for name in ("deadline", "fallback", "nodes", "timeout"))
+    around = (*around, answer.get("denial_cache", False))
+    if answer["kind"] == "one":
+        return "one", around, [lua_address(answer["address"])]
+    if answer["kind"] == "cluster":
+        return "cluster", around, [lua_address(seed) for seed in answer["seeds"]]
+    master = answer["master"]
     login = tuple(word for word in (master.get("user"), master.get("password")) if word is not None)
-    watchers = [lua_address(watcher) for watcher in found["sentinels"]]
-    return "sentinel", around, watchers, found["name"], login, master["db"]
+    watchers = [lua_address(watcher) for watcher in answer["sentinels"]]
+    return "sentinel", around, watchers, answer["name"], login, master["db"]
 
 
 WORDS = st.text(alphabet=st.characters(codec="ascii", categories=("L", "N", "P", "S")), min_size=1, max_size=12)
@@ -99,8 +99,8 @@ def test_a_cluster(gate: RedisDriverNginx, scheme: str, login: str, hosts: list[
 
 
 @given(LOGINS, st.lists(HOSTS, min_size=1, max_size=3), WORDS, st.sampled_from(["", "/0", "/3"]), LOGINS)
-def test_sentinels(gate: RedisDriverNginx, login: str, hosts: list[str], name: str, db: str, own: str) -> None:
-    user, _, password = own.rstrip("@").partition(":")
+def test_sentinels(gate: RedisDriverNginx, login: str, hosts: list[str], name: str, db: str, auth: str) -> None:
+    user, _, password = auth.rstrip("@").partition(":")
     words = [f"sentinel_username={user}"] if user else []
     words += [f"sentinel_password={password}"] if password else []
     url = f"redis+sentinel://{login}{','.join(hosts)}/{quote(name, safe='')}{db}?{'&'.join(words)}"
@@ -296,14 +296,16 @@ def test_both_say_the_same(gate: RedisDriverNginx, url: str) -> None:
         ("rediss://h?ssl_password=hunter2", "name a key file that has no password"),
     ],
 )
-def test_what_nginx_has_elsewhere(gate: RedisDriverNginx, url: str, sentence: str) -> None:
+def test_url_options_that_nginx_sets_elsewhere_are_refused(
+    gate: RedisDriverNginx, url: str, sentence: str
+) -> None:
     with pytest.raises(NginxRedisError) as refused:
         gate.ask("url", url=url)
     assert sentence in str(refused.value)
     assert "hunter2" not in str(refused.value)
 
 
-def test_pools_are_told_apart(gate: RedisDriverNginx) -> None:
+def test_every_server_and_login_has_its_own_pool(gate: RedisDriverNginx) -> None:
     urls = ["redis://h/0", "redis://h/1", "redis://:a@h/0", "redis://:b@h/0", "redis://u:a@h/0", "rediss://h/0"]
     urls += ["rediss://h/0?ssl_cert_reqs=none", "redis://h:1/0", "unix:///h", "redis://v:a@h/0"]
     urls += ["rediss://h?ssl_check_hostname=false", "rediss://h?ssl_certfile=/a&ssl_keyfile=/b"]

@@ -9,83 +9,83 @@ local keys = require "resty.headgate.engines.redis.keys"
 local lock = require "resty.headgate.engines.shared.lock"
 local shared = require "resty.headgate.engines.shared.engine"
 
-local M = { hands = {}, terms = {} }
+local M = { bound_limits = {}, terms = {} }
 
 function M.init(dict) M.engine, M.dict = shared.new { dict = dict }, ngx.shared[dict] end
 
-function M.hand(said)
-  local known = M.hands[said.id]
-  if known then return known end
-  local terms = said.terms
+function M.bind(fields)
+  local existing = M.bound_limits[fields.id]
+  if existing then return existing end
+  local terms = fields.terms
   M.terms[terms.id] = M.terms[terms.id] or { rule = terms.rule, shadow = terms.aside, lockout = terms.lockout }
-  said.limit.text = said.limit.text or said.id
-  local hand = {
-    name = said.name, limit = said.limit, options = M.terms[terms.id], on_shared_dict = true,
-    head = keys.head("hg", said.limit.algorithm, said.name), shadow = terms.aside and "shadow" or nil,
+  fields.limit.text = fields.limit.text or fields.id
+  local bound = {
+    name = fields.name, limit = fields.limit, options = M.terms[terms.id], on_shared_dict = true,
+    head = keys.head("hg", fields.limit.algorithm, fields.name), shadow = terms.aside and "shadow" or nil,
   }
-  M.hands[said.id] = hand
-  return hand
+  M.bound_limits[fields.id] = bound
+  return bound
 end
 
-local function charge(said) return { bound_limit = M.hand(said.hand), key = said.key, cost = said.cost } end
+local function charge(fields) return { bound_limit = M.bind(fields.bound_limit), key = fields.key, cost = fields.cost } end
 
-local function shown(facts)
+local function shown(outcome)
   local out = {}
-  for i = 1, 7 do out[i] = string.format("%.0f", facts[i]) end
-  if facts.overflow then out[8] = "overflow" end
+  for i = 1, 7 do out[i] = string.format("%.0f", outcome[i]) end
+  if outcome.overflow then out[8] = "overflow" end
   return table.concat(out, " ")
 end
 
-local function told(trouble) return "trouble " .. trouble.kind .. " " .. trouble.text end
+local function trouble_text(trouble) return "trouble " .. trouble.kind .. " " .. trouble.text end
 
 local verbs = {}
 
-function verbs.decide(asked)
+function verbs.decide(args)
   local charges = {}
-  for i, said in ipairs(asked.charges) do charges[i] = charge(said) end
-  local answers, trouble = M.engine:decide(charges, asked.commit, asked.deadline)
-  if not answers then return told(trouble) end
-  for i, facts in ipairs(answers) do answers[i] = shown(facts) end
+  for i, fields in ipairs(args.charges) do charges[i] = charge(fields) end
+  local answers, trouble = M.engine:decide(charges, args.commit, args.deadline)
+  if not answers then return trouble_text(trouble) end
+  for i, outcome in ipairs(answers) do answers[i] = shown(outcome) end
   return table.concat(answers, "\n")
 end
 
 local function numbers(text)
-  local facts = {}
-  for word in string.gmatch(text, "%S+") do facts[#facts + 1] = tonumber(word) end
-  facts.overflow = string.find(text, "overflow", 1, true) ~= nil
-  return facts
+  local outcome = {}
+  for word in string.gmatch(text, "%S+") do outcome[#outcome + 1] = tonumber(word) end
+  outcome.overflow = string.find(text, "overflow", 1, true) ~= nil
+  return outcome
 end
 
-function verbs.refund(asked)
-  local facts, trouble = M.engine:refund(charge(asked.charge), numbers(asked.facts), asked.deadline)
-  return facts and shown(facts) or told(trouble)
+function verbs.refund(args)
+  local outcome, trouble = M.engine:refund(charge(args.charge), numbers(args.outcome), args.deadline)
+  return outcome and shown(outcome) or trouble_text(trouble)
 end
 
-function verbs.acquire(asked)
-  local facts, trouble = M.engine:acquire(charge(asked.charge), asked.deadline)
-  return facts and shown(facts) or told(trouble)
+function verbs.acquire(args)
+  local outcome, trouble = M.engine:acquire(charge(args.charge), args.deadline)
+  return outcome and shown(outcome) or trouble_text(trouble)
 end
 
-function verbs.renew(asked)
-  local held, trouble = M.engine:renew(charge(asked.charge), asked.fence, asked.deadline)
-  return trouble and told(trouble) or tostring(held)
+function verbs.renew(args)
+  local held, trouble = M.engine:renew(charge(args.charge), args.fence, args.deadline)
+  return trouble and trouble_text(trouble) or tostring(held)
 end
 
-function verbs.release(asked)
-  local held, trouble = M.engine:release(charge(asked.charge), asked.fence, asked.deadline)
-  return trouble and told(trouble) or tostring(held)
+function verbs.release(args)
+  local held, trouble = M.engine:release(charge(args.charge), args.fence, args.deadline)
+  return trouble and trouble_text(trouble) or tostring(held)
 end
 
-function verbs.forget(asked)
-  local hand = M.hand(asked.hand)
-  M.dict:delete("c" .. keys.redis_key(hand.head, asked.key))
+function verbs.forget(args)
+  local bound = M.bind(args.bound_limit)
+  M.dict:delete("c" .. keys.redis_key(bound.head, args.key))
   return "forgotten"
 end
 
-function verbs.use(asked)
+function verbs.use(args)
   local some = {}
-  for i, said in ipairs(asked.hands) do some[i] = M.hand(said) end
-  M.engine:use { zones = asked.zones, bound_limits = { { live = some } } }
+  for i, fields in ipairs(args.bound_limits) do some[i] = M.bind(fields) end
+  M.engine:use { zones = args.zones, bound_limits = { { live = some } } }
   return "used"
 end
 
@@ -99,34 +99,34 @@ function verbs.keys()
 end
 
 -- Takes the lock of a key and keeps it.
-function verbs.hold(asked)
-  lock.take(M.dict, lock.of(asked.key))
+function verbs.hold(args)
+  lock.take(M.dict, lock.of(args.key))
   return "held"
 end
 
 -- Takes the lock of a key and dies with it.
-function verbs.die(asked)
-  lock.take(M.dict, lock.of(asked.key))
+function verbs.die(args)
+  lock.take(M.dict, lock.of(args.key))
   require("ffi").cdef "int kill(int pid, int sig);"
   require("ffi").C.kill(ngx.worker.pid(), 9)
 end
 
 -- Fills the dict with somebody else's entries, at most so many of each size, until there is no room for one.
-function verbs.fill(asked)
+function verbs.fill(args)
   local n = 0
   for _, bytes in ipairs { 3000, 1500, 700, 350, 150, 10 } do
-    local text, left = string.rep("x", bytes), asked.most
-    while left > 0 and M.dict:safe_set(asked.name .. n, text, asked.ttl) do n, left = n + 1, left - 1 end
+    local text, left = string.rep("x", bytes), args.most
+    while left > 0 and M.dict:safe_set(args.name .. n, text, args.ttl) do n, left = n + 1, left - 1 end
   end
   return tostring(n)
 end
 
 -- Of one entry: its bytes, and the milliseconds that it will live.
-function verbs.entry(asked)
-  return #tostring(M.dict:get(asked.name)) .. " " .. string.format("%.0f", M.dict:ttl(asked.name) * 1000)
+function verbs.entry(args)
+  return #tostring(M.dict:get(args.name)) .. " " .. string.format("%.0f", M.dict:ttl(args.name) * 1000)
 end
 
-function verbs.refuses(asked) return shared.reason_unsupported(asked.limit) or "fine" end
+function verbs.refuses(args) return shared.reason_unsupported(args.limit) or "fine" end
 
 -- Keeps the worker busy for so many seconds: nginx's cached clock stands still meanwhile.
 local function spin(seconds)
@@ -137,9 +137,9 @@ end
 function M.ask()
   ngx.req.read_body()
   ngx.update_time()
-  local asked = json.decode(ngx.req.get_body_data())
-  if asked.busy then spin(asked.busy) end
-  local text = verbs[asked.verb](asked)
+  local args = json.decode(ngx.req.get_body_data())
+  if args.busy then spin(args.busy) end
+  local text = verbs[args.verb](args)
   ngx.header["X-Worker"] = ngx.worker.pid()
   ngx.header["Content-Length"] = #text
   ngx.print(text)
@@ -150,7 +150,7 @@ function M.hit()
   local answers, trouble = M.engine:decide({ { bound_limit = M.only, key = ngx.var.arg_key, cost = 1 } }, 1, 5)
   if not answers then
     ngx.status = 500
-    return ngx.print(told(trouble))
+    return ngx.print(trouble_text(trouble))
   end
   ngx.status = answers[1][1] == 1 and 200 or 429
   ngx.header["X-Worker"] = ngx.worker.pid()
@@ -161,7 +161,7 @@ end
 -- A charge in a phase that cannot sleep: what came of it stands in the error log.
 function M.logged()
   local answers, trouble = M.engine:decide({ { bound_limit = M.only, key = ngx.var.arg_key, cost = 1 } }, 1, 5)
-  ngx.log(ngx.NOTICE, "logged: ", answers and shown(answers[1]) or told(trouble), ";")
+  ngx.log(ngx.NOTICE, "logged: ", answers and shown(answers[1]) or trouble_text(trouble), ";")
 end
 
 -- Many charges in one go, over so many keys: /hammer?times=500&keys=1&prefix=a answers how many passed; with &pairs=1, each

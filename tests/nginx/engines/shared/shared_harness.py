@@ -26,7 +26,7 @@ _HTTP = """
 
 
 class WireOutcome(NamedTuple):
-    """What the engine answers, as it is on the wire: -1 is never, -3 is locked out."""
+    """An outcome as the driver writes it: -1 is never, -3 is locked out."""
 
     allowed: int
     remaining: int
@@ -53,7 +53,7 @@ class SharedDictMeter(NamedTuple):
     terms: ChargeOptions = ChargeOptions("plain")
 
     @property
-    def said(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         limit = dict(limit_entry(self.limit))
         lockout = {} if self.terms.lockout is None else {"lockout": list(self.terms.lockout)}
         _terms[id(self.terms)] = self.terms
@@ -62,7 +62,7 @@ class SharedDictMeter(NamedTuple):
 
 
 class SharedDictNginx:
-    """An nginx with the engine in it. `hit` is a hand for GET /hit?key=..., which is charged one unit."""
+    """An nginx with the engine in it. `hit` is a meter for GET /hit?key=..., which is charged one unit."""
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class SharedDictNginx:
         self.clock = driven
         init = ""
         if hit is not None:
-            said = f"require('resty.headgate.rules.bundle_json').decode([==[{json.dumps(hit.said)}]==])"
-            init = f"driver.only = driver.hand({said})"
+            entry = f"require('resty.headgate.rules.bundle_json').decode([==[{json.dumps(hit.fields)}]==])"
+            init = f"driver.only = driver.bind({entry})"
             more += " location = /hit { content_by_lua_block { driver.hit() } }"
             more += " location = /hammer { content_by_lua_block { driver.hammer() } }"
             more += " location = /logged { content_by_lua_block { } log_by_lua_block { driver.logged() } }"
@@ -94,11 +94,11 @@ class SharedDictNginx:
         assert self.clock is not None
         self.clock.set_us(now_us)
 
-    def ask(self, verb: str, **asked: Any) -> str:
+    def ask(self, verb: str, **args: Any) -> str:
         if self._line is None:
             self._line = http.client.HTTPConnection("127.0.0.1", self.nginx.port, timeout=30)
         try:
-            self._line.request("POST", "/ask", json.dumps({"verb": verb, **asked}))
+            self._line.request("POST", "/ask", json.dumps({"verb": verb, **args}))
             answer = self._line.getresponse()
             text = answer.read().decode()
         except (OSError, http.client.HTTPException):
@@ -124,31 +124,31 @@ class SharedDictNginx:
         busy: float = 0,
     ) -> list[WireOutcome]:
         """`busy`: seconds for which the worker computes first, while its cached clock stands still."""
-        said = [_charge(*charge) for charge in charges]
-        text = self.ask("decide", charges=said, commit=int(commit), deadline=deadline, busy=busy)
+        sent = [_charge(*charge) for charge in charges]
+        text = self.ask("decide", charges=sent, commit=int(commit), deadline=deadline, busy=busy)
         return [wire_outcome(line) for line in text.split("\n")]
 
-    def take(self, hand: SharedDictMeter, key: str = "key", cost: int = 1) -> WireOutcome:
-        return self.decide([(hand, key, cost)])[0]
+    def take(self, meter: SharedDictMeter, key: str = "key", cost: int = 1) -> WireOutcome:
+        return self.decide([(meter, key, cost)])[0]
 
-    def refund(self, hand: SharedDictMeter, key: str, cost: int, taken: WireOutcome) -> WireOutcome:
-        said = " ".join(map(str, taken[:7])) + (" overflow" if taken.overflow else "")
-        return wire_outcome(self.ask("refund", charge=_charge(hand, key, cost), facts=said))
+    def refund(self, meter: SharedDictMeter, key: str, cost: int, taken: WireOutcome) -> WireOutcome:
+        receipt = " ".join(map(str, taken[:7])) + (" overflow" if taken.overflow else "")
+        return wire_outcome(self.ask("refund", charge=_charge(meter, key, cost), outcome=receipt))
 
-    def acquire(self, hand: SharedDictMeter, key: str = "key", busy: float = 0) -> WireOutcome:
-        return wire_outcome(self.ask("acquire", charge=_charge(hand, key, 1), busy=busy))
+    def acquire(self, meter: SharedDictMeter, key: str = "key", busy: float = 0) -> WireOutcome:
+        return wire_outcome(self.ask("acquire", charge=_charge(meter, key, 1), busy=busy))
 
-    def renew(self, hand: SharedDictMeter, fence: int, key: str = "key") -> bool:
-        return self.ask("renew", charge=_charge(hand, key, 1), fence=fence) == "true"
+    def renew(self, meter: SharedDictMeter, fence: int, key: str = "key") -> bool:
+        return self.ask("renew", charge=_charge(meter, key, 1), fence=fence) == "true"
 
-    def release(self, hand: SharedDictMeter, fence: int, key: str = "key") -> bool:
-        return self.ask("release", charge=_charge(hand, key, 1), fence=fence) == "true"
+    def release(self, meter: SharedDictMeter, fence: int, key: str = "key") -> bool:
+        return self.ask("release", charge=_charge(meter, key, 1), fence=fence) == "true"
 
-    def forget(self, hand: SharedDictMeter, key: str) -> None:
-        self.ask("forget", hand=hand.said, key=key)
+    def forget(self, meter: SharedDictMeter, key: str) -> None:
+        self.ask("forget", bound_limit=meter.fields, key=key)
 
-    def use(self, *hands: SharedDictMeter, zones: dict[str, Any] | None = None) -> None:
-        self.ask("use", hands=[hand.said for hand in hands], zones=zones or {})
+    def use(self, *meters: SharedDictMeter, zones: dict[str, Any] | None = None) -> None:
+        self.ask("use", bound_limits=[meter.fields for meter in meters], zones=zones or {})
 
     def names(self) -> list[str]:
         return self.ask("keys").split()
@@ -174,5 +174,5 @@ def wire_outcome(line: str) -> WireOutcome:
     return WireOutcome._make([*map(int, words[:7]), words[7:] == ["overflow"]])
 
 
-def _charge(hand: SharedDictMeter, key: str, cost: int) -> dict[str, Any]:
-    return {"hand": hand.said, "key": key, "cost": cost}
+def _charge(meter: SharedDictMeter, key: str, cost: int) -> dict[str, Any]:
+    return {"bound_limit": meter.fields, "key": key, "cost": cost}

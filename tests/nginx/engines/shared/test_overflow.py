@@ -38,7 +38,7 @@ def test_new_keys_share_one_count(small: SharedDictNginx) -> None:
     assert small.take(THREE, "old").remaining == 2
     fill(small)
     taken = [small.take(THREE, f"new{number}") for number in range(5)]
-    assert [(facts.allowed, facts.remaining, facts.overflow) for facts in taken] == [
+    assert [(outcome.allowed, outcome.remaining, outcome.overflow) for outcome in taken] == [
         *((1, 2, True), (1, 1, True), (1, 0, True), (0, 0, True), (0, 0, True))
     ]
     assert [small.take(THREE, "old").remaining for _ in range(2)] == [1, 0]
@@ -48,14 +48,17 @@ def test_new_keys_share_one_count(small: SharedDictNginx) -> None:
     assert small.take(THREE, "new9").allowed == 1
 
 
-def test_it_is_told_once_in_ten_seconds(small: SharedDictNginx) -> None:
+def test_overflow_is_logged_once_in_ten_seconds(small: SharedDictNginx) -> None:
     small.use(THREE)
     fill(small)
     for second in (0, 1, 9, 10, 11):
         small.at(BASE_US + second * SECOND)
         assert small.take(THREE, "new").overflow
-    told = [line for line in small.nginx.log.splitlines() if "the shared dict is full" in line]
-    assert ["new keys are counted together, as chg2:tb:three:{overflow}" in line for line in told] == [True, True]
+    warnings = [line for line in small.nginx.log.splitlines() if "the shared dict is full" in line]
+    assert ["new keys are counted together, as chg2:tb:three:{overflow}" in line for line in warnings] == [
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -63,72 +66,72 @@ def test_a_count_is_kept_as_ever(text: str, small: SharedDictNginx) -> None:
     """In a full dict a state is written in place, whatever it says; and so is the count that is shared."""
     clock = ManualClock(BASE_US)
     local = MemoryEngine(clock)
-    hand, meter = SharedDictMeter(parse(text), "kept"), local.meter(parse(text), "kept")
-    small.use(hand)
-    assert small.take(hand, "old") == wire(meter.decide("old", 1))
+    bound, meter = SharedDictMeter(parse(text), "kept"), local.meter(parse(text), "kept")
+    small.use(bound)
+    assert small.take(bound, "old") == wire(meter.decide("old", 1))
     fill(small)
     for number in range(60):
         clock.set_us(BASE_US + number * 2_345_000)
         small.at(clock.now_us())
-        assert small.take(hand, "old") == wire(meter.decide("old", 1)), number
-        assert small.take(hand, f"new{number}") == wire(meter.decide("overflow", 1))._replace(overflow=True), (
+        assert small.take(bound, "old") == wire(meter.decide("old", 1)), number
+        assert small.take(bound, f"new{number}") == wire(meter.decide("overflow", 1))._replace(overflow=True), (
             number
         )
 
 
 def test_a_log_that_cannot_grow_keeps_what_it_has(small: SharedDictNginx) -> None:
-    hand = SharedDictMeter(parse("100/minute log"), "log")
-    small.use(hand)
-    small.take(hand, "old", 10)
+    bound = SharedDictMeter(parse("100/minute log"), "log")
+    small.use(bound)
+    small.take(bound, "old", 10)
     fill(small)
-    assert small.take(hand, "old", 50)[1:2] == (50,)
-    assert small.take(hand, "old", 50).overflow
-    assert small.take(hand, "old", 50)[:2] == (0, 0)
-    told = small.take(hand, "old", 0)
-    assert (told.remaining, told.overflow) == (90, False)
+    assert small.take(bound, "old", 50)[1:2] == (50,)
+    assert small.take(bound, "old", 50).overflow
+    assert small.take(bound, "old", 50)[:2] == (0, 0)
+    outcome = small.take(bound, "old", 0)
+    assert (outcome.remaining, outcome.overflow) == (90, False)
 
 
 @pytest.mark.parametrize("text", ["12/minute fixed", "7/minute burst 12", "12/minute sliding", "12/minute smooth"])
 def test_a_state_of_more_digits_finds_room(text: str, small: SharedDictNginx) -> None:
     """Some of these names are so long that one digit more would be too much for where they lie."""
     clock = ManualClock(BASE_US)
-    hand, meter = SharedDictMeter(parse(text), "digits"), MemoryEngine(clock).meter(parse(text), "digits")
+    bound, meter = SharedDictMeter(parse(text), "digits"), MemoryEngine(clock).meter(parse(text), "digits")
     keys = ["x" * length for length in range(60)]
-    small.use(hand)
+    small.use(bound)
     for key in keys:
-        assert small.take(hand, key) == wire(meter.decide(key, 1))
+        assert small.take(bound, key) == wire(meter.decide(key, 1))
     fill(small)
     for second, cost in ((5, 9), (7, 1), (30, 4), (59, 1)):
         clock.set_us(BASE_US + second * SECOND + 789_000)
         small.at(clock.now_us())
         for key in keys:
-            assert small.take(hand, key, cost) == wire(meter.decide(key, cost)), (len(key), second)
+            assert small.take(bound, key, cost) == wire(meter.decide(key, cost)), (len(key), second)
 
 
 def test_a_log_that_gets_shorter_keeps_its_room(small: SharedDictNginx) -> None:
-    hand = SharedDictMeter(parse("40/minute log"), "short")
-    small.use(hand)
-    small.take(hand, "old", 20)
+    bound = SharedDictMeter(parse("40/minute log"), "short")
+    small.use(bound)
+    small.take(bound, "old", 20)
     small.at(BASE_US + 30 * SECOND)
-    small.take(hand, "old")
+    small.take(bound, "old")
     fill(small)
     small.at(BASE_US + 61 * SECOND)
-    facts = small.take(hand, "old")
-    assert (facts.remaining, facts.overflow) == (38, False)
+    outcome = small.take(bound, "old")
+    assert (outcome.remaining, outcome.overflow) == (38, False)
 
 
 def test_leases_that_cannot_grow_stay(small: SharedDictNginx) -> None:
-    hand = SharedDictMeter(Slots(40, 30), "leases")
-    small.use(hand)
-    fences = [small.acquire(hand).mark for _ in range(6)]
+    bound = SharedDictMeter(Slots(40, 30), "leases")
+    small.use(bound)
+    fences = [small.acquire(bound).mark for _ in range(6)]
     fill(small)
-    assert small.acquire(hand).overflow
-    assert [small.release(hand, fence) for fence in fences] == [True] * 6
-    facts = small.acquire(hand)
-    assert (facts.remaining, facts.overflow) == (39, False)
+    assert small.acquire(bound).overflow
+    assert [small.release(bound, fence) for fence in fences] == [True] * 6
+    outcome = small.acquire(bound)
+    assert (outcome.remaining, outcome.overflow) == (39, False)
 
 
-def test_what_has_expired_makes_room(small: SharedDictNginx) -> None:
+def test_expired_entries_are_evicted(small: SharedDictNginx) -> None:
     """Behind entries that live, nginx itself would not look for those that are dead."""
     small.use(THREE)
     fill(small, most=20, name="lives")
@@ -179,23 +182,23 @@ def test_a_lockout_without_room_locks_nobody_out(small: SharedDictNginx) -> None
 
 
 def test_slots_without_room_are_shared(small: SharedDictNginx) -> None:
-    hand = SharedDictMeter(Slots(2, 30), "slots")
-    small.use(hand)
-    old = small.acquire(hand, "old")
+    bound = SharedDictMeter(Slots(2, 30), "slots")
+    small.use(bound)
+    old = small.acquire(bound, "old")
     fill(small)
-    first, second, third = (small.acquire(hand, f"new{number}") for number in range(3))
-    assert [(facts.allowed, facts.overflow) for facts in (first, second, third)] == [
+    first, second, third = (small.acquire(bound, f"new{number}") for number in range(3))
+    assert [(outcome.allowed, outcome.overflow) for outcome in (first, second, third)] == [
         (1, True),
         (1, True),
         (0, True),
     ]
     assert first.mark < 0
-    assert small.renew(hand, second.mark, "new1")
-    assert small.release(hand, first.mark, "new0")
-    assert not small.release(hand, first.mark, "new0")
-    assert small.acquire(hand, "new2").allowed == 1
-    assert small.release(hand, old.mark, "old")
-    assert not small.acquire(hand, "old").overflow
+    assert small.renew(bound, second.mark, "new1")
+    assert small.release(bound, first.mark, "new0")
+    assert not small.release(bound, first.mark, "new0")
+    assert small.acquire(bound, "new2").allowed == 1
+    assert small.release(bound, old.mark, "old")
+    assert not small.acquire(bound, "old").overflow
 
 
 def test_the_shared_count_leaves_a_day_after_its_hand(small: SharedDictNginx) -> None:
@@ -211,7 +214,7 @@ def test_the_shared_count_leaves_a_day_after_its_hand(small: SharedDictNginx) ->
 
 
 def test_a_dict_without_room_for_anything_gives_no_answer(small: SharedDictNginx) -> None:
-    """Not even for the count that is shared: its hand came when the dict was full already."""
+    """Not even for the count that is shared: its bound came when the dict was full already."""
     fill(small)
     with pytest.raises(
         SharedDictError, match=r"^wrong The shared dict is full, and even chg2:tb:three:\{overflow} has no room"
@@ -229,12 +232,12 @@ def test_a_dict_without_room_for_anything_gives_no_answer(small: SharedDictNginx
         ("9999/s", True),
     ],
 )
-def test_what_a_dict_cannot_hold_is_refused_with_a_sentence(text: str, fine: bool, small: SharedDictNginx) -> None:
-    limit = SharedDictMeter(parse(text), text).said["limit"]
-    said = small.ask("refuses", limit={**limit, "text": text})
-    assert (said == "fine") == fine
+def test_a_limit_too_large_for_the_dict_is_refused(text: str, fine: bool, small: SharedDictNginx) -> None:
+    limit = SharedDictMeter(parse(text), text).fields["limit"]
+    message = small.ask("refuses", limit={**limit, "text": text})
+    assert (message == "fine") == fine
     each = "a lease" if "slots" in text else "an instant"
-    assert fine or said == (
+    assert fine or message == (
         f"{text} would keep {each} for each of 1001 units; on a shared dict every decision copies them, "
         "so there may be at most 1000. Count it in Redis, or by another algorithm."
     )

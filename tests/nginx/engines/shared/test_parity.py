@@ -50,20 +50,20 @@ class GatewayWalker(Walker):
     def _decide(self) -> WalkStep:
         cost = self.kinds.costs(self.rng, self.limit)
         before = self._seen()
-        facts, after = self.model.decide(self._at_now(), before, self.now_us, cost, None)
+        outcome, after = self.model.decide(self._at_now(), before, self.now_us, cost, None)
         if after is not before:
             self._keep(after)
-        if facts[ALLOWED] and cost:
-            self.receipts.append(Receipt.from_outcome(facts, cost, 0))
-        return self._step("decide", cost, facts=facts)
+        if outcome[ALLOWED] and cost:
+            self.receipts.append(Receipt.from_outcome(outcome, cost, 0))
+        return self._step("decide", cost, outcome=outcome)
 
     def _refund(self) -> WalkStep:
         receipt = self.rng.choice((self.receipts[-1], self.rng.choice(self.receipts)))
         after = self.model.refund(self._at_now(), self._seen(), self.now_us, receipt.cost, receipt, False)
         if after is not None:
             self._keep(after)
-        facts, _ = self.model.decide(self._at_now(), self._seen(), self.now_us, 0, None)
-        return self._step("refund", receipt.cost, None, receipt, False, facts, after is not None)
+        outcome, _ = self.model.decide(self._at_now(), self._seen(), self.now_us, 0, None)
+        return self._step("refund", receipt.cost, None, receipt, False, outcome, after is not None)
 
     def _surcharge(self) -> WalkStep:
         return self._decide()
@@ -83,18 +83,18 @@ def test_it_walks_with_python(name: str, nginx: SharedDictNginx) -> None:
         use_zones(nginx, [step.limit for step in walk])
         for step in walk:
             nginx.at(step.now_us)
-            hand = SharedDictMeter(unresolved(step.limit), f"walk {number}")
+            meter = SharedDictMeter(unresolved(step.limit), f"walk {number}")
             if step.verb == "forget":
-                nginx.forget(hand, "key")
+                nginx.forget(meter, "key")
             elif step.receipt is not None:
                 cost, at_us, reset_after_us, delay_us, mark, _ = step.receipt
                 taken = WireOutcome(1, 0, 0, reset_after_us, delay_us, at_us, mark)
-                assert nginx.refund(hand, "key", cost, taken) == wire(step.facts), step
+                assert nginx.refund(meter, "key", cost, taken) == wire(step.outcome), step
                 given += step.given
             else:
-                assert nginx.take(hand, "key", step.cost) == wire(step.facts), step
-                passed += step.facts[ALLOWED]
-                refused += not step.facts[ALLOWED]
+                assert nginx.take(meter, "key", step.cost) == wire(step.outcome), step
+                passed += step.outcome[ALLOWED]
+                refused += not step.outcome[ALLOWED]
     assert min(passed, refused, given) > 50
 
 
@@ -123,10 +123,10 @@ def test_several_charges_are_decided_as_python_decides_them(seed: int, nginx: Sh
             for which, key, cost in parts
             for at, limit in enumerate(parse_all(RULES[which][1]))
         ]
-        meters = [(local.meter(hand.limit, hand.name, hand.terms), key, cost) for hand, key, cost in charges]
+        meters = [(local.meter(meter.limit, meter.name, meter.terms), key, cost) for meter, key, cost in charges]
         here = local.decide_all(meters, None, commit)
-        assert nginx.decide(charges, commit=commit) == [wire(facts) for facts in here], parts
-        seen.update((facts[ALLOWED], type(facts)) for facts in here)
+        assert nginx.decide(charges, commit=commit) == [wire(outcome) for outcome in here], parts
+        seen.update((outcome[ALLOWED], type(outcome)) for outcome in here)
     assert {(False, LockedOutcome), (True, tuple), (False, tuple)} <= seen
 
 
@@ -134,17 +134,17 @@ def test_several_charges_are_decided_as_python_decides_them(seed: int, nginx: Sh
     "key", ["", "%#", "a b", "{}", "%#" + "0" * 64, "x" * 200, "x" * 201, "x" * 60_000, "é|%25"]
 )
 def test_any_key_is_counted_by_itself(key: str, nginx: SharedDictNginx) -> None:
-    hand = SharedDictMeter(parse("2/minute"), "keys")
-    assert [nginx.take(hand, key).remaining for _ in range(2)] == [1, 0]
-    assert nginx.take(hand, key + "'").remaining == 1
+    meter = SharedDictMeter(parse("2/minute"), "keys")
+    assert [nginx.take(meter, key).remaining for _ in range(2)] == [1, 0]
+    assert nginx.take(meter, key + "'").remaining == 1
 
 
 def test_a_name_is_bounded_and_no_key_looks_like_another(nginx: SharedDictNginx) -> None:
-    hand = SharedDictMeter(parse("2/minute"), "names")
+    meter = SharedDictMeter(parse("2/minute"), "names")
     long = "x" * 201
-    assert nginx.take(hand, long).remaining == 1
-    assert nginx.take(hand, "%#" + sha256(long.encode()).hexdigest()).remaining == 1
-    nginx.take(hand, "y" * 60_000)
+    assert nginx.take(meter, long).remaining == 1
+    assert nginx.take(meter, "%#" + sha256(long.encode()).hexdigest()).remaining == 1
+    nginx.take(meter, "y" * 60_000)
     assert max(map(len, nginx.names())) < 240
 
 
@@ -174,9 +174,9 @@ def offsets(zone: str) -> list[tuple[int, int]]:
     """From which second on the zone is how far ahead of UTC, for all the years that a walk can come to."""
 
     def offset(second: int) -> int:
-        found = datetime.fromtimestamp(second, UTC).astimezone(ZoneInfo(zone)).utcoffset()
-        assert found is not None
-        return int(found.total_seconds())
+        utc_offset = datetime.fromtimestamp(second, UTC).astimezone(ZoneInfo(zone)).utcoffset()
+        assert utc_offset is not None
+        return int(utc_offset.total_seconds())
 
     first, last = FIRST_US // SECOND - 400 * DAY_S, LAST_US // SECOND + 2000 * DAY_S
     changes = [(0, offset(first))]
@@ -196,7 +196,7 @@ def unresolved(limit: Limit) -> Limit:
     return parse(limit.text) if limit.algorithm == "fixed_window" else limit
 
 
-def wire(facts: decision.Outcome) -> WireOutcome:
-    allowed, remaining, retry_us, reset_us, delay_us, at_us, mark = facts
-    said = -3 if isinstance(facts, LockedOutcome) else int(allowed)
-    return WireOutcome(said, remaining, -1 if retry_us is None else retry_us, reset_us, delay_us, at_us, mark)
+def wire(outcome: decision.Outcome) -> WireOutcome:
+    allowed, remaining, retry_us, reset_us, delay_us, at_us, mark = outcome
+    status = -3 if isinstance(outcome, LockedOutcome) else int(allowed)
+    return WireOutcome(status, remaining, -1 if retry_us is None else retry_us, reset_us, delay_us, at_us, mark)

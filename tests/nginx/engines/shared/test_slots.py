@@ -14,35 +14,35 @@ from tests.servers import BASE_US
 
 
 def test_a_slot_returns_when_it_is_released(nginx: SharedDictNginx) -> None:
-    hand = SharedDictMeter(Slots(2, 30), "returned")
-    first, second = nginx.acquire(hand), nginx.acquire(hand)
+    meter = SharedDictMeter(Slots(2, 30), "returned")
+    first, second = nginx.acquire(meter), nginx.acquire(meter)
     assert (first.remaining, second.remaining, first.mark < second.mark) == (1, 0, True)
-    refused = nginx.acquire(hand)
+    refused = nginx.acquire(meter)
     assert (refused.allowed, refused.retry_after_us) == (0, 30 * SECOND)
-    assert nginx.release(hand, first.mark)
-    assert not nginx.release(hand, first.mark)
-    assert nginx.acquire(hand).mark > second.mark
-    assert nginx.acquire(hand, "another").allowed == 1
+    assert nginx.release(meter, first.mark)
+    assert not nginx.release(meter, first.mark)
+    assert nginx.acquire(meter).mark > second.mark
+    assert nginx.acquire(meter, "another").allowed == 1
 
 
 def test_a_slot_expires_unless_it_is_renewed(nginx: SharedDictNginx) -> None:
-    hand = SharedDictMeter(Slots(2, 30), "expired")
-    kept, left = nginx.acquire(hand).mark, nginx.acquire(hand).mark
+    meter = SharedDictMeter(Slots(2, 30), "expired")
+    renewed, left = nginx.acquire(meter).mark, nginx.acquire(meter).mark
     nginx.at(BASE_US + 29 * SECOND)
-    assert nginx.renew(hand, kept)
+    assert nginx.renew(meter, renewed)
     nginx.at(BASE_US + 30 * SECOND)
-    assert not nginx.renew(hand, left)
-    assert [nginx.acquire(hand).allowed for _ in range(2)] == [1, 0]
-    assert nginx.release(hand, kept)
+    assert not nginx.renew(meter, left)
+    assert [nginx.acquire(meter).allowed for _ in range(2)] == [1, 0]
+    assert nginx.release(meter, renewed)
     nginx.at(BASE_US + 70 * SECOND)
     assert not [name for name in nginx.names() if name.endswith("expired:{key}")]
 
 
-def test_what_has_expired_takes_no_room(nginx: SharedDictNginx) -> None:
-    hand = SharedDictMeter(Slots(1, 1), "pruned")
+def test_expired_leases_take_no_room(nginx: SharedDictNginx) -> None:
+    meter = SharedDictMeter(Slots(1, 1), "pruned")
     for second in range(50):
         nginx.at(BASE_US + second * SECOND)
-        assert nginx.acquire(hand).allowed == 1
+        assert nginx.acquire(meter).allowed == 1
     assert nginx.entry("chg2:ss:pruned:{key}")[0] == 16 * 7
 
 
@@ -60,41 +60,41 @@ def test_they_go_as_python_s_go(seed: int, nginx: SharedDictNginx) -> None:
         if rng.random() < 0.05:
             limit = Slots(rng.randrange(1, 9), rng.choice([0.5, 2, 30]))
         nginx.at(now_us)
-        hand = SharedDictMeter(limit, f"walk {seed}")
+        meter = SharedDictMeter(limit, f"walk {seed}")
         table.sweep(now_us)
         if not len(table):  # What is dead may be forgotten at any time; here both do so at once.
-            nginx.forget(hand, "key")
+            nginx.forget(meter, "key")
         verb, fence = rng.choice(["acquire", "acquire", "renew", "release"]), rng.choice(fences[-6:])
         if verb == "acquire":
-            facts, _ = table.acquire("key", limit, now_us)
-            assert nginx.acquire(hand) == wire(facts)
-            fences.append(facts[6] if facts[0] else base_us)
+            outcome, _ = table.acquire("key", limit, now_us)
+            assert nginx.acquire(meter) == wire(outcome)
+            fences.append(outcome[6] if outcome[0] else base_us)
         elif verb == "renew":
-            assert nginx.renew(hand, fence) == (table.renew("key", limit, fence, now_us) is not None)
+            assert nginx.renew(meter, fence) == (table.renew("key", limit, fence, now_us) is not None)
         else:
-            assert nginx.release(hand, fence) == table.release("key", fence, now_us)
+            assert nginx.release(meter, fence) == table.release("key", fence, now_us)
 
 
 def test_a_thousand_slots_and_no_more(nginx: SharedDictNginx) -> None:
-    hand = SharedDictMeter(Slots(1000, 30), "many")
-    fences = [nginx.acquire(hand).mark for _ in range(1000)]
-    assert nginx.acquire(hand).allowed == 0
+    meter = SharedDictMeter(Slots(1000, 30), "many")
+    fences = [nginx.acquire(meter).mark for _ in range(1000)]
+    assert nginx.acquire(meter).allowed == 0
     assert len(set(fences)) == 1000
-    assert nginx.release(hand, fences[500])
-    assert [nginx.acquire(hand).allowed for _ in range(2)] == [1, 0]
+    assert nginx.release(meter, fences[500])
+    assert [nginx.acquire(meter).allowed for _ in range(2)] == [1, 0]
 
 
 def test_two_workers_hand_out_each_slot_once() -> None:
-    hand = SharedDictMeter(Slots(100, 600), "both")
+    meter = SharedDictMeter(Slots(100, 600), "both")
 
     def ask(_: int) -> list[WireOutcome]:
         with_own = SharedDictNginx.__new__(SharedDictNginx)
         with_own.nginx, with_own._line, with_own.clock = nginx.nginx, None, None
-        found = [with_own.acquire(hand) for _ in range(40)]
+        acquired = [with_own.acquire(meter) for _ in range(40)]
         with_own.hang_up()
-        return found
+        return acquired
 
     with SharedDictNginx(workers=2) as nginx, ThreadPoolExecutor(8) as pool:
-        found = [facts for some in pool.map(ask, range(8)) for facts in some]
-    fences = [facts.mark for facts in found if facts.allowed]
-    assert (len(fences), len(set(fences)), len(found)) == (100, 100, 320)
+        outcomes = [outcome for some in pool.map(ask, range(8)) for outcome in some]
+    fences = [outcome.mark for outcome in outcomes if outcome.allowed]
+    assert (len(fences), len(set(fences)), len(outcomes)) == (100, 100, 320)

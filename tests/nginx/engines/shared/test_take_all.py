@@ -19,49 +19,49 @@ def test_all_or_none(nginx: SharedDictNginx) -> None:
 
 
 def test_several_keys_are_charged_at_once(nginx: SharedDictNginx) -> None:
-    hand = SharedDictMeter(parse("3/minute log"), "keys")
+    meter = SharedDictMeter(parse("3/minute log"), "keys")
     keys = [f"key{number}" for number in range(40)]
-    assert [one.remaining for one in nginx.decide([(hand, key, 1) for key in keys])] == [2] * 40
-    assert nginx.take(hand, "key7", 3).allowed == 0
-    refused = nginx.decide([(hand, key, 3 if key == "key7" else 1) for key in keys])
+    assert [one.remaining for one in nginx.decide([(meter, key, 1) for key in keys])] == [2] * 40
+    assert nginx.take(meter, "key7", 3).allowed == 0
+    refused = nginx.decide([(meter, key, 3 if key == "key7" else 1) for key in keys])
     assert [one.allowed for one in refused].count(0) == 1
-    assert [nginx.take(hand, key, 0).remaining for key in keys] == [2] * 40
+    assert [nginx.take(meter, key, 0).remaining for key in keys] == [2] * 40
 
 
-def test_what_is_only_told_leaves_no_trace(nginx: SharedDictNginx) -> None:
+def test_a_peek_leaves_no_trace(nginx: SharedDictNginx) -> None:
     terms = ChargeOptions("told", lockout=Lockout(1, SECOND, SECOND))
-    hand = SharedDictMeter(parse("1/minute"), "told", terms)
+    meter = SharedDictMeter(parse("1/minute"), "told", terms)
     for _ in range(3):
-        told = nginx.decide([(hand, "a", 1)], commit=False)[0]
-        assert (told.allowed, told.remaining) == (1, 1)
-    assert nginx.take(hand, "a").allowed == 1
+        outcome = nginx.decide([(meter, "a", 1)], commit=False)[0]
+        assert (outcome.allowed, outcome.remaining) == (1, 1)
+    assert nginx.take(meter, "a").allowed == 1
     for _ in range(3):
-        assert nginx.decide([(hand, "a", 1)], commit=False)[0].allowed == 0
+        assert nginx.decide([(meter, "a", 1)], commit=False)[0].allowed == 0
     assert not [name for name in nginx.names() if ":lt:" in name]
 
 
-def test_an_aside_keeps_its_own_verdict(nginx: SharedDictNginx) -> None:
+def test_a_shadow_charge_has_its_own_verdict(nginx: SharedDictNginx) -> None:
     """A shadow that refuses is in nobody's way; one that passes is charged though the live rule refuses."""
     live = SharedDictMeter(parse("2/minute"), "live")
     tight = SharedDictMeter(parse("1/minute"), "tight", ChargeOptions("tight", is_shadow=True))
     wide = SharedDictMeter(parse("9/minute"), "wide aside", ChargeOptions("wide", is_shadow=True))
-    asked = [(live, "a", 1), (tight, "a", 1), (wide, "a", 1)]
-    assert [[one.allowed for one in nginx.decide(asked)] for _ in range(3)] == [[1, 1, 1], [1, 0, 1], [0, 0, 1]]
+    charges = [(live, "a", 1), (tight, "a", 1), (wide, "a", 1)]
+    assert [[one.allowed for one in nginx.decide(charges)] for _ in range(3)] == [[1, 1, 1], [1, 0, 1], [0, 0, 1]]
     assert nginx.take(wide, "a", 0).remaining == 6
     assert [nginx.take(tight, "a").allowed, nginx.take(wide, "a").remaining] == [0, 5]
 
 
-def test_who_is_refused_too_often_is_locked_out(nginx: SharedDictNginx) -> None:
-    hand = SharedDictMeter(
+def test_too_many_refusals_lock_the_key(nginx: SharedDictNginx) -> None:
+    meter = SharedDictMeter(
         parse("1/s"), "login", ChargeOptions("login", lockout=Lockout(3, 10 * SECOND, 60 * SECOND))
     )
-    assert [nginx.take(hand, "eve").allowed for _ in range(4)] == [1, 0, 0, -3]
+    assert [nginx.take(meter, "eve").allowed for _ in range(4)] == [1, 0, 0, -3]
     nginx.at(BASE_US + 30 * SECOND)
-    locked = nginx.take(hand, "eve")
+    locked = nginx.take(meter, "eve")
     assert (locked.allowed, locked.retry_after_us) == (-3, 30 * SECOND)
-    assert nginx.take(hand, "adam").allowed == 1
+    assert nginx.take(meter, "adam").allowed == 1
     nginx.at(BASE_US + 60 * SECOND)
-    assert nginx.take(hand, "eve").allowed == 1
+    assert nginx.take(meter, "eve").allowed == 1
 
 
 def test_a_refusal_of_another_rule_is_not_counted(nginx: SharedDictNginx) -> None:
@@ -76,26 +76,26 @@ def test_a_refusal_of_another_rule_is_not_counted(nginx: SharedDictNginx) -> Non
 
 def test_a_refund_gives_back_what_was_taken(nginx: SharedDictNginx) -> None:
     for text in ("3/minute", "3/minute fixed", "3/minute sliding", "3/minute log"):
-        hand = SharedDictMeter(parse(text), f"refunded {text}")
-        taken = nginx.take(hand, "a", 2)
-        assert nginx.take(hand, "a", 2).allowed == 0
-        assert nginx.refund(hand, "a", 2, taken).remaining == 3
-        assert nginx.take(hand, "a", 3).remaining == 0
+        meter = SharedDictMeter(parse(text), f"refunded {text}")
+        taken = nginx.take(meter, "a", 2)
+        assert nginx.take(meter, "a", 2).allowed == 0
+        assert nginx.refund(meter, "a", 2, taken).remaining == 3
+        assert nginx.take(meter, "a", 3).remaining == 0
 
 
 def test_a_refusal_gives_nothing_back(nginx: SharedDictNginx) -> None:
-    hand = SharedDictMeter(parse("3/minute"), "refused")
-    nginx.take(hand, "a", 3)
-    refused = nginx.take(hand, "a", 2)
-    assert (refused.allowed, nginx.refund(hand, "a", 2, refused).remaining) == (0, 0)
+    meter = SharedDictMeter(parse("3/minute"), "refused")
+    nginx.take(meter, "a", 3)
+    refused = nginx.take(meter, "a", 2)
+    assert (refused.allowed, nginx.refund(meter, "a", 2, refused).remaining) == (0, 0)
 
 
 def test_a_count_dies_when_it_says_nothing_any_more(nginx: SharedDictNginx) -> None:
     texts = ("3/s", "7/s", "3/s fixed", "3/s log", "3/s sliding", "3/s queue 2")
-    hands = [SharedDictMeter(parse(text), f"dies {text}") for text in texts]
-    for hand in hands:
-        nginx.take(hand, "mortal")
-    assert sum("mortal" in name for name in nginx.names()) == len(hands)
+    meters = [SharedDictMeter(parse(text), f"dies {text}") for text in texts]
+    for meter in meters:
+        nginx.take(meter, "mortal")
+    assert sum("mortal" in name for name in nginx.names()) == len(meters)
     nginx.at(BASE_US + 2 * SECOND)
     assert sum("mortal" in name for name in nginx.names()) == 0
 

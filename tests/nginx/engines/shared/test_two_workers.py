@@ -59,8 +59,8 @@ def test_two_workers_admit_exactly_the_limit(name: str) -> None:
 
 def test_two_workers_charge_two_keys_or_none() -> None:
     """Two of three keys each time: the one that they share passes 3000 times, and so do the others together."""
-    hand = SharedDictMeter(TokenBucket(1, DAY_S, 3000), "pairs")
-    with SharedDictNginx(workers=2, hit=hand) as nginx, ThreadPoolExecutor(8) as pool:
+    meter = SharedDictMeter(TokenBucket(1, DAY_S, 3000), "pairs")
+    with SharedDictNginx(workers=2, hit=meter) as nginx, ThreadPoolExecutor(8) as pool:
         for tried in range(10):
 
             def hammer(_: int, tried: int = tried) -> tuple[str, int]:
@@ -74,7 +74,7 @@ def test_two_workers_charge_two_keys_or_none() -> None:
                 nginx.take(SharedDictMeter(TokenBucket(1, DAY_S, 3000), "pairs"), f"{tried}k{one}", 0)
                 for one in range(2)
             ]
-            assert sum(facts.remaining for facts in left) == 3000
+            assert sum(outcome.remaining for outcome in left) == 3000
             if len({worker for worker, count in passed if count}) == 2:
                 return
     pytest.fail("one worker did it all: nothing was shown")
@@ -121,7 +121,7 @@ class TwoWorkerLoad:
 
 
 def test_a_killed_worker_takes_no_count_along() -> None:
-    """Who was in the killed worker got no answer, and may have been charged: one for each connection and kill."""
+    """A request in a killed worker gets no answer, and may be charged: one for each connection and kill."""
     kills = 4
     with SharedDictNginx(workers=2, hit=SharedDictMeter(TokenBucket(1, DAY_S, 4000), "killed")) as nginx:
         with TwoWorkerLoad(nginx) as load:
@@ -151,44 +151,44 @@ def test_a_reload_under_load_loses_no_count() -> None:
 
 def test_a_lock_whose_holder_died_is_freed() -> None:
     """The worker dies with the lock. Its key waits for half a second; others do not; and nothing is lost."""
-    hand = SharedDictMeter(TokenBucket(1, DAY_S, 5), "left")
-    with SharedDictNginx(workers=2, hit=hand) as nginx:
-        assert nginx.take(hand, "hot").remaining == 4
+    meter = SharedDictMeter(TokenBucket(1, DAY_S, 5), "left")
+    with SharedDictNginx(workers=2, hit=meter) as nginx:
+        assert nginx.take(meter, "hot").remaining == 4
         with pytest.raises((OSError, http.client.HTTPException)):
-            nginx.ask("die", hand=hand.said, key="hot")
+            nginx.ask("die", bound_limit=meter.fields, key="hot")
         started = time.monotonic()
-        assert nginx.take(hand, "cold").remaining == 4
+        assert nginx.take(meter, "cold").remaining == 4
         cold_s = time.monotonic() - started
-        assert nginx.take(hand, "hot").remaining == 3
+        assert nginx.take(meter, "hot").remaining == 3
         hot_s = time.monotonic() - started
-        assert [nginx.take(hand, "hot").remaining for _ in range(3)] == [2, 1, 0]
+        assert [nginx.take(meter, "hot").remaining for _ in range(3)] == [2, 1, 0]
         assert "a worker died while it held" in nginx.nginx.log
     assert cold_s < 0.45 <= hot_s < 5
 
 
-def test_who_cannot_wait_that_long_is_told_so() -> None:
+def test_waits_for_a_dead_lock_keep_their_deadlines() -> None:
     """Deadlines shorter than a dead lock's life: each is kept, and together they find out that it is dead."""
-    hand = SharedDictMeter(TokenBucket(1, DAY_S, 5), "left")
-    with SharedDictNginx(hit=hand) as nginx:
+    meter = SharedDictMeter(TokenBucket(1, DAY_S, 5), "left")
+    with SharedDictNginx(hit=meter) as nginx:
         with pytest.raises((OSError, http.client.HTTPException)):
-            nginx.ask("die", hand=hand.said, key="hot")
+            nginx.ask("die", bound_limit=meter.fields, key="hot")
         started, troubles = time.monotonic(), []
         while time.monotonic() - started < 10:
             try:
-                nginx.decide([(hand, "hot", 1)], deadline=0.02)
+                nginx.decide([(meter, "hot", 1)], deadline=0.02)
                 break
             except SharedDictError as trouble:
                 troubles.append(str(trouble))
         assert len(troubles) >= 2
         assert all(one.startswith("timeout Other workers held the lock") for one in troubles)
-        assert nginx.take(hand, "hot").remaining == 3
+        assert nginx.take(meter, "hot").remaining == 3
 
 
 def test_where_nobody_may_sleep_one_waits_for_milliseconds() -> None:
-    hand = SharedDictMeter(TokenBucket(1, DAY_S, 5), "left")
-    with SharedDictNginx(hit=hand) as nginx:
+    meter = SharedDictMeter(TokenBucket(1, DAY_S, 5), "left")
+    with SharedDictNginx(hit=meter) as nginx:
         with pytest.raises((OSError, http.client.HTTPException)):
-            nginx.ask("die", hand=hand.said, key="hot")
+            nginx.ask("die", bound_limit=meter.fields, key="hot")
         nginx.nginx.get("/logged?key=hot")
         until(lambda: None if "logged: " in nginx.nginx.log else "nothing logged", 10)
         assert "logged: trouble timeout Other workers held the lock" in nginx.nginx.log

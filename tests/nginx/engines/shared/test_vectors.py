@@ -25,7 +25,7 @@ class WireDecision(NamedTuple):
 
     @property
     def allowed(self) -> bool:
-        return all(facts.allowed == 1 for facts in self.verdicts)
+        return all(outcome.allowed == 1 for outcome in self.verdicts)
 
 
 class SharedDictReplay:
@@ -51,11 +51,11 @@ class SharedDictReplay:
         return WireDecision([self._place.take(SharedDictMeter(self._limit, self._name), key, cost)])
 
     def take_all(self, charges: Sequence[Charge]) -> WireDecision:
-        asked = [
+        charged = [
             (SharedDictMeter(cast(Limit, charge.limit), charge.name or ""), charge.key, charge.cost)
             for charge in charges
         ]
-        return WireDecision(self._place.decide(asked))
+        return WireDecision(self._place.decide(charged))
 
 
 @pytest.mark.parametrize(
