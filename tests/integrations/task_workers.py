@@ -67,8 +67,9 @@ def task_client(server: RedisServer) -> Iterator[TaskClient]:
     try:
         yield client
     finally:
-        # A result that is collected later would unsubscribe, from a server that is gone: in whichever test runs then.
-        client.app.backend.result_consumer.subscribed_to.clear()
+        # A result that is collected later unsubscribes: from a server that is gone by then, in whichever test runs.
+        backend: Any = client.app.backend
+        backend.result_consumer.subscribed_to.clear()
         client.app.close()
 
 
