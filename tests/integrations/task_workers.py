@@ -67,7 +67,7 @@ def task_client(server: RedisServer) -> Iterator[TaskClient]:
     try:
         yield client
     finally:
-        # A result that is collected later unsubscribes: from a server that is gone by then, in whichever test runs.
+        # A result that is collected later unsubscribes in whichever test runs, from a server that is gone by then.
         backend: Any = client.app.backend
         backend.result_consumer.subscribed_to.clear()
         client.app.close()
