@@ -74,6 +74,19 @@ def test_a_process_without_calls_has_no_vote_but_goes_along(nodes: list[Any]) ->
     assert nodes[3].adaptive.rules["app"].limits()["all"][2] == "agreed"
 
 
+def test_a_rate_is_no_vote_on_calls_in_flight(nodes: list[Any], redis_server: RedisServer) -> None:
+    """A changed rulebook reaches one process after the other."""
+    rate = {"adaptive": "rate", "target": "p90 100ms", "between": [1, 1000]}
+    changed = load.from_mapping({"rules": [{"name": "app", "limit": rate, "where": "cluster"}]})
+    for node in nodes[:2]:
+        node.replace(changed)
+    for node, limit in zip(nodes, (800, 900, 10, 12), strict=True):
+        _learn(node, limit)
+    for _ in range(2):
+        _exchange(nodes)
+    assert _limits(nodes) == [800, 900, 10, 12]
+
+
 def test_a_process_that_is_gone_is_not_counted(nodes: list[Any], redis_server: RedisServer) -> None:
     for node in nodes:
         _learn(node, 10)

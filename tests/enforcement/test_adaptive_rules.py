@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, Limiter, ManualClock, Observer, RateLimited
+from headgate.enforcement import adaptive_rules
 from headgate.enforcement.call_plan import CallPlan
 from headgate.enforcement.check_together import Ask
 from headgate.enforcement.rule_decision import RuleDecision
@@ -271,10 +272,38 @@ def test_a_peek_and_a_refund_leave_nothing_in_flight() -> None:
     assert story.limiter.peek({}).remaining == 20
     story.limiter.refund(story.limiter.check({}))
     story.limiter.cancel(story.limiter.reserve({}))
-    story.limiter.settle(story.limiter.check({}), 5)
     assert story.limiter.check({}).remaining == 19
     story.limiter.reset({})
     assert story.limiter.peek({}).remaining == 20
+
+
+def test_a_call_in_flight_has_no_cost_to_settle() -> None:
+    story = AdaptiveStory(TARGET)
+    with pytest.raises(InvalidCharge, match="it has no cost to settle"):
+        story.limiter.settle(story.limiter.check({}), 5)
+
+
+def test_a_peek_of_a_rate_says_whether_a_call_would_pass() -> None:
+    story = AdaptiveStory({"adaptive": "rate", "target": "p90 100ms", "between": [20, 20]})
+    decisions = [story.limiter.check({}) for _ in range(3)]
+    assert [decision.allowed for decision in decisions] == [True, True, False], "a tenth of a second's calls"
+    assert [decision.remaining for decision in decisions] == [1, 0, 0]
+    assert not story.limiter.peek({}).allowed
+    story.clock.advance(0.05)
+    assert story.limiter.peek({}).remaining == 1
+
+
+def test_a_key_with_calls_in_flight_outlives_any_number_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adaptive_rules, "MAX_KEYS", 3)
+    story = AdaptiveStory({**TARGET, "between": [2, 2]}, key="host", missing="one")
+    busy = [story.limiter.check({"host": "busy"}) for _ in range(2)]
+    for number in range(10):
+        story.limiter.finish(story.limiter.check({"host": str(number)}))
+    limits = story.limiter.adaptive.rules["app"].limits()
+    assert (sorted(limits), limits["host=busy"][1]) == (["host=8", "host=9", "host=busy"], 2)
+    assert not story.limiter.check({"host": "busy"}).allowed
+    for decision in busy:
+        story.limiter.finish(decision)
 
 
 def test_an_unknown_outcome_is_refused() -> None:

@@ -12,13 +12,15 @@ from envoy.extensions.common.ratelimit.v3 import ratelimit_pb2  # type: ignore[i
 from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc  # type: ignore[import-untyped]
 
 from headgate import ManualClock
-from headgate.client import AsyncClient, Client, Refused
+from headgate.client import Answer, AsyncClient, Client, Refused
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
-from headgate.errors import InvalidCharge
+from headgate.errors import EngineUnavailable, InvalidCharge
 from headgate.service.check import Checker
 from headgate.service.check_schema import FinishBody, ReceiptBody
 from headgate.service.degradations import Degradations
 from headgate.service.receipt_tokens import ReceiptNotUsable, ReceiptSigner
+from tests.servers import RedisServer
+from tests.servers.wait_until import until
 from tests.service.service_harness import Service
 
 RULES = {
@@ -135,6 +137,41 @@ class CheckerStory:
     @property
     def limit(self) -> int:
         return self.limiter.adaptive.rules["app"].limits()["all"][0]
+
+
+def test_a_refunded_check_is_not_in_flight_and_without_units_there_is_nothing_to_settle(gate: Client) -> None:
+    for _ in range(5):
+        gate.refund(gate.check({}, receipt=True))
+    rules = {"rules": RULES["rules"][:1]}
+    with Service(rules) as service, Client(service.url, timeout=30) as alone:
+        answer = alone.check({}, receipt=True)
+        with pytest.raises(InvalidCharge, match="an adaptive rule, which charges nothing: report the call to"):
+            alone.settle(answer, 3)
+        assert alone.finish(answer)
+
+
+def test_a_report_that_no_engine_answered_can_be_repeated() -> None:
+    with (
+        RedisServer() as redis,
+        Service(RULES, engine=redis.url) as service,
+        Client(service.url, timeout=30) as gate,
+    ):
+        answer = gate.check({"path": "/jobs"}, receipt=True)
+        redis.kill()
+        with pytest.raises(EngineUnavailable):
+            gate.finish(answer)
+        redis.start()
+        until(lambda: None if _is_finished(gate, answer) else "the service has not reconnected", 30)
+        with pytest.raises(InvalidCharge, match="This call has ended"):
+            gate.finish(answer)
+
+
+def _is_finished(gate: Client, answer: Answer) -> bool:
+    try:
+        gate.finish(answer)
+    except EngineUnavailable:
+        return False
+    return True
 
 
 async def test_a_call_that_is_never_reported_counts_as_dropped_after_its_timeout() -> None:

@@ -74,6 +74,10 @@ class ConcurrencyGate:
             self._peak = in_flight
         return in_flight
 
+    def room(self, now_ns: float) -> int:
+        """Returns how many calls could begin now."""
+        return max(0, self.limit - self.in_flight)
+
     def enter_above(self) -> int:
         """Counts a call that begins although it was refused, and returns how many are in flight with it."""
         self.in_flight += 1

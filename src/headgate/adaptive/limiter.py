@@ -125,6 +125,12 @@ class AdaptiveLimiter:
         return self._gate.in_flight
 
     @property
+    def room(self) -> int:
+        """How many calls could begin now."""
+        with self._lock:
+            return self._gate.room(self._clock_ns())
+
+    @property
     def reason(self) -> str:
         """Why the limit is what it is, in a word or two: `no queue`, `queueing`, `dropped`."""
         return self._gate.reason

@@ -38,14 +38,17 @@ class RateGate:
 
     def try_enter(self, now_ns: float) -> int:
         """Takes a token, and returns how many calls are in flight with this one; 0 if it must not begin."""
-        elapsed = max(0.0, now_ns - self._filled_ns) / _NS_PER_SECOND
-        self._tokens = min(self._burst, self._tokens + elapsed * self.rate)
+        self._tokens = self._tokens_at(now_ns)
         self._filled_ns = max(now_ns, self._filled_ns)
         if self._tokens < 1.0:
             return 0
         self._tokens -= 1.0
         self.in_flight += 1
         return self.in_flight
+
+    def room(self, now_ns: float) -> int:
+        """Returns how many calls could begin now."""
+        return int(self._tokens_at(now_ns))
 
     def enter_above(self) -> int:
         """Counts a call that begins although it was refused, and returns how many are in flight with it."""
@@ -89,6 +92,10 @@ class RateGate:
             if rate <= self.rate or not self.strained():
                 self.rate, self.state, self.reason = rate, state, reason
             self._responses, self._dropped, self._opened_ns = [], 0, now_ns
+
+    def _tokens_at(self, now_ns: float) -> float:
+        elapsed = max(0.0, now_ns - self._filled_ns) / _NS_PER_SECOND
+        return min(self._burst, self._tokens + elapsed * self.rate)
 
     @property
     def _burst(self) -> float:

@@ -65,7 +65,7 @@ class AdaptiveAgreement:
         rules = {name: rule for name, rule in list(self._rules().items())[:MAX_RULES] if rule.is_agreed}
         if not rules:
             return
-        own = {name: vote for name, rule in rules.items() if (vote := rule.vote()) is not None}
+        own = {_ballot(rule): vote for rule in rules.values() if (vote := rule.vote()) is not None}
         try:
             replies = self._store.exchange(self._process, LIVE_US, json.dumps(own, separators=(",", ":")).encode())
         except (EngineUnavailable, CorruptState) as error:
@@ -73,8 +73,9 @@ class AdaptiveAgreement:
             return
         self._report_recovery()
         votes = [json.loads(reply) for reply in replies]
-        for name, rule in rules.items():
-            limit = agreed_limit([float(each[name]) for each in votes if name in each])
+        for rule in rules.values():
+            ballot = _ballot(rule)
+            limit = agreed_limit([float(each[ballot]) for each in votes if ballot in each])
             if limit is not None:
                 rule.agree(limit)
 
@@ -101,3 +102,9 @@ class AdaptiveAgreement:
         if self._thread is not None:
             self._thread.join(2 * INTERVAL_S)
         self._store.close()
+
+
+def _ballot(rule: AdaptiveRule) -> str:
+    """Returns what a vote is about. While a changed rulebook spreads, a rule is a rate here and calls in flight
+    there."""
+    return f"{rule.limit.kind} {rule.name}"

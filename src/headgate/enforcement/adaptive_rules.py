@@ -130,10 +130,17 @@ class AdaptiveRule:
                 )
                 limiter.on_change = self._changed
                 if len(self._limiters) > MAX_KEYS:
-                    self._limiters.popitem(last=False)
+                    self._remove_an_idle_limiter()
             else:
                 self._limiters.move_to_end(key)
             return limiter
+
+    def _remove_an_idle_limiter(self) -> None:
+        """Removes the limiter that was idle longest. One with calls in flight stays: they would not be counted."""
+        for key, limiter in self._limiters.items():
+            if not limiter.in_flight:
+                del self._limiters[key]
+                return
 
     def class_of(self, limit: AdaptiveLimit) -> str | None:
         """Returns the class of a call; a call that was planned before the classes changed gets the nearest one."""
@@ -223,8 +230,7 @@ class AdaptiveMeter:
     def free(self, key: str) -> AdaptiveOutcome:
         """Returns what a call would find now; nothing begins."""
         limiter = self._rule.limiter(key)
-        refusal = limiter.refusal() if limiter.in_flight >= limiter.limit and self.limit.kind != "rate" else None
-        return self._outcome(limiter, refusal, None)
+        return self._outcome(limiter, None if limiter.room else limiter.refusal(), None)
 
     def reset(self, key: str) -> None:
         """Deletes what was learned for a key."""
@@ -237,8 +243,7 @@ class AdaptiveMeter:
         if refusal is not None:
             _, _, wait_us, reset_us, _, _, _ = refusal.outcome
             return AdaptiveOutcome.wrap((False, 0, wait_us, reset_us, 0, now_us, 0), limit, limiter.reason, call)
-        remaining = max(0, limit - limiter.in_flight) if self.limit.kind == "concurrency" else limit
-        return AdaptiveOutcome.wrap((True, remaining, 0, 0, 0, now_us, 0), limit, limiter.reason, call)
+        return AdaptiveOutcome.wrap((True, limiter.room, 0, 0, 0, now_us, 0), limit, limiter.reason, call)
 
 
 class AdaptiveRules:

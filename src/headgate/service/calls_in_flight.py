@@ -49,6 +49,10 @@ class CallsInFlight:
         entry = self._calls.pop(number, None) if process == self.process else None
         return None if entry is None else entry[1]
 
+    def put_back(self, call: CallId, decision: RuleDecision) -> None:
+        """Keeps a decision whose report could not be carried out, for another `within` seconds."""
+        self._calls[call[1]] = self._clock() + self.within, decision
+
     def _expire_in_time(self) -> None:
         self.expire()
         self._timer = None

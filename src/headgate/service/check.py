@@ -77,6 +77,7 @@ class Checker:
     async def refund(self, request: check_schema.RefundBody) -> check_schema.RefundResultBody:
         receipt = self._read_charged(request.receipt)
         await self._redeem_once(receipt)
+        self._cancel_call(receipt)
         decision = self.limiter.restore_decision(receipt.charges)
         response = _given_back(await self.limiter.refund(decision, request.cost))
         rest = self.limiter.receipts(decision)
@@ -86,6 +87,10 @@ class Checker:
 
     async def settle(self, request: check_schema.SettleBody) -> check_schema.RefundResultBody:
         receipt = self._read_charged(request.receipt)
+        if receipt.call is not None and not receipt.charges:
+            raise ReceiptNotUsable(
+                "This receipt is of an adaptive rule, which charges nothing: report the call to /v1/finish."
+            )
         charged = self.limiter.restore_decision(receipt.charges)
         try:
             decision = part_of_rule(charged, request.rule)
@@ -103,8 +108,7 @@ class Checker:
     async def cancel(self, request: check_schema.ReceiptBody) -> check_schema.RefundResultBody:
         receipt = self._receipts.read(request.receipt)
         await self._redeem_once(receipt)
-        if receipt.call is not None and (in_flight := self.calls.take(receipt.call)) is not None:
-            adaptive_rules.cancel(in_flight)
+        self._cancel_call(receipt)
         return _given_back(await self.limiter.cancel(self.limiter.restore_decision(receipt.charges)))
 
     async def undo(self, answer: check_schema.DecisionBody | check_schema.DecisionsBody) -> None:
@@ -134,13 +138,26 @@ class Checker:
             raise ReceiptNotUsable(
                 "This receipt is of no adaptive rule and holds no slots: nothing is to be ended."
             )
+        decision: RuleDecision | None = None
         if receipt.call is not None:
             decision = self.calls.take(receipt.call)
             if decision is None:
                 raise ReceiptNotUsable(self._why_not_in_flight(receipt))
             adaptive_rules.end(decision, request.outcome)
-        held = await self.limiter.release(self.limiter.restore_decision(receipt.charges))
+        try:
+            held = await self.limiter.release(self.limiter.restore_decision(receipt.charges))
+            if any(map(_is_slots, receipt.charges)):
+                await self._count_use(receipt, 0)  # raises if a fallback answers: then the release is not certain
+        except EngineUnavailable:
+            if receipt.call is not None and decision is not None:
+                self.calls.put_back(receipt.call, decision)  # its call has ended; the report can be repeated
+            raise
         return check_schema.ReleaseResultBody(True, held)
+
+    def _cancel_call(self, receipt: DecisionReceipt) -> None:
+        """Ends the call of a receipt as one that did not begin, if it is in flight."""
+        if receipt.call is not None and (decision := self.calls.take(receipt.call)) is not None:
+            adaptive_rules.cancel(decision)
 
     def _why_not_in_flight(self, receipt: DecisionReceipt) -> str:
         """Returns why the call of a receipt cannot be ended."""
