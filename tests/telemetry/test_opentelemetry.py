@@ -33,6 +33,11 @@ class Collected:
     def spans(self) -> list[dict[str, Any]]:
         return [dict(span.attributes or {}) for span in self._exporter.get_finished_spans()]
 
+    @property
+    def events(self) -> list[tuple[str, dict[str, Any]]]:
+        spans = self._exporter.get_finished_spans()
+        return [(event.name, dict(event.attributes or {})) for span in spans for event in span.events]
+
     def metric(self, name: str) -> dict[tuple[Any, ...], Any]:
         data: Any = self._reader.get_metrics_data()
         points = [
@@ -110,3 +115,25 @@ def test_a_call_that_could_not_be_decided(collected: Collected) -> None:
 def test_nothing_happens_without_an_sdk() -> None:
     limiter = Limiter("1/minute", observers=[OpenTelemetry()])
     assert limiter.take("ann")
+
+
+def test_changes_of_adaptive_limits(collected: Collected) -> None:
+    clock = ManualClock()
+    limit = {"adaptive": "concurrency", "target": "p50 10ms", "between": [1, 20]}
+    observer = OpenTelemetry(meter_provider=collected.meter_provider)
+    book = {"rules": [{"name": "app", "limit": limit}]}
+    limiter: Any = Limiter.from_rules(book, clock=clock, observers=[observer])
+    for _ in range(25):
+        with collected.tracer.start_as_current_span("call"), limiter.hold({}):
+            clock.advance(0.05)
+    assert collected.metric("rate_limiting.adaptive.changes") == {("app", "above the target"): 1}
+    [event] = collected.events
+    assert event == (
+        "rate_limiting.limit_changed",
+        {
+            "rate_limiting.policy": "app",
+            "rate_limiting.reason": "above the target",
+            "rate_limiting.limit.before": 20,
+            "rate_limiting.limit.after": 16,
+        },
+    )

@@ -18,9 +18,11 @@ from headgate.cli.output import Output
 from headgate.cli.parser import Commands, command
 from headgate.cli.stats import MEMORY_ERROR
 from headgate.cli.text_style import Style
-from headgate.cli.top_screen import LAG_S, SORTS, WINDOW_S, HotKeyRates, TopSnapshot, TopView, screen
+from headgate.cli.top_screen import LAG_S, SORTS, WINDOW_S, HotKeyRates, LimitMove, TopSnapshot, TopView, screen
 from headgate.errors import CorruptState, EngineUnavailable
+from headgate.rules.keys import ALL
 from headgate.telemetry.decision_counts import DecisionCounts
+from headgate.telemetry.hot_keys import masked_key
 
 if TYPE_CHECKING:
     from headgate.telemetry.shared_counts import SharedCounts
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 REFRESH_S: Final = 1.0
 HOT_RULES: Final = 5  # rules whose hot keys are read
 KEYS_PER_RULE: Final = 5
+MAX_CHANGES: Final = 5  # of adaptive limits
 
 
 def add(commands: Commands) -> None:
@@ -63,7 +66,9 @@ def _once(snapshot: TopSnapshot, view: TopView, *, as_json: bool) -> Output | in
         rules = [{"rule": rule, **each.as_dict()} for rule, each in sorted(snapshot.rules.items())]
         keys = [key._asdict() for key in snapshot.keys]
         processes = [{"name": name, "age": age_s} for name, age_s in snapshot.processes]
-        return Output({"seconds": WINDOW_S, "rules": rules, "keys": keys, "processes": processes}, [])
+        changes = [change._asdict() for change in snapshot.changes]
+        values = {"rules": rules, "keys": keys, "processes": processes, "changes": changes}
+        return Output({"seconds": WINDOW_S, **values}, [])
     width, height = shutil.get_terminal_size()
     lines = screen(snapshot, view, width, max(height, 24), Style.on(sys.stdout))[:-1]
     print("\n".join(lines).rstrip())
@@ -78,7 +83,22 @@ def read_snapshot(counts: SharedCounts, mask: bool) -> TopSnapshot:
     keys = [key for rule in busiest for key in _hot_keys(counts, rule, mask)]
     keys.sort(key=lambda key: (-key.refused, -key.shadow, -key.calls))
     processes = [(writer.name, writer.age_s) for writer in counts.writers()]
-    return TopSnapshot(_time(), rules, keys, processes)
+    return TopSnapshot(_time(), rules, keys, processes, changes=_changes(counts, mask))
+
+
+def _changes(counts: SharedCounts, mask: bool) -> list[LimitMove]:
+    """Returns the latest changes of adaptive limits."""
+    return [
+        LimitMove(
+            time.strftime("%H:%M:%S", time.localtime(each.at_us / 1_000_000)),
+            each.change.name,
+            masked_key(each.change.key) if mask and each.change.key != ALL else each.change.key,
+            each.change.before,
+            each.change.after,
+            each.change.reason,
+        )
+        for each in counts.limit_changes(MAX_CHANGES)
+    ]
 
 
 def _difference(counts: DecisionCounts, other: DecisionCounts) -> DecisionCounts:

@@ -30,6 +30,17 @@ class HotKeyRates(NamedTuple):
     shadow: int = 0
 
 
+class LimitMove(NamedTuple):
+    """A change of an adaptive limit, with the time of day."""
+
+    time: str
+    rule: str
+    key: str
+    before: int
+    after: int
+    reason: str
+
+
 class TopSnapshot(NamedTuple):
     """One screen: counts of WINDOW_S seconds by rule, hot keys, and how long ago each process wrote."""
 
@@ -38,6 +49,7 @@ class TopSnapshot(NamedTuple):
     keys: Sequence[HotKeyRates]
     processes: Sequence[tuple[str, int]]
     problem: str | None = None  # why nothing newer can be shown
+    changes: Sequence[LimitMove] = ()  # of adaptive limits, the latest first
 
 
 @dataclass(frozen=True)
@@ -87,6 +99,8 @@ def screen(snapshot: TopSnapshot, view: TopView, width: int, height: int, style:
     )
     keys = [key for key in snapshot.keys if view.filter in key.rule or view.filter in key.key]
     head = [_title(snapshot, view, width, style), *_status(snapshot, width, style), ""]
+    changes = [change for change in snapshot.changes if view.filter in change.rule or view.filter in change.key]
+    head += _change_table(changes, width, style)
     room = max(0, height - len(head) - 1)
     rule_lines = _rule_table(rules, width, style) if rules else ["Nothing was counted in the last seconds."]
     shown = rule_lines[: max(3, room - 6 if keys else room)]
@@ -167,6 +181,17 @@ def _key_table(keys: Sequence[HotKeyRates], width: int, style: Style) -> list[st
     if not any(key.shadow for key in keys):
         titles, rows = titles[:-1], [row[:-1] for row in rows]
     return TextTable(titles, rows, titles[2:]).lines(width, style)
+
+
+def _change_table(changes: Sequence[LimitMove], width: int, style: Style) -> list[str]:
+    """Returns the latest changes of adaptive limits, and an empty line; nothing if there were none."""
+    if not changes:
+        return []
+    titles = ["adaptive limits moved", "key", "at", "from", "to", "because"]
+    rows: list[list[Value]] = [
+        [each.rule, each.key, each.time, each.before, each.after, each.reason] for each in changes
+    ]
+    return [*TextTable(titles, rows, ["from", "to"]).lines(width, style), ""]
 
 
 def _footer(view: TopView, width: int, style: Style) -> str:

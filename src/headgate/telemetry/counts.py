@@ -27,6 +27,7 @@ Laws (tests/telemetry/test_counts.py):
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
@@ -45,7 +46,7 @@ from headgate.algorithms.limit import Limit
 from headgate.clock import Clock, check_clock, nanoseconds
 from headgate.engines.fork_reset import on_fork
 from headgate.errors import InvalidRule
-from headgate.observer import Observer
+from headgate.observer import LimitChange, Observer
 from headgate.rules.keys import ALL
 from headgate.telemetry.counted_rule import (
     MINUTES_KEPT,
@@ -65,6 +66,7 @@ from headgate.telemetry.key_estimates import (
     REFUSED,
     REFUSED_KINDS,
 )
+from headgate.telemetry.recent_limit_changes import MAX_SHARED
 
 if TYPE_CHECKING:
     from headgate.telemetry.counts_writer import CountsWriter
@@ -122,6 +124,7 @@ class Counts(Observer):
         """Forgets all counts: a forked child counts its own calls only, and shares them by a thread of its own."""
         self._lock = Lock()
         self._rules: dict[str, CountedRule] = {}
+        self._changes: deque[tuple[int, LimitChange]] = deque(maxlen=MAX_SHARED)
         self._meters: dict[Any, CountedMeter] = {}
         self._start_ns = self._now_ns() // _NS * _NS  # of the second that is being counted
         self._end_ns = self._start_ns + _NS
@@ -171,6 +174,12 @@ class Counts(Observer):
     def failed(self, error: Exception, latency_us: int | None) -> None:
         """Counts a call that could not be decided."""
         self._counted_rule(NO_RULE).keys_counted_as(("errors",)).append("")
+
+    def limit_changed(self, change: LimitChange) -> None:
+        """Keeps a change of an adaptive limit until it is shared."""
+        self._changes.append((self.clock.now_us(), change))
+        for report in self.activity_reports:
+            report()
 
     def _count(self, meter: Any, label: tuple[str | None, str | None], key: str, outcome: Outcome | None) -> None:
         """Counts the verdict of a rule that made one charge."""
@@ -290,6 +299,18 @@ class Counts(Observer):
             self._file_counts()
             unshared = [rule.take_unshared(name, at_once) for name, rule in self._rules.items()]
         return [each for each in unshared if each.seconds or each.minutes or any(each.keys)]
+
+    def take_limit_changes(self) -> list[tuple[int, LimitChange]]:
+        """Returns the changes of adaptive limits since the last call, with their times in microseconds; of many,
+        the newest.
+
+        >>> Counts().take_limit_changes()
+        []
+        """
+        changes = []
+        while self._changes:
+            changes.append(self._changes.popleft())
+        return changes
 
     def flush(self) -> bool:
         """Shares at once what is not yet shared; returns whether Redis has it all.

@@ -67,11 +67,12 @@ class CountsWriter:
     def write(self, at_once: bool = False) -> bool:
         """Writes what was counted since the last write; returns whether Redis has it all. `at_once`: also the hot
         keys of the ten seconds that have not ended."""
-        from headgate.telemetry.shared_layout import parts_of
+        from headgate.telemetry.shared_layout import parts_of, parts_of_changes
 
         with self._lock:
             if self._unanswered is None:
                 rules = [(each.rule, parts_of(each)) for each in self._counts.take_unshared(at_once)]
+                rules += parts_of_changes(self._counts.take_limit_changes(), self._name)
                 if not rules:
                     return True
                 self._number += 1

@@ -10,6 +10,8 @@ SDK nothing happens. Names follow the rate limiting metrics of ASP.NET Core wher
     rate_limiting.requests               counter: calls, by rate_limiting.policy and rate_limiting.result
     rate_limiting.decision.duration      histogram, seconds: one decision in SAMPLE_EVERY
     rate_limiting.request.time_in_queue  histogram, seconds: the delays of allowed calls
+    rate_limiting.adaptive.changes       counter: changes of adaptive limits, by rate_limiting.policy and
+                                         rate_limiting.reason
 
 rate_limiting.policy is the name of the rule, or of a limiter without rules. rate_limiting.result is one of the
 outcomes in docs/reference/metrics.md. No key becomes an attribute of a metric. A span has the decision on its
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headgate.algorithms.decision import Decision
 from headgate.extras import require
-from headgate.observer import Observer
+from headgate.observer import LimitChange, Observer
 from headgate.telemetry.counts import Counts
 from headgate.telemetry.metric_names import OUTCOMES, SAMPLE_EVERY, delay_seconds
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 POLICY: Final = "rate_limiting.policy"
 RESULT: Final = "rate_limiting.result"
+REASON: Final = "rate_limiting.reason"
 
 
 class OpenTelemetry(Observer):
@@ -59,6 +62,9 @@ class OpenTelemetry(Observer):
         )
         self._duration = meter.create_histogram("rate_limiting.decision.duration", "s", "Time of a decision.")
         self._queued = meter.create_histogram("rate_limiting.request.time_in_queue", "s", "Delays of calls.")
+        self._changes = meter.create_counter(
+            "rate_limiting.adaptive.changes", "{change}", "Changes of adaptive limits."
+        )
 
     def decided(self, decision: Decision, latency_us: int | None, response_follows: bool) -> None:
         """Counts a decision, and describes it in the current span."""
@@ -72,6 +78,14 @@ class OpenTelemetry(Observer):
         span = trace.get_current_span()
         if span.is_recording():
             span.set_attributes(dict(self._span_attributes(decision)))
+
+    def limit_changed(self, change: LimitChange) -> None:
+        """Counts a change of an adaptive limit, and describes it in the current span."""
+        self._changes.add(1, {POLICY: change.name, REASON: change.reason})
+        span = trace.get_current_span()
+        if span.is_recording():
+            moved = {"rate_limiting.limit.before": change.before, "rate_limiting.limit.after": change.after}
+            span.add_event("rate_limiting.limit_changed", {POLICY: change.name, REASON: change.reason, **moved})
 
     def failed(self, error: Exception, latency_us: int | None) -> None:
         """Counts a call that could not be decided, and says so in the current span."""

@@ -20,6 +20,8 @@ from headgate.telemetry.counts import check_kind, check_span
 from headgate.telemetry.decision_counts import DecisionCounts
 from headgate.telemetry.hot_keys import SLICE_S, SLICES, HotKey, masked, merged
 from headgate.telemetry.key_estimates import CALLS, DISTINCT_KINDS, HOT_KINDS, REFUSED, REFUSED_KINDS
+from headgate.telemetry.recent_limit_changes import SLICE_S as CHANGES_SLICE_S
+from headgate.telemetry.recent_limit_changes import RecentLimitChange, changes_key, newest
 
 MAX_READ_KEYS = 200  # hot keys that are read of a slice or an hour
 MAX_RULES = 1000
@@ -132,6 +134,14 @@ class SharedCounts:
         found = self._store.highest(suffixes, MAX_READ_KEYS)
         keys = merged([[HotKey(*each) for each in part] for part in found], number)
         return masked(keys) if mask else keys
+
+    def limit_changes(self, number: int = 10) -> list[RecentLimitChange]:
+        """Returns the newest changes of adaptive limits in the last ten minutes, the latest first."""
+        now = self._now_s() // CHANGES_SLICE_S
+        sets = self._store.highest([changes_key(now), changes_key(now - 1)], number)
+        since_us = self._clock.now_us() - CHANGES_SLICE_S * 1_000_000
+        changes = newest((text for part in sets for text, _ in part), number)
+        return [each for each in changes if each.at_us >= since_us]
 
     def writers(self) -> list[CountsWriterState]:
         """Returns the processes that wrote counts in the last 25 hours, the latest first."""

@@ -7,6 +7,7 @@ Every key begins with hg2:{counts}: (the prefix, and the hash tag that puts all 
     d:<hour>:<kind>:<rule>        a HyperLogLog of distinct keys; lives for 26 hours
     h:<second / 10>:<kind>:<rule> a sorted set of hot keys, their counts as scores; lives for 90 s
     r:<hour>:<kind>:<rule>        a sorted set of the keys that were refused most; lives for 26 hours
+    l:<second / 600>              a sorted set of changes of adaptive limits, their seconds as scores; 20 minutes
     rules, writers                sorted sets of rules and writers, by the second of their last write
     w:<writer>                    a hash: seq, name, at_s of the writer's last write
 
@@ -15,14 +16,18 @@ Seconds, minutes and hours are numbers since 1970. A field such as 7a is the sev
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from headgate.engines.redis.counts_store import CountsPart
+from headgate.observer import LimitChange
 from headgate.telemetry.counted_rule import UnsharedRule
 from headgate.telemetry.decision_counts import FIELDS, DecisionCounts
 from headgate.telemetry.hot_keys import SLICE_S
 from headgate.telemetry.key_estimates import CALLS, CANDIDATE_REFUSED, REFUSED, SHADOW_REFUSED, TRIED
+from headgate.telemetry.recent_limit_changes import SLICE_S as CHANGES_SLICE_S
+from headgate.telemetry.recent_limit_changes import TTL_S as CHANGES_TTL_S
+from headgate.telemetry.recent_limit_changes import RecentLimitChange, changes_key, written
 
 LETTERS: Final = dict(zip(FIELDS, "arxdnsScCDPFE", strict=True))
 KIND_LETTERS: Final = {CALLS: "k", REFUSED: "r", SHADOW_REFUSED: "S", CANDIDATE_REFUSED: "C", TRIED: "t"}
@@ -70,6 +75,17 @@ def parts_of(unshared: UnsharedRule) -> list[CountsPart]:
     for kind, hour, new in unshared.keys.distinct:
         parts.append(CountsPart(distinct_key(hour, kind, rule), MINUTES_TTL_S, "p", new))
     return parts
+
+
+def parts_of_changes(
+    changes: Sequence[tuple[int, LimitChange]], process: str
+) -> Iterator[tuple[str, list[CountsPart]]]:
+    """Yields what changes of adaptive limits add to which keys, with the rule of each."""
+    for at_us, change in changes:
+        at_s = at_us // 1_000_000
+        text = written(RecentLimitChange(at_us, process, change))
+        part = CountsPart(changes_key(at_s // CHANGES_SLICE_S), CHANGES_TTL_S, "z", [text, at_s])
+        yield change.name, [part]
 
 
 def _blocks(unit: str, counts: Mapping[int, DecisionCounts], rule: str, ttl_s: int) -> Iterator[CountsPart]:
