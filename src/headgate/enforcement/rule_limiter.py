@@ -159,15 +159,13 @@ class _RuleLimiterBase:
         """The compiled rulebook: another object after every change."""
         return self._compiled
 
-    def plan_call(self, attributes: object, cost: object = None) -> CallPlan:
+    def plan_call(self, attributes: Attributes, cost: object = None) -> CallPlan:
         """Plans the charges of a call under the rules that apply; sends no request."""
-        if not isinstance(attributes, Mapping):
-            raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {attributes!r}.')
         compiled = self._compiled
         stated_cost = None if cost is None else check_cost(cost)
         return CallPlan(compiled, compiled.match(attributes, stated_cost), attributes, stated_cost)
 
-    def _plan_call_and_watch(self, attributes: object, cost: object = None) -> CallPlan:
+    def _plan_call_and_watch(self, attributes: Attributes, cost: object = None) -> CallPlan:
         """Does the same while the thread that watches the rulebook could not be started, and tries to start it."""
         if self.watcher is None or self.watcher.start():
             self.__dict__.pop("plan_call", None)

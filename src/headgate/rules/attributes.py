@@ -80,6 +80,8 @@ class AttributeReader:
         self._normalizers = {name: _NORMALIZERS.get(name) for name in names}
 
     def __call__(self, attributes: Mapping[str, Any]) -> dict[str, str]:
+        if not isinstance(attributes, Mapping):
+            raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {attributes!r}.')
         normalized: dict[str, str] = {}
         normalizers = self._normalizers
         try:

@@ -11,7 +11,7 @@ evaluates the conditions of every rule without index or closures (explain_match.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from headgate.rules.attributes import AttributeReader, Attributes
 from headgate.rules.condition import All, AnyOf, Condition, Predicate, Test
@@ -26,6 +26,17 @@ from headgate.rules.rule import Rulebook
 __all__ = ["Match", "Matcher", "RuleExplanation"]
 
 AttributeMap = Mapping[str, str]
+
+# An entry of the index: a rule, or one alternative of the `any` at the top of its `when`. The rule's index in the
+# book; the names and indexes of captured path segments; the test that remains, or in its place a function that
+# captures, where that depends on which pattern matches. A plain tuple, because a named one takes longer to unpack.
+_Entry = tuple[
+    int,
+    tuple[tuple[str, int], ...] | None,
+    Predicate | None,
+    Callable[[AttributeMap], AttributeMap | None] | None,
+    RuleMatcher,
+]
 
 
 class Matcher:
@@ -100,25 +111,14 @@ class Matcher:
         return [match for match in matches if match.rule.name not in replaced] if replaced else matches
 
 
-class _Entry(NamedTuple):
-    """An entry of the index: a rule, or one alternative of the `any` at the top of its `when`."""
-
-    order: int  # the rule's index in the book
-    captures: tuple[tuple[str, int], ...] | None  # names and indexes of path segments
-    test: Predicate | None
-    # Replaces `test` where captures depend on which pattern matches.
-    bind: Callable[[AttributeMap], AttributeMap | None] | None
-    match_rule: RuleMatcher
-
-
 def _entry(order: int, match_rule: RuleMatcher, part: All, implied: Test | None) -> _Entry:
     remaining = [condition for condition in part.in_order if condition is not implied]
     if any(condition.captures for condition in remaining) or (
         implied and implied.captures and len(implied.patterns) > 1
     ):
-        return _Entry(order, None, None, part.bind, match_rule)
+        return order, None, None, part.bind, match_rule
     captures = tuple(implied.patterns[0].captures.items()) if implied and implied.captures else None
-    return _Entry(order, captures, compile_all(remaining) if remaining else None, None, match_rule)
+    return order, captures, compile_all(remaining) if remaining else None, None, match_rule
 
 
 def _alternatives(when: Condition | None) -> list[All]:

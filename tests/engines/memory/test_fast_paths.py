@@ -86,5 +86,5 @@ def test_several_charges_are_decided_as_by_the_plain_path(
             commit,
         )
         charges = [(fast.meters[at % len(texts)], *rest) for at, *rest in chosen]
-        assert fast_take_all.decide(charges, now_us, patience_us, commit) == expected
+        assert fast_take_all.decide(fast.engine, charges, now_us, patience_us, commit) == expected
         assert fast.states() == plain.states()

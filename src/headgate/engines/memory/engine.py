@@ -21,7 +21,7 @@ from headgate.algorithms.limit import EXACT, Limit
 from headgate.algorithms.slots import Slots
 from headgate.calendar import resolve
 from headgate.clock import Clock, SystemClock
-from headgate.engines.charge_options import ChargeOptions, all_limit_only
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.fork_reset import on_fork
 from headgate.engines.memory import fast_decide
 from headgate.engines.memory.slot_table import SlotTable
@@ -38,11 +38,7 @@ if TYPE_CHECKING:
     from headgate.engines.memory.pause_table import PauseTable
 
 
-class TakeAll(NamedTuple):
-    """Decides several charges: any, or those that their limits alone decide."""
-
-    decide: Callable[..., list[Outcome]]
-    decide_fast: Callable[..., list[Outcome]]
+TakeAll = Callable[..., list[Outcome]]
 
 
 class CancelledReservation(NamedTuple):
@@ -66,7 +62,8 @@ class MemoryEngine(InnermostEngine):
         # would wait for that module for ever.
         from headgate.engines.memory import fast_take_all, pause_table, take_all
 
-        self._take_all = TakeAll(take_all.decide, fast_take_all.decide)
+        self._decide_by_rules: TakeAll = take_all.decide
+        self._decide_fast: TakeAll = fast_take_all.decide
         self._pause_table = pause_table.PauseTable
         self.clock: Clock = clock or SystemClock()
         self.lock: Lock = Lock()
@@ -109,13 +106,14 @@ class MemoryEngine(InnermostEngine):
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]:
-        memory_charges = [(_own_meter(meter), key, cost) for meter, key, cost in charges]
-        take_all = self._take_all
+        decide = self._decide_fast
+        for meter, _, _ in charges:
+            if not isinstance(meter, MemoryMeter):
+                raise InvalidCharge("A charge of another engine cannot be decided here.")
+            if not meter.limit_only:
+                decide = self._decide_by_rules
         with self.lock:
-            now_us = self.clock.now_us()
-            if all_limit_only(memory_charges):
-                return take_all.decide_fast(memory_charges, now_us, patience_us, commit)
-            return take_all.decide(self, memory_charges, now_us, patience_us, commit)
+            return decide(self, charges, self.clock.now_us(), patience_us, commit)
 
     def lockouts(self, rule: str) -> StateTable[lockout.State]:
         """Returns the lockout states of a rule's keys. The caller holds the lock."""
@@ -185,8 +183,8 @@ class MemoryMeter:
         self.limit = limit
         self.name = name
         self.options = options
+        self.limit_only: bool = options is None or options.limit_only
         self._engine = engine
-        self._clock = engine.clock
         self._now_us = engine.clock.now_us
         self._family = family
         self._table = family[limit.pace]
@@ -215,9 +213,13 @@ class MemoryMeter:
         self, key: str, now_us: int, cost: int, patience_us: int | None, override: Limit | None = None
     ) -> tuple[Outcome, Any]:
         """Decides without saving, by the override if the key has one. The caller holds the lock."""
-        limit = self._resolve_calendar(now_us) if override is None else resolve(override, now_us)
-        state = self._states.get(key) if override is None else None
-        if state is None and (override is not None or len(self._family) > 1):
+        if override is None:
+            limit = resolve(self.limit, now_us) if self._is_calendar else self.limit
+            state = self._states.get(key)
+            if state is None and len(self._family) > 1:
+                state = self._find_state(key, now_us, limit)
+        else:
+            limit = resolve(override, now_us)
             state = self._find_state(key, now_us, limit)
         return self._decide(limit, state, now_us, cost, patience_us)
 
@@ -411,10 +413,3 @@ def slot_paused(outcome: Outcome, paused_us: int) -> PausedOutcome:
     retry_us = max(paused_us, retry_us or 0)
     numbers = False, remaining, retry_us, max(paused_us, reset_us), 0, at_us, 1 if allowed else place
     return PausedOutcome.wrap(numbers, paused_us)
-
-
-def _own_meter(meter: Meter) -> MemoryMeter:
-    """Returns the meter; InvalidCharge if it is another engine's."""
-    if not isinstance(meter, MemoryMeter):
-        raise InvalidCharge("A charge of another engine cannot be decided here.")
-    return meter

@@ -10,18 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headgate.algorithms.decision import ALLOWED, Outcome
-from headgate.engines.memory.take_all import MeterCharge, without_charge
+from headgate.engines.memory.take_all import MeterCharge, RuleTables, without_charge
 
 
-def decide(charges: Sequence[MeterCharge], now_us: int, patience_us: int | None, commit: bool) -> list[Outcome]:
+def decide(
+    engine: RuleTables, charges: Sequence[MeterCharge], now_us: int, patience_us: int | None, commit: bool
+) -> list[Outcome]:
     """Decides the charges and stores the result. The caller holds the lock."""
-    results = [meter.judge(key, now_us, cost, patience_us) for meter, key, cost in charges]
-    taken = commit and all(outcome[ALLOWED] for outcome, _ in results)
-    answers = []
-    for (meter, key, _), (outcome, after) in zip(charges, results, strict=True):
-        if not taken and outcome[ALLOWED]:
-            outcome, after = without_charge(meter.judge(key, now_us, 0, None))
+    outcomes, states, taken = [], [], commit
+    for meter, key, cost in charges:
+        outcome, after = meter.judge(key, now_us, cost, patience_us)
+        outcomes.append(outcome)
+        states.append(after)
+        if not outcome[ALLOWED]:
+            taken = False
+    for index, (meter, key, _) in enumerate(charges):
+        if not taken and outcomes[index][ALLOWED]:
+            outcomes[index], states[index] = without_charge(meter.judge(key, now_us, 0, None))
         if commit:
-            meter.save(key, after, now_us)
-        answers.append(outcome)
-    return answers
+            meter.save(key, states[index], now_us)
+    return outcomes
