@@ -23,6 +23,8 @@ Law:
   - a rule with a lockout always reaches the engine, because each of its refusals must be counted; only a lockout
     is repeated, which counts nothing. A shadow always reaches the engine, because it is stored by itself. So do
     charges decided together with such a one, and a preview that commits nothing;
+  - once a refusal has ended, as many callers of its key ask at once as may pass, and the others wait for at most
+    50 ms for what they learn (recheck.py). So the engine is asked at most twice for each unit that passes;
   - an override that is changed here ends the cached refusals of its key; one that is changed elsewhere is like
     units that another process has freed;
   - it holds a fixed number of refusals. The oldest go first; dead ones go when they are looked up and, two for
@@ -32,6 +34,8 @@ Time. The local clock is read before the request, so a refusal ends here early r
 steps back to before the request ends it. A repeated refusal is aged by the time that has passed since.
 
 denial_table    the cached refusals; pure
+recheck         who asks again once a refusal has ended; pure
+async_waiter    how a task waits for its turn; sync_waiter for threads; both written by hand
 async_engine    the layer; sync_engine is generated from it
 """
 

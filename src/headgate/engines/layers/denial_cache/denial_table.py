@@ -30,6 +30,7 @@ from headgate.algorithms.decision import (
     OverriddenOutcome,
 )
 from headgate.algorithms.limit import EXACT, SECOND, Limit, check_whole
+from headgate.engines.layers.denial_cache.recheck import RecheckTable
 
 MAX_REPEAT_US = SECOND  # how long a refusal is repeated
 _SWEEP_SIZE = 2  # old refusals examined for each new one
@@ -62,7 +63,11 @@ class Denial(NamedTuple):
 class DenialIndex(dict[Any, Denial]):
     """The refusals of one name by key, or those of charges decided together by all their counts."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "rechecks")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rechecks: RecheckTable = {}  # by key, where callers ask again
 
 
 class DenialTable:
@@ -170,6 +175,7 @@ class DenialTable:
         self._oldest_first.clear()
         for index in (self.combined, *self._indexes.values()):
             index.clear()
+            index.rechecks = {}
         self.generations[:] = [object()] * _GENERATION_SLOTS
         self.hits = 0
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 from headgate.algorithms.decision import ALLOWED, LockedOutcome, Outcome, Receipt
@@ -11,7 +11,9 @@ from headgate.algorithms.limit import Limit
 from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.fork_reset import on_fork
-from headgate.engines.layers.denial_cache.denial_table import DenialTable
+from headgate.engines.layers.denial_cache.denial_table import DenialIndex, DenialTable
+from headgate.engines.layers.denial_cache.recheck import MAX_WAIT_S, Recheck
+from headgate.engines.layers.denial_cache.sync_waiter import Waiter
 from headgate.engines.port import Engine, Meter
 from headgate.engines.stack import EngineLayer
 from headgate.errors import InvalidCharge
@@ -46,17 +48,45 @@ class DenialCacheEngine(EngineLayer):
             or any(meter.always_requests for meter, _, _ in own_charges)
         ):
             return self.inner.decide_all(inner_charges, patience_us, commit)
-        now_us, denials, index = self.clock.now_us(), self.denials, self.denials.combined
+        denials, index, recheck = self.denials, self.denials.combined, None
         index_key = tuple((meter.limit.algorithm, meter.name, key) for meter, key, _ in own_charges)
-        limits = tuple(meter.limit for meter, _, _ in own_charges)
-        cached = denials.lookup(index, index_key, limits, costs, now_us)
-        if cached is not None:
-            return cached
+        if index_key in index or index_key in index.rechecks:
+            limits = tuple(meter.limit for meter, _, _ in own_charges)
+            cached, recheck = self.repeat(index, index_key, limits, costs)
+            if cached is not None:
+                return cached
+        now_us = self.clock.now_us()
         limit_charges = [(meter.limit, key, cost) for meter, key, cost in own_charges]
         generations = [denials.generation(key) for _, key, _ in own_charges]
-        outcomes = self.inner.decide_all(inner_charges, patience_us, commit)
-        denials.store(index, index_key, limit_charges, outcomes, now_us, generations)
-        return outcomes
+        outcomes: list[Outcome] = []
+        try:
+            outcomes = self.inner.decide_all(inner_charges)
+            denials.store(index, index_key, limit_charges, outcomes, now_us, generations)
+            return outcomes
+        finally:
+            if recheck is not None:
+                recheck.end(outcomes, costs)
+
+    def repeat(
+        self, index: DenialIndex, index_key: Hashable, limits: tuple[Limit, ...], costs: tuple[int, ...]
+    ) -> tuple[list[Outcome] | None, Recheck | None]:
+        """Repeats a cached refusal. If it has ended, waits until this caller may ask, and returns what is to be
+        told of the answer."""
+        while True:
+            cached = self.denials.lookup(index, index_key, limits, costs, self.clock.now_us())
+            if cached is not None or index_key in index:  # in the index without an answer: of a larger cost
+                return cached, None
+            recheck, waiter = Recheck.of(index.rechecks, index_key), Waiter()
+            if recheck.begin(waiter):
+                return None, recheck
+            try:
+                woken = waiter.wait(MAX_WAIT_S)
+            except BaseException:
+                recheck.leave(waiter)
+                raise
+            if not woken:
+                recheck.begin_late()
+                return None, recheck
 
     @property
     def hits(self) -> int:
@@ -87,6 +117,7 @@ class DenialCacheMeter:
         self.name: str = meter.name
         self.options = options
         self._now_us = cache.clock.now_us
+        self._repeat = cache.repeat
         self._denials = cache.denials
         self._has_lockout = options is not None and options.lockout is not None
         self._index = cache.denials.index_for(meter.limit, meter.name, self._has_lockout)
@@ -98,14 +129,22 @@ class DenialCacheMeter:
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
         if patience_us is not None or not cost or self._never_stores:
             return self.meter.decide(key, cost, patience_us)
-        now_us, denials, index = self._now_us(), self._denials, self._index
-        if key in index and (cached := denials.lookup(index, key, (self.limit,), (cost,), now_us)):
-            return cached[0]
-        generation = denials.generation(key)
-        outcome = self.meter.decide(key, cost)
-        if not outcome[ALLOWED]:
-            self._store(key, cost, outcome, now_us, generation)
-        return outcome
+        index, recheck = self._index, None
+        if key in index or key in index.rechecks:
+            cached, recheck = self._repeat(index, key, (self.limit,), (cost,))
+            if cached is not None:
+                return cached[0]
+        now_us, generation = self._now_us(), self._denials.generation(key)
+        outcomes: list[Outcome] = []
+        try:
+            outcome = self.meter.decide(key, cost)
+            if not outcome[ALLOWED]:
+                self._store(key, cost, outcome, now_us, generation)
+            outcomes = [outcome]
+            return outcome
+        finally:
+            if recheck is not None:
+                recheck.end(outcomes, (cost,))
 
     def _store(self, key: str, cost: int, outcome: Outcome, requested_us: int, generation: object) -> None:
         """Stores a refusal."""

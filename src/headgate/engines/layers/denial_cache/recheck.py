@@ -1,0 +1,110 @@
+"""Who asks again once a refusal has ended: as many callers at once as may pass, and one to learn that none may.
+
+While a refusal lasts, all callers of its key are answered here. When it ends, 64 of them may come in one turn of the
+loop, and one unit is free: 63 questions would be for nothing. So one caller asks, and the others wait for what it
+learns.
+
+    it is refused          the new refusal answers all who wait
+    it passes, 0 remain    the next one asks
+    it passes, n remain    n may ask at once
+    it fails, or leaves    all who wait ask for themselves
+
+So the engine is asked at most twice for each unit that passes. Nobody waits longer than MAX_WAIT_S, and then asks
+for himself: a slow engine holds up nobody who could be answered. Which caller asks decides nothing: the engine does.
+
+async_waiter and sync_waiter say how a caller waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Sequence
+from threading import Lock
+from typing import Protocol
+
+from headgate.algorithms.decision import ALLOWED, REMAINING, Outcome
+from headgate.algorithms.limit import EXACT
+
+MAX_WAIT_S = 0.05
+
+
+class Waiter(Protocol):
+    """A caller that waits for its turn."""
+
+    def wake(self) -> None: ...
+
+
+class Recheck:
+    """The callers of one key since its refusal has ended."""
+
+    __slots__ = ("_asking", "_free", "_key", "_lock", "_table", "_waiting")
+
+    def __init__(self, table: RecheckTable, key: Hashable) -> None:
+        self._table, self._key, self._lock = table, key, Lock()
+        self._asking = 0
+        self._free = 1  # how many may ask at once
+        self._waiting: deque[Waiter] = deque()
+
+    @classmethod
+    def of(cls, table: RecheckTable, key: Hashable) -> Recheck:
+        """Returns the callers of a key, which are none if this is the first since its refusal has ended."""
+        return table.get(key) or table.setdefault(key, cls(table, key))
+
+    def begin(self, waiter: Waiter) -> bool:
+        """Returns whether the caller may ask now; if not, its waiter is woken later."""
+        with self._lock:
+            if self._asking < self._free:
+                self._asking += 1
+                return True
+            self._waiting.append(waiter)
+            return False
+
+    def begin_late(self) -> None:
+        """Lets a caller ask that was not woken in time, and all others: whoever asks is slow, or gone."""
+        self._dissolve()
+
+    def leave(self, waiter: Waiter) -> None:
+        """Removes a caller that is gone. If it was woken already, its turn is the next one's."""
+        with self._lock:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            woken = self._pop_waiters()
+        for each in woken:
+            each.wake()
+
+    def end(self, outcomes: Sequence[Outcome], costs: Sequence[int]) -> None:
+        """Reports what the engine answered to a caller, nothing if it did not; wakes those whose turn it is."""
+        if not outcomes or not all(outcome[ALLOWED] for outcome in outcomes):
+            self._dissolve()
+            return
+        with self._lock:
+            self._asking -= 1
+            if self._free != EXACT:
+                rooms = [outcome[REMAINING] // cost for outcome, cost in zip(outcomes, costs, strict=True)]
+                self._free = max(1, min(rooms))
+            woken = self._pop_waiters()
+            if not (self._asking or self._waiting or woken):
+                self._drop()
+        for waiter in woken:
+            waiter.wake()
+
+    def _dissolve(self) -> None:
+        """Wakes all, who find the new refusal or ask by themselves."""
+        with self._lock:
+            self._free = EXACT
+            woken = self._pop_waiters()
+            self._drop()
+        for waiter in woken:
+            waiter.wake()
+
+    def _drop(self) -> None:
+        if self._table.get(self._key) is self:
+            del self._table[self._key]
+
+    def _pop_waiters(self) -> list[Waiter]:
+        """Returns those whose turn it is."""
+        count = min(len(self._waiting), max(0, self._free - self._asking))
+        return [self._waiting.popleft() for _ in range(count)]
+
+
+RecheckTable = dict[Hashable, Recheck]
