@@ -1,6 +1,8 @@
 """Limiters that follow a rulebook.
 
 rule_limiter     the verbs of RuleLimiter and AsyncRuleLimiter
+rulebook_follower
+                 the rulebook that both decide by, and what a call is charged by it
 call_plan        a compiled rulebook: the charges of a call, the order in which they are decided, the decision
 check_together   several calls decided as one
 rule_decision    the decision: the rule that decided, the verdict of each rule, the shadow verdicts

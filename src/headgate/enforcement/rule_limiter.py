@@ -12,16 +12,14 @@
     limiter = Limiter.from_rules("rules.yaml", engine="redis://localhost:6379/0")
     decision = limiter.check({"method": "POST", "path": "/login", "address": "192.0.2.7"})
 
-RuleLimiter and AsyncRuleLimiter differ only in the await, and the file is long for that reason. The rulebook is
-replaced as a whole, between two calls; every call is decided by one rulebook.
+RuleLimiter and AsyncRuleLimiter differ only in the await, and the file is long for that reason: they are read side by
+side. Which rulebook they decide by, and what a call is charged by it: rulebook_follower.py.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from random import random
 from time import perf_counter_ns
 from types import TracebackType
@@ -32,194 +30,26 @@ from headgate.algorithms.decision import Decision, Outcome
 from headgate.algorithms.limit import SECOND
 from headgate.clock import Clock, check_clock
 from headgate.enforcement import adaptive_rules, held_slots
-from headgate.enforcement.adaptive_rules import SUCCESS, AdaptiveMeter, AdaptiveRules, CallEnd, check_outcome
-from headgate.enforcement.call_plan import CallPlan, CompiledRulebook
+from headgate.enforcement.adaptive_rules import SUCCESS, CallEnd, check_outcome
+from headgate.enforcement.call_plan import CallPlan
 from headgate.enforcement.check_together import Ask, CallBatch, refund_untracked
-from headgate.enforcement.open_rulebook import Rules, open_rulebook
+from headgate.enforcement.open_rulebook import Rules
 from headgate.enforcement.override_checks import AsyncRuleOverrides, RuleOverrides
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.rule_pauses import pausable_key, wait_through_pauses
-from headgate.enforcement.stored_decision import ChargeReceipt, charge_receipts, decision_from_receipts
+from headgate.enforcement.rulebook_follower import Attributes, RulebookFollower
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import AsyncEngine, Engine
 from headgate.engines.url import build_async_engine, build_engine, parse_engine_url
-from headgate.engines.url_options import EngineOptions, EngineUrl
-from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge, InvalidRule
-from headgate.flow import Flow, arun, run
-from headgate.observer import ObservedDecision, Observer, Observers, elapsed_us
-from headgate.rules.distribution.watcher import RulebookWatcher
-from headgate.rules.match import Match
-from headgate.rules.rule import Rule, Rulebook
+from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
+from headgate.flow import arun, run
+from headgate.observer import ObservedDecision, Observer, elapsed_us
 from headgate.slot_renewal import AsyncHolding, Holding, SlotHold
-from headgate.validation import check_cost, check_decision, check_engine, check_units, describe
-
-Attributes = Mapping[str, Any]
-
-RULEBOOK_WARNING = "headgate: %s"
-_log = logging.getLogger("headgate")
+from headgate.validation import check_decision, check_engine, check_units
 
 
-class _RuleLimiterBase:
-    """The base of both limiters: the engines and the compiled rulebook."""
-
-    def __init__(
-        self,
-        rules: Rules,
-        engine: Any,
-        local: Any,
-        clock: Clock,
-        url: EngineUrl | None,
-        prefix: str,
-        observers: Sequence[Observer],
-    ) -> None:
-        self.clock = clock
-        self.observers: Observers | None = Observers(observers) if observers else None
-        self.engine = engine
-        self._local = local
-        self._code_rules: tuple[Rule, ...] = ()
-        self.adaptive: AdaptiveRules = AdaptiveRules(
-            clock, None if self.observers is None else self.observers.limit_changed
-        )
-        self._agreement: Any = None  # an AdaptiveAgreement, where a rule wants one
-        self._url, self._prefix = url, prefix
-        self._opened_engine = url is not None  # an engine that the caller passes keeps its own deadline
-        self._options = EngineOptions() if url is None else url.options
-        self.watcher: RulebookWatcher[Rulebook] | None
-        book, self.watcher, self._close_rules = open_rulebook(rules, url, prefix, self.replace)
-        self.replace(book)
-        if self.watcher is not None and not self.watcher.start():
-            self.plan_call = self._plan_call_and_watch  # type: ignore[method-assign]
-        if self.observers is not None:
-            self.observers.watch(self)
-
-    @property
-    def rulebook(self) -> Rulebook:
-        """The rulebook in effect."""
-        return self._compiled.book
-
-    @property
-    def refused_changes(self) -> int:
-        """The number of changes of the rulebook that were refused because they are invalid."""
-        return 0 if self.watcher is None else self.watcher.refused_changes
-
-    def replace(self, rulebook: Rulebook) -> None:
-        """Switches to another rulebook. Counters carry over: they belong to the names of rules and their limits.
-
-        >>> limiter = Limiter.from_rules(RULES)
-        >>> limiter.replace(Rulebook())
-        >>> str(limiter.check({"user": "ann"}))
-        'allowed: no limit applies'
-        """
-        if not isinstance(rulebook, Rulebook):
-            raise InvalidRule(
-                "A Rulebook is expected, as headgate.rules.load.read(path) or load.from_mapping(mapping) "
-                f"returns it; not {describe(rulebook)}."
-            )
-        self._compile(rulebook)
-        for warning in rulebook.located_warnings:
-            _log.warning(RULEBOOK_WARNING, warning)
-
-    def add_code_rules(self, rules: Sequence[Rule]) -> None:
-        """Adds rules that the rulebook does not have, and that the caller matches itself.
-
-        >>> limiter = Limiter.from_rules(Rulebook())
-        >>> limiter.add_code_rules(Limiter.from_rules(RULES).rulebook.rules)
-        >>> str(limiter.check({"user": "ann"}))
-        'allowed: no limit applies'
-        """
-        self._code_rules = (*self._code_rules, *rules)
-        self._compile(self.rulebook, self._compiled.match)
-
-    def _compile(self, rulebook: Rulebook, match: Callable[..., Sequence[Match]] | None = None) -> None:
-        compiled = CompiledRulebook(
-            rulebook, self.engine, self._local, self._options, self._code_rules, match, self.adaptive
-        )
-        if self._opened_engine:
-            self.engine.set_deadline(compiled.deadline)
-        self._compiled = compiled
-        self._agree_on_limits()
-
-    def _agree_on_limits(self) -> None:
-        """Agrees on adaptive limits with other processes, if a rule wants that and they have a server."""
-        if any(rule.is_agreed for rule in self.adaptive.rules.values()):
-            from headgate.enforcement.adaptive_agreement import AdaptiveAgreement
-
-            if self._agreement is None and self._url is not None and not self._url.text.startswith("memory:"):
-                self._agreement = AdaptiveAgreement(self._url.text, self._prefix, lambda: self.adaptive.rules)
-            if self._agreement is not None:
-                self._agreement.start()
-
-    def _close_agreement(self) -> None:
-        if self._agreement is not None:
-            self._agreement.close()
-
-    @property
-    def compiled_rulebook(self) -> CompiledRulebook:
-        """The compiled rulebook: another object after every change."""
-        return self._compiled
-
-    def plan_call(self, attributes: Attributes, cost: object = None) -> CallPlan:
-        """Plans the charges of a call under the rules that apply; sends no request."""
-        compiled = self._compiled
-        stated_cost = None if cost is None else check_cost(cost)
-        return CallPlan(compiled, compiled.match(attributes, stated_cost), attributes, stated_cost)
-
-    def _plan_call_and_watch(self, attributes: Attributes, cost: object = None) -> CallPlan:
-        """Does the same while the thread that watches the rulebook could not be started, and tries to start it."""
-        if self.watcher is None or self.watcher.start():
-            self.__dict__.pop("plan_call", None)
-        return type(self).plan_call(self, attributes, cost)
-
-    def plan_batch(self, asks: Sequence[Ask]) -> CallBatch:
-        """Plans the charges of several calls; sends no request."""
-        return CallBatch(self._compiled, asks)
-
-    def _cancel_flow(self, decision: Decision) -> Flow[bool]:
-        if not decision.allowed:
-            return True
-        yield from held_slots.release(decision)
-        return (yield from limiter_flows.cancel(decision))
-
-    def counters_of(self, attributes: Attributes) -> tuple[list[tuple[str, Any, str]], bool]:
-        """Lists rule, meter and key of each counter that may refuse a call; and whether a rule refuses it without
-        a counter."""
-        plan = self.plan_call(attributes, None)
-        labelled = zip(plan.labels, plan.charges, strict=True)
-        live = [
-            (rule, meter, key)
-            for (rule, shadow_kind), (meter, key, _) in labelled
-            if shadow_kind is None and not isinstance(meter, AdaptiveMeter)
-        ]
-        return live, any(not match.shadow for _, match in plan.denied_matches)
-
-    def receipts(self, decision: Decision) -> list[ChargeReceipt]:
-        """Returns a receipt for each charge of the decision, from which any process can restore it.
-
-        >>> limiter = Limiter.from_rules(RULES)
-        >>> [(each.rule, each.key, each.cost) for each in limiter.receipts(limiter.check({"user": "ann"}))]
-        [('login', 'user=ann', 1)]
-        """
-        return charge_receipts(check_decision(decision))
-
-    def restore_decision(self, receipts: Sequence[ChargeReceipt]) -> RuleDecision:
-        """Restores a decision from its receipts: to be refunded, cancelled, renewed or released.
-
-        >>> limiter = Limiter.from_rules(RULES)
-        >>> limiter.refund(limiter.restore_decision(limiter.receipts(limiter.check({"user": "ann"}))))
-        True
-        """
-        return decision_from_receipts(receipts, self._compiled)
-
-    def _reset_flow(self, attributes: Attributes) -> Flow[None]:
-        for meter, key, _ in self.plan_call(attributes, None).charges:
-            if isinstance(meter, AdaptiveMeter):
-                meter.reset(key)
-            else:
-                yield partial(meter.reset, key)
-
-
-class RuleLimiter(_RuleLimiterBase):
+class RuleLimiter(RulebookFollower):
     """Limits calls by a rulebook. Thread-safe.
 
     rules    a Rulebook, a mapping, a file (watched), or "pushed": what was pushed to the engine's server
@@ -525,7 +355,7 @@ class RuleLimiter(_RuleLimiterBase):
         self.close()
 
 
-class AsyncRuleLimiter(_RuleLimiterBase):
+class AsyncRuleLimiter(RulebookFollower):
     """Limits calls by a rulebook, awaited. Works from several event loops. Every verb is that of RuleLimiter.
 
     >>> async def main() -> RuleDecision:

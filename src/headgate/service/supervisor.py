@@ -28,7 +28,7 @@ try:
 except ImportError:  # it is not made for every platform
     import asyncio as loops  # type: ignore[no-redef]
 
-from headgate.enforcement.rule_limiter import RULEBOOK_WARNING
+from headgate.enforcement.rulebook_follower import RULEBOOK_WARNING
 from headgate.errors import HeadgateError, InvalidSetting
 from headgate.service.metrics import forget_worker, shared_by_workers
 from headgate.service.settings import Address, Settings
