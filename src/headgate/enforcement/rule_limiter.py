@@ -12,8 +12,8 @@
     limiter = Limiter.from_rules("rules.yaml", engine="redis://localhost:6379/0")
     decision = limiter.check({"method": "POST", "path": "/login", "address": "192.0.2.7"})
 
-RuleLimiter and AsyncRuleLimiter differ only in the await, and the file is long for that reason: they are read side by
-side. Which rulebook they decide by, and what a call is charged by it: rulebook_follower.py.
+RuleLimiter and AsyncRuleLimiter differ only in the await, and the file is long for that reason: they are read side
+by side. Which rulebook they decide by, and what a call is charged by it: rulebook_follower.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Follows a rulebook: compiles each version for the engines, and plans the charges of calls by it.
 
-The rulebook is replaced as a whole, between two calls; every call is decided by one rulebook. This sends no request:
-the limiters do (rule_limiter.py), and run the flows that are here for both of them.
+The rulebook is replaced as a whole, between two calls; every call is decided by one rulebook. This sends no
+request: the limiters do (rule_limiter.py), and run the flows that are here for both of them.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,11 +29,10 @@ TURN_US = 500  # the clock moves by so much in each turn of the loop
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that stands still for a while ends no wait."""
     for module in (async_engine, sync_engine):
         monkeypatch.setattr(module, "MAX_WAIT_S", 60)
-    yield
 
 
 class DistantEngine(AsyncMemoryEngine):
@@ -44,6 +42,7 @@ class DistantEngine(AsyncMemoryEngine):
         self.questions = 0
         self.open = asyncio.Event()
         self.open.set()
+        self.crowded = asyncio.Event()
         self.fails = False
         super().__init__(MemoryEngine(clock))
 
@@ -53,6 +52,8 @@ class DistantEngine(AsyncMemoryEngine):
 
         async def decide_later(key: str, cost: int, patience_us: int | None = None) -> Outcome:
             self.questions += 1
+            if self.questions == 10:
+                self.crowded.set()
             for _ in range(3):
                 await asyncio.sleep(0)
             await self.open.wait()
@@ -166,8 +167,7 @@ async def test_nobody_waits_long_for_a_slow_engine(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(async_engine, "MAX_WAIT_S", 0.01)
     limiter, engine, _ = await refused_limiter()
     tasks = await start(limiter, 10)
-    while engine.questions < 10:
-        await asyncio.sleep(0.01)
+    await engine.crowded.wait()
     engine.open.set()
     assert sum(decision.allowed for decision in await asyncio.gather(*tasks)) == 1
 

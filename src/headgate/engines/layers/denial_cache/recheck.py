@@ -1,16 +1,16 @@
 """Who asks again once a refusal has ended: as many callers at once as may pass, and one to learn that none may.
 
-While a refusal lasts, all callers of its key are answered here. When it ends, 64 of them may come in one turn of the
-loop, and one unit is free: 63 questions would be for nothing. So one caller asks, and the others wait for what it
-learns.
+While a refusal lasts, all callers of its key are answered here. When it ends, 64 of them may come in one turn of
+the loop, and one unit is free: 63 questions would be for nothing. So one caller asks, and the others wait for what
+it learns.
 
     it is refused          the new refusal answers all who wait
     it passes, 0 remain    the next one asks
     it passes, n remain    n may ask at once
-    it fails, or leaves    all who wait ask for themselves
+    it fails, or leaves    all who wait ask by themselves
 
-So the engine is asked at most twice for each unit that passes. Nobody waits longer than MAX_WAIT_S, and then asks
-for himself: a slow engine holds up nobody who could be answered. Which caller asks decides nothing: the engine does.
+So the engine is asked at most twice for each unit that passes. A caller that was not woken after MAX_WAIT_S asks
+by itself: a slow engine holds up nobody. Which caller asks decides nothing: the engine does.
 
 async_waiter and sync_waiter say how a caller waits.
 """
