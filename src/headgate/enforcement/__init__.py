@@ -4,6 +4,7 @@ rule_limiter     the verbs of RuleLimiter and AsyncRuleLimiter
 rulebook_follower
                  the rulebook that both decide by, and what a call is charged by it
 call_plan        a compiled rulebook: the charges of a call, the order in which they are decided, the decision
+repeated_calls   a fast path for calls with the attributes of an earlier one
 check_together   several calls decided as one
 rule_decision    the decision: the rule that decided, the verdict of each rule, the shadow verdicts
 stored_decision  receipts, from which another process restores a decision

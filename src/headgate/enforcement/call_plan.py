@@ -63,7 +63,7 @@ class CompiledRulebook:
         local: Any,
         options: EngineOptions,
         code_rules: Sequence[Rule] = (),
-        match: Callable[..., Sequence[Match]] | None = None,
+        matcher: Matcher | None = None,
         adaptive: AdaptiveRules | None = None,
     ) -> None:
         self.book: Rulebook = check_split_limits(book)
@@ -74,7 +74,8 @@ class CompiledRulebook:
         self._options = options
         # The engine waits as long as its most patient rule; less patient rules set their own deadline.
         self.deadline: float = max(map(self._patience, rules), default=options.effective_deadline)
-        self.match: Callable[..., Sequence[Match]] = Matcher(book).match if match is None else match
+        self.matcher: Matcher = matcher or Matcher(book)
+        self.match: Callable[..., Sequence[Match]] = self.matcher.match
         if any(map(_needs_process_count, rules)):
             engine.count_members()  # before the first call: an outage may begin during that call
         self.refusals: dict[str, Refusal] = {rule.name: rule.refuse for rule in rules}
@@ -199,6 +200,15 @@ class CallPlan:
             if candidate:
                 bound = bound_rules.get((rule.name, id(candidate), CANDIDATE))
                 self.add(bound or compiled_rulebook.bind_rule(rule, candidate, CANDIDATE), key, units)
+
+    def repeat(self, attributes: Mapping[str, Any] | None) -> CallPlan:
+        """Returns the plan of another call with the same charges."""
+        plan: CallPlan = CallPlan.__new__(CallPlan)
+        plan.attributes, plan.stated_cost = attributes, self.stated_cost
+        plan.compiled_rulebook = self.compiled_rulebook
+        plan.charges, plan.labels, plan.denied_matches = self.charges, self.labels, self.denied_matches
+        plan.is_single_request, plan._stages, plan._indices = self.is_single_request, self._stages, {}
+        return plan
 
     @property
     def can_be_paused(self) -> bool:

@@ -7,7 +7,7 @@ request: the limiters do (rule_limiter.py), and run the flows that are here for 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from headgate.enforcement.adaptive_rules import AdaptiveMeter, AdaptiveRules
 from headgate.enforcement.call_plan import CallPlan, CompiledRulebook
 from headgate.enforcement.check_together import Ask, CallBatch
 from headgate.enforcement.open_rulebook import Rules, open_rulebook
+from headgate.enforcement.repeated_calls import RepeatedCalls
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.stored_decision import ChargeReceipt, charge_receipts, decision_from_receipts
 from headgate.engines.url_options import EngineOptions, EngineUrl
@@ -26,7 +27,7 @@ from headgate.errors import InvalidRule
 from headgate.flow import Flow
 from headgate.observer import Observer, Observers
 from headgate.rules.distribution.watcher import RulebookWatcher
-from headgate.rules.match import Match
+from headgate.rules.match import Matcher
 from headgate.rules.rule import Rule, Rulebook
 from headgate.validation import check_cost, check_decision, describe
 
@@ -105,14 +106,15 @@ class RulebookFollower:
         'allowed: no limit applies'
         """
         self._code_rules = (*self._code_rules, *rules)
-        self._compile(self.rulebook, self._compiled.match)
+        self._compile(self.rulebook, self._compiled.matcher)
 
-    def _compile(self, rulebook: Rulebook, match: Callable[..., Sequence[Match]] | None = None) -> None:
+    def _compile(self, rulebook: Rulebook, matcher: Matcher | None = None) -> None:
         compiled = CompiledRulebook(
-            rulebook, self.engine, self._local, self._options, self._code_rules, match, self.adaptive
+            rulebook, self.engine, self._local, self._options, self._code_rules, matcher, self.adaptive
         )
         if self._opened_engine:
             self.engine.set_deadline(compiled.deadline)
+        self._repeated_calls = RepeatedCalls(compiled) if RepeatedCalls.can_keep(compiled) else None
         self._compiled = compiled
         self._agree_on_limits()
 
@@ -137,8 +139,11 @@ class RulebookFollower:
 
     def plan_call(self, attributes: Attributes, cost: object = None) -> CallPlan:
         """Plans the charges of a call under the rules that apply; sends no request."""
-        compiled = self._compiled
         stated_cost = None if cost is None else check_cost(cost)
+        repeated_calls = self._repeated_calls
+        if repeated_calls is not None:
+            return repeated_calls.plan(attributes, stated_cost)
+        compiled = self._compiled
         return CallPlan(compiled, compiled.match(attributes, stated_cost), attributes, stated_cost)
 
     def _plan_call_and_watch(self, attributes: Attributes, cost: object = None) -> CallPlan:

@@ -42,12 +42,13 @@ _Entry = tuple[
 class Matcher:
     """A compiled rulebook: finds the rules that apply to a call."""
 
-    __slots__ = ("_entries", "_index", "_reader", "_replacements", "book")
+    __slots__ = ("_entries", "_index", "_replacements", "book", "read", "used_attributes")
 
     def __init__(self, book: Rulebook) -> None:
         self.book: Rulebook = book
         self._replacements = Replacements(book.rules)
-        self._reader = AttributeReader(name for rule in book.rules for name in used_attributes(rule))
+        self.used_attributes = frozenset(name for rule in book.rules for name in used_attributes(rule))
+        self.read = AttributeReader(self.used_attributes)
         alternatives = [
             (order, rule, alternative)
             for order, rule in enumerate(book.rules)
@@ -67,7 +68,10 @@ class Matcher:
 
     def match(self, attributes: Mapping[str, Any], cost: int | None = None) -> Sequence[Match]:
         """Returns the rules that apply to a call, in the order of the book. `cost` multiplies each rule's cost."""
-        values: AttributeMap = attributes if type(attributes) is Attributes else self._reader(attributes)
+        return self.match_values(attributes if type(attributes) is Attributes else self.read(attributes), cost)
+
+    def match_values(self, values: AttributeMap, cost: int | None = None) -> Sequence[Match]:
+        """Does the same with attributes in normal form."""
         if cost is None:
             cost = 1
         path = values.get("path")
@@ -103,7 +107,7 @@ class Matcher:
 
     def explain(self, attributes: Mapping[str, Any], cost: int | None = None) -> list[RuleExplanation]:
         """Explains for every rule of the book whether it applies to the call, and if not, why."""
-        values = attributes if type(attributes) is Attributes else self._reader(attributes)
+        values = attributes if type(attributes) is Attributes else self.read(attributes)
         return explain_rules(self.book, self._replacements, values, 1 if cost is None else cost)
 
     def _without_replaced(self, matches: list[Match]) -> list[Match]:

@@ -39,7 +39,7 @@ class DistantEngine(AsyncMemoryEngine):
     """Answers a few turns of the loop later, as a server does; or fails, or waits until the test goes on."""
 
     def __init__(self, clock: ManualClock) -> None:
-        self.questions = 0
+        self.questions = self.in_flight = self.most_in_flight = 0
         self.open = asyncio.Event()
         self.open.set()
         self.crowded = asyncio.Event()
@@ -54,9 +54,12 @@ class DistantEngine(AsyncMemoryEngine):
             self.questions += 1
             if self.questions == 10:
                 self.crowded.set()
+            self.in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight)
             for _ in range(3):
                 await asyncio.sleep(0)
             await self.open.wait()
+            self.in_flight -= 1
             if self.fails:
                 raise EngineUnavailable("nobody is there")
             return await decide(key, cost, patience_us)
@@ -179,10 +182,10 @@ async def test_a_larger_room_lets_as_many_ask_at_once() -> None:
     while (await limiter.take("k")).allowed:
         pass
     clock.advance(0.4)
-    engine.questions = 0
+    engine.questions = engine.most_in_flight = 0
     decisions = await asyncio.gather(*await start(limiter, 10))
     assert sum(decision.allowed for decision in decisions) == 4
-    assert engine.questions == 5
+    assert (engine.questions, engine.most_in_flight) == (5, 3)
 
 
 async def test_joint_charges_wait_for_one_another_too() -> None:
