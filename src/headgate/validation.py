@@ -24,6 +24,7 @@ LimitLike = Limit | str | Sequence[Limit]
 _SEQUENCES = list, tuple
 _CACHED_LIMITS = Limit, str  # a union would be made anew by every call
 _CHARGE_DEFAULTS = ("", *Charge("")[1:])
+_CHARGE_LENGTH = len(_CHARGE_DEFAULTS)
 
 
 class NamedLimit(Protocol):
@@ -219,13 +220,15 @@ class BoundLimits(Generic[M, S]):
         bound_charges: list[tuple[M, str, int]] = []
         charges = charges if isinstance(charges, _SEQUENCES) else (charges,)
         for charge in charges:
-            if not isinstance(charge, tuple) or not 0 < len(charge) <= len(Charge._fields):
+            if not isinstance(charge, tuple) or not 0 < len(charge) <= _CHARGE_LENGTH:
                 raise InvalidCharge(f"A charge is a Charge or a (key, limit), not {charge!r}.")
             key, limit, cost, name = charge + _CHARGE_DEFAULTS[len(charge) :]
             if key.__class__ is not str or not key or cost.__class__ is not int or cost < 0:
                 check_key(key)
                 check_cost(cost)
-            bound_charges += [(meter, key, cost) for meter in self._meters(limit, name)]
+            meters = self._explicit_meters.get((limit, name)) if isinstance(limit, _CACHED_LIMITS) else None
+            for meter in self._meters(limit, name) if meters is None else meters:
+                bound_charges.append((meter, key, cost))  # noqa: PERF401 (a comprehension takes longer)
         if not bound_charges:
             raise InvalidCharge("There is nothing to decide: give at least one charge.")
         return ChargeBatch(bound_charges, has_one_cost=len(charges) == 1)
@@ -251,16 +254,12 @@ class BoundLimits(Generic[M, S]):
             if self.slots is not None:
                 _rate(self.slots.limit)
             return self.meters
-        is_cached = isinstance(limit, _CACHED_LIMITS)
-        meters = self._explicit_meters.get((limit, name)) if is_cached else None
-        if meters is None:
-            limits = limits_of(limit)
-            meters = [
-                self._explicit_meter(each, named)
-                for each, named in zip(limits, names_of(limits, name), strict=True)
-            ]
-            if is_cached:
-                self._explicit_meters[limit, name] = meters
+        limits = limits_of(limit)
+        meters = [
+            self._explicit_meter(each, named) for each, named in zip(limits, names_of(limits, name), strict=True)
+        ]
+        if isinstance(limit, _CACHED_LIMITS):
+            self._explicit_meters[limit, name] = meters
         return meters
 
     def _explicit_meter(self, limit: Limit, name: str) -> M:

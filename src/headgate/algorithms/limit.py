@@ -164,7 +164,7 @@ class Limit:
         return type(other) is type(self) and other.args == self.args
 
     def __hash__(self) -> int:
-        return hash((self.algorithm, self.args))
+        return hash(self.args)
 
     def __str__(self) -> str:
         return self.text

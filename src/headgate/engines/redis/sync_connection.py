@@ -92,11 +92,10 @@ class SyncConnection:
         """Sends a command and reads its reply; raises ServerError on an error reply."""
         try:
             self._sendall(packed)
+            self._feed(self._recv(_CHUNK_BYTES))  # nothing, if the server has closed: the next piece says so
             reply = self._gets()
             if reply is False:
-                reply = self._next_piece()
-                if reply is False:
-                    reply = self._read_more(deadline_at)
+                reply = self._read_more(deadline_at)
         except (BlockingIOError, TimeoutError) as error:
             raise TimedOut("no reply in time") from error
         except (OSError, hiredis.ProtocolError) as error:
