@@ -207,7 +207,7 @@ class CallPlan:
         plan.attributes, plan.stated_cost = attributes, self.stated_cost
         plan.compiled_rulebook = self.compiled_rulebook
         plan.charges, plan.labels, plan.denied_matches = self.charges, self.labels, self.denied_matches
-        plan.is_single_request, plan._stages, plan._indices = self.is_single_request, self._stages, {}
+        plan.is_single_request, plan._stages, plan._indices = self.is_single_request, self._stages, self._indices
         return plan
 
     @property
