@@ -35,7 +35,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "MAX_WAIT_S", 60)
 
 
-class DistantEngine(AsyncMemoryEngine):
+class YieldingEngine(AsyncMemoryEngine):
     """Answers a few turns of the loop later, as a server does; or fails, or waits until the test goes on."""
 
     def __init__(self, clock: ManualClock) -> None:
@@ -79,7 +79,7 @@ class Callers:
 
     def __init__(self, text: str, prefetch: bool) -> None:
         self.clock = ManualClock()
-        self.engine = DistantEngine(self.clock)
+        self.engine = YieldingEngine(self.clock)
         inner = AsyncPrefetchEngine(self.engine, clock=self.clock) if prefetch else self.engine
         self.limiter = AsyncLimiter(text, AsyncDenialCacheEngine(inner, clock=self.clock), clock=self.clock)
         self.admitted = 0
@@ -113,10 +113,10 @@ async def test_the_engine_is_asked_at_most_twice_for_each_unit(text: str, prefet
     assert callers.engine.questions <= 2 * callers.admitted + TASKS  # who all came before the first refusal
 
 
-async def refused_limiter() -> tuple[AsyncLimiter, DistantEngine, ManualClock]:
+async def refused_limiter() -> tuple[AsyncLimiter, YieldingEngine, ManualClock]:
     """A limiter whose key is refused, and asked about again by 10 tasks; the engine does not answer yet."""
     clock = ManualClock()
-    engine = DistantEngine(clock)
+    engine = YieldingEngine(clock)
     limiter = AsyncLimiter("1/s", AsyncDenialCacheEngine(engine, clock=clock), clock=clock)
     assert (await limiter.take("k")).allowed
     assert not (await limiter.take("k")).allowed

@@ -28,7 +28,7 @@ from headgate.algorithms.limit import EXACT
 MAX_WAIT_S = 0.05
 
 
-class Waiter(Protocol):
+class Wakeable(Protocol):
     """A caller that waits for its turn."""
 
     def wake(self) -> None: ...
@@ -43,14 +43,14 @@ class Recheck:
         self._table, self._key, self._lock = table, key, Lock()
         self._asking = 0
         self._free = 1  # how many may ask at once
-        self._waiting: deque[Waiter] = deque()
+        self._waiting: deque[Wakeable] = deque()
 
     @classmethod
     def of(cls, table: RecheckTable, key: Hashable) -> Recheck:
         """Returns the callers of a key, which are none if this is the first since its refusal has ended."""
         return table.get(key) or table.setdefault(key, cls(table, key))
 
-    def begin(self, waiter: Waiter) -> bool:
+    def begin(self, waiter: Wakeable) -> bool:
         """Returns whether the caller may ask now; if not, its waiter is woken later."""
         with self._lock:
             if self._asking < self._free:
@@ -63,7 +63,7 @@ class Recheck:
         """Lets a caller ask that was not woken in time, and all others: whoever asks is slow, or gone."""
         self._dissolve()
 
-    def leave(self, waiter: Waiter) -> None:
+    def leave(self, waiter: Wakeable) -> None:
         """Removes a caller that is gone. If it was woken already, its turn is the next one's."""
         with self._lock:
             if waiter in self._waiting:
@@ -101,7 +101,7 @@ class Recheck:
         if self._table.get(self._key) is self:
             del self._table[self._key]
 
-    def _pop_waiters(self) -> list[Waiter]:
+    def _pop_waiters(self) -> list[Wakeable]:
         """Returns those whose turn it is."""
         count = min(len(self._waiting), max(0, self._free - self._asking))
         return [self._waiting.popleft() for _ in range(count)]
