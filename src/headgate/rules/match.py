@@ -47,8 +47,10 @@ class Matcher:
     def __init__(self, book: Rulebook) -> None:
         self.book: Rulebook = book
         self._replacements = Replacements(book.rules)
-        self.used_attributes = frozenset(name for rule in book.rules for name in used_attributes(rule))
-        self.read = AttributeReader(self.used_attributes)
+        self.used_attributes: frozenset[str] = frozenset(
+            name for rule in book.rules for name in used_attributes(rule)
+        )
+        self.read: AttributeReader = AttributeReader(self.used_attributes)
         alternatives = [
             (order, rule, alternative)
             for order, rule in enumerate(book.rules)
