@@ -161,12 +161,11 @@ class PrefetchedUnits:
         remaining, at_us, mark = self.base_remaining, self.at_us, self.mark
         reset_us, drain_us, drain_units = self.base_reset_us, self.drain_us, self.drain_units
         # As outcome() has them, without so many calls.
-        self.ready += [
-            PrefetchedOutcome(
-                (True, remaining + units_left, 0, reset_us + -units_left * drain_us // drain_units, 0, at_us, mark)
-            )
+        outcomes = [
+            (True, remaining + units_left, 0, reset_us + -units_left * drain_us // drain_units, 0, at_us, mark)
             for units_left in range(self.unready, self.unready + count)
         ]
+        self.ready += list(map(PrefetchedOutcome, outcomes))
 
     def take_back_ready(self) -> None:
         """Empties `ready` and counts its units as unready again."""
