@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.algorithms.decision import Decision, Outcome
+from headgate.algorithms.decision import ALLOWED, Decision, Outcome
 from headgate.algorithms.limit import Limit
 from headgate.clock import ManualClock
 from headgate.engines.charge_options import ChargeOptions
@@ -43,6 +43,7 @@ class YieldingEngine(AsyncMemoryEngine):
         self.open = asyncio.Event()
         self.open.set()
         self.crowded = asyncio.Event()
+        self.clock, self.late_by = clock, 0.0  # a refusal arrives so much later
         self.fails = False
         super().__init__(MemoryEngine(clock))
 
@@ -62,7 +63,10 @@ class YieldingEngine(AsyncMemoryEngine):
             self.in_flight -= 1
             if self.fails:
                 raise EngineUnavailable("nobody is there")
-            return await decide(key, cost, patience_us)
+            outcome = await decide(key, cost, patience_us)
+            if not outcome[ALLOWED]:
+                self.clock.advance(self.late_by)
+            return outcome
 
         meter.decide = decide_later  # type: ignore[method-assign]
         return meter
@@ -141,6 +145,16 @@ async def test_one_asks_and_the_next_learns_for_all() -> None:
     decisions = await asyncio.gather(*tasks)
     assert [decision.allowed for decision in decisions] == [True] + [False] * 9
     assert {decision.retry_after for decision in decisions[1:]} == {1.0}
+    assert engine.questions == 2
+
+
+async def test_a_refusal_that_has_run_out_on_its_way_answers_those_who_wait_all_the_same() -> None:
+    limiter, engine, _ = await refused_limiter()
+    tasks = await start(limiter, 10)
+    engine.late_by = 2.0
+    engine.open.set()
+    decisions = await asyncio.gather(*tasks)
+    assert [decision.allowed for decision in decisions] == [True] + [False] * 9
     assert engine.questions == 2
 
 

@@ -127,6 +127,10 @@ class DenialTable:
             with self._lock:
                 _discard(index, index_key, denial)
             return None
+        return self.repeat(denial, costs, now_us)
+
+    def repeat(self, denial: Denial, costs: tuple[int, ...], now_us: int) -> list[Outcome] | None:
+        """Returns a refusal, aged to now; None if it does not answer these costs."""
         if now_us < denial.requested_us or any(map(lt, costs, denial.costs)):
             return None
         with self._lock:

@@ -4,9 +4,9 @@ While a refusal lasts, all callers of its key are answered here. When it ends, 6
 the loop, and one unit is free: 63 questions would be for nothing. So one caller asks, and the others wait for what
 it learns.
 
-    it is refused          the new refusal answers all who wait
+    it is refused          the new refusal answers all who wait, also if it has run out by then
     it passes, 0 remain    the next one asks
-    it passes, n remain    n may ask at once
+    it passes, n remain    n may ask at once; one more each time that no fewer remain than before
     it fails, or leaves    all who wait ask by themselves
 
 So the engine is asked at most twice for each unit that passes. A caller that was not woken after MAX_WAIT_S asks
@@ -20,10 +20,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Sequence
 from threading import Lock
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from headgate.algorithms.decision import ALLOWED, REMAINING, Outcome
 from headgate.algorithms.limit import EXACT
+
+if TYPE_CHECKING:
+    from headgate.engines.layers.denial_cache.denial_table import Denial
 
 MAX_WAIT_S = 0.05
 
@@ -37,12 +40,15 @@ class Wakeable(Protocol):
 class Recheck:
     """The callers of one key since its refusal has ended."""
 
-    __slots__ = ("_asking", "_free", "_key", "_lock", "_table", "_waiting")
+    __slots__ = ("_asking", "_free", "_key", "_lock", "_refills", "_room", "_table", "_waiting", "refusal")
 
     def __init__(self, table: RecheckTable, key: Hashable) -> None:
         self._table, self._key, self._lock = table, key, Lock()
+        self.refusal: Denial | None = None  # what the last who asked learned
         self._asking = 0
         self._free = 1  # how many may ask at once
+        self._room = EXACT  # calls that still fit, after the last that passed
+        self._refills = 0  # passes in a row after which no fewer fitted: units come as fast as callers ask
         self._waiting: deque[Wakeable] = deque()
 
     @classmethod
@@ -72,16 +78,19 @@ class Recheck:
         for each in woken:
             each.wake()
 
-    def end(self, outcomes: Sequence[Outcome], costs: Sequence[int]) -> None:
-        """Reports what the engine answered to a caller, nothing if it did not; wakes those whose turn it is."""
+    def end(self, outcomes: Sequence[Outcome], costs: Sequence[int], refusal: Denial | None) -> None:
+        """Reports what the engine answered to a caller, nothing if it did not, and the refusal that was cached.
+        Wakes those whom the answer concerns."""
         if not outcomes or not all(outcome[ALLOWED] for outcome in outcomes):
+            self.refusal = refusal if outcomes else None
             self._dissolve()
             return
         with self._lock:
             self._asking -= 1
             if self._free != EXACT:
-                rooms = [outcome[REMAINING] // cost for outcome, cost in zip(outcomes, costs, strict=True)]
-                self._free = max(1, min(rooms))
+                room = min(outcome[REMAINING] // cost for outcome, cost in zip(outcomes, costs, strict=True))
+                self._refills = self._refills + 1 if room >= self._room else 0
+                self._room, self._free = room, max(1, room + self._refills)
             woken = self._pop_waiters()
             if not (self._asking or self._waiting or woken):
                 self._drop()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from time import monotonic
 from typing import Any
 
 from headgate.algorithms.decision import ALLOWED, LockedOutcome, Outcome, Receipt
@@ -65,13 +66,14 @@ class DenialCacheEngine(EngineLayer):
             return outcomes
         finally:
             if recheck is not None:
-                recheck.end(outcomes, costs)
+                recheck.end(outcomes, costs, index.get(index_key))
 
     def repeat(
         self, index: DenialIndex, index_key: Hashable, limits: tuple[Limit, ...], costs: tuple[int, ...]
     ) -> tuple[list[Outcome] | None, Recheck | None]:
         """Repeats a cached refusal. If it has ended, waits until this caller may ask, and returns what is to be
-        told of the answer."""
+        told of the answer; or until another one was refused."""
+        wait_until = monotonic() + MAX_WAIT_S
         while True:
             cached = self.denials.lookup(index, index_key, limits, costs, self.clock.now_us())
             if cached is not None or index_key in index:  # in the index without an answer: of a larger cost
@@ -80,13 +82,17 @@ class DenialCacheEngine(EngineLayer):
             if recheck.begin(waiter):
                 return None, recheck
             try:
-                woken = waiter.wait(MAX_WAIT_S)
+                woken = waiter.wait(wait_until - monotonic())
             except BaseException:
                 recheck.leave(waiter)
                 raise
             if not woken:
                 recheck.begin_late()
                 return None, recheck
+            if recheck.refusal is not None and recheck.refusal.limits == limits:
+                cached = self.denials.repeat(recheck.refusal, costs, self.clock.now_us())
+                if cached is not None:
+                    return cached, None
 
     @property
     def hits(self) -> int:
@@ -144,7 +150,7 @@ class DenialCacheMeter:
             return outcome
         finally:
             if recheck is not None:
-                recheck.end(outcomes, (cost,))
+                recheck.end(outcomes, (cost,), index.get(key))
 
     def _store(self, key: str, cost: int, outcome: Outcome, requested_us: int, generation: object) -> None:
         """Stores a refusal."""
