@@ -33,7 +33,7 @@ RULES: list[dict[str, Any]] = [
     {"name": "here", "where": "node", "key": "address", "limit": "2/s"},
     {"name": "jobs", "when": {"path": "/jobs"}, "limit": "2 slots"},
 ]
-ATTRIBUTES = {
+ATTRIBUTES: dict[str, list[Any]] = {
     "method": ["GET", "get", "POST"],
     "path": ["/items/7", "/items/7/", "/items/8", "/jobs", "/"],
     "user": ["ann", "bob", "a|b", ""],

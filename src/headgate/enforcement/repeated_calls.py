@@ -47,7 +47,7 @@ class RepeatedCalls:
         """Plans the charges of a call."""
         matcher = self._matcher
         values = attributes if type(attributes) is Attributes else matcher.read(attributes)
-        key = cost, *map(values.get, self._names)
+        key: tuple[Any, ...] = (cost, *map(values.get, self._names))
         plan = self._plans.get(key)
         if plan is not None:
             return plan.repeat(attributes)
