@@ -157,7 +157,7 @@ def settle(decision: Decision, cost: object) -> Flow[bool]:
 
 def check_settlement(decision: Decision, cost: object) -> int:
     """Returns the real cost if the decision can be settled with it; raises InvalidCharge otherwise."""
-    if decision.limit.is_held and len(decision.counter_decisions) == 1:
+    if len(decision.counter_decisions) == 1 and decision.limit.is_held:
         way = "Release its lease" if isinstance(decision.limit, Slots) else "Finish the call"
         raise InvalidCharge(f'"{decision.limit}" is held, not taken: it has no cost to settle. {way}.')
     if not decision.has_one_cost:

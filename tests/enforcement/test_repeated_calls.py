@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from headgate import Limiter
 from headgate.enforcement import repeated_calls
-from headgate.enforcement.call_plan import CallPlan
+from headgate.enforcement.call_plan import REMOTE, CallPlan
 from headgate.enforcement.rule_limiter import RuleLimiter
+from headgate.limit_syntax import parse
 from headgate.rules import load
 from headgate.rules.attributes import Attributes
 
@@ -94,6 +95,20 @@ def test_what_is_done_to_one_plan_is_not_seen_by_the_next() -> None:
         plan = limiter.plan_call({"user": "ann"})
         assert len(plan.charges) == 2
         plan.charges = []
+
+
+@pytest.mark.parametrize("way", ["add", "join"])
+def test_a_charge_that_is_added_to_one_plan_is_not_in_the_next(way: str) -> None:
+    limiter = Limiter.from_rules({"rules": [RULES[1], RULES[2]]})
+    compiled = limiter.compiled_rulebook
+    for _ in range(4):
+        plan = limiter.plan_call({"user": "ann"})
+        assert described(plan) == described(planned_anew(limiter, {"user": "ann"}, None))
+        if way == "add":
+            plan.add((REMOTE, ("here", None), [compiled.caller_meter(parse("5/s"), "here")]), "ann", 1)
+        else:
+            plan.join(planned_anew(limiter, {"user": "bob"}, None))
+        assert len(plan.charges) > 2
 
 
 def test_a_share_that_changes_is_planned_each_time() -> None:

@@ -161,6 +161,7 @@ class CallPlan:
 
     __slots__ = (
         "_indices",
+        "_is_shared",
         "_stages",
         "attributes",
         "charges",
@@ -187,6 +188,7 @@ class CallPlan:
         self.is_single_request: bool = True
         self._stages: list[int] = []
         self._indices: dict[tuple[int, str], int] = {}
+        self._is_shared: bool = False
         bound_rules = compiled_rulebook.bound_rules
         for match in matches:
             rule, key, limits, units, shadow, candidate, denied = match
@@ -202,13 +204,19 @@ class CallPlan:
                 self.add(bound or compiled_rulebook.bind_rule(rule, candidate, CANDIDATE), key, units)
 
     def repeat(self, attributes: Mapping[str, Any] | None) -> CallPlan:
-        """Returns the plan of another call with the same charges."""
+        """Returns the plan of another call with the same charges, in the same lists until it gets one more."""
         plan: CallPlan = CallPlan.__new__(CallPlan)
         plan.attributes, plan.stated_cost = attributes, self.stated_cost
         plan.compiled_rulebook = self.compiled_rulebook
         plan.charges, plan.labels, plan.denied_matches = self.charges, self.labels, self.denied_matches
         plan.is_single_request, plan._stages, plan._indices = self.is_single_request, self._stages, self._indices
+        plan._is_shared = self._is_shared = True
         return plan
+
+    def _unshare(self) -> None:
+        """Copies the lists that other plans use, too."""
+        self.charges, self.labels, self.denied_matches = [*self.charges], [*self.labels], [*self.denied_matches]
+        self._stages, self._indices, self._is_shared = [*self._stages], {**self._indices}, False
 
     @property
     def can_be_paused(self) -> bool:
@@ -217,6 +225,8 @@ class CallPlan:
         return bool(pausable) and any(rule in pausable and kind is None for rule, kind in self.labels)
 
     def add(self, bound: BoundRule, key: str, cost: int) -> None:
+        if self._is_shared:
+            self._unshare()
         stage, label, meters = bound
         for meter in meters:
             self.charges.append((meter, key, cost))
@@ -228,6 +238,8 @@ class CallPlan:
     def join(self, other: CallPlan) -> list[int]:
         """Adds the charges of another call, and returns the index of each. Two charges on one counter become one:
         an engine decides every charge of a request by the counter's state before the request."""
+        if self._is_shared:
+            self._unshare()
         indices, known_indices, charges = [], self._indices, self.charges
         for (meter, key, cost), label, stage in zip(other.charges, other.labels, other._stages, strict=True):
             counter = id(meter), key
