@@ -32,7 +32,7 @@ from benchmarks.report import BenchmarkReport
 from tests.servers.raw_redis_client import send_commands
 
 LIMIT, AMOUNT, SECONDS = "10/minute", 10, 60
-ASKED = 1_000  # times for each key
+CALLS_PER_KEY = 1_000  # times for each key
 TASKS = 64
 TIMED = 16  # one call in so many
 
@@ -52,8 +52,8 @@ def answer(report: BenchmarkReport) -> None:
 def _targets(report: BenchmarkReport, case: str, samples: Samples) -> None:
     seen = [sample["seen"] for sample in samples[OURS]]
     report.target(f"{case}: share of the calls that Redis sees, in the worst round", max(seen), at_most=0.02)
-    asked_of_redis = [sample["asked"] for sample in samples[OURS]]
-    report.target(f"{case}: share of the decisions that are asked of Redis", max(asked_of_redis), at_most=0.02)
+    redis_shares = [sample["asked"] for sample in samples[OURS]]
+    report.target(f"{case}: share of the decisions that are asked of Redis", max(redis_shares), at_most=0.02)
     best = best_peer(samples)
     report.say(f"{case}: {ratio(samples, OURS, best, SPEED):.0f} times the best peer ({best}).")
 
@@ -92,14 +92,14 @@ def many_tasks(
 
 def _waves(subject: ThreadCaller | TaskCallers, name: str, server_pid: int, path: str) -> Stretch:
     number = 0
-    subject.ask([f"{name}: a connection is open now: {task}" for task in range(4 * TASKS)], [])
+    subject.run_calls([f"{name}: a connection is open now: {task}" for task in range(4 * TASKS)], [])
 
     def stretch(calls: int) -> dict[str, float]:
         nonlocal number
         number += 1
-        keys = [f"{name}:{number}:{place}" for place in range(max(1, calls // ASKED))] * ASKED
+        keys = [f"{name}:{number}:{place}" for place in range(max(1, calls // CALLS_PER_KEY))] * CALLS_PER_KEY
         before = _commandstats(path)
-        sample = measure_calls(server_pid, len(keys), lambda spent: subject.ask(keys, spent))
+        sample = measure_calls(server_pid, len(keys), lambda spent: subject.run_calls(keys, spent))
         seen = {name: (count - before[name]) / len(keys) for name, count in _commandstats(path).items()}
         # A plain INCRBY is all that one peer sends; those in scripts are counted as well.
         return {**sample, "seen": max(seen["evalsha"], seen["incrby"]), "asked": seen["looked up"]}

@@ -95,7 +95,7 @@ def decisions_per_second(call: Callable[[str], Any], keys: Sequence[str]) -> dic
     return {"count": len(keys), "per_cpu_second": len(keys) / cpu, "per_second": len(keys) / wall}
 
 
-def own_keys(owner: str, count: int) -> list[str]:
+def keys_of_subject(owner: str, count: int) -> list[str]:
     """Keys in no order. Each subject has its own: they share a server, not their counts."""
     keys = [f"{owner.replace(' ', '-')}:{number}" for number in range(count)]
     random.Random(1).shuffle(keys)
@@ -128,7 +128,7 @@ class ThreadCaller:
     def __init__(self, make: Callable[..., Callable[[str], Any]], *args: Any, every: int = 1) -> None:
         self._take, self._untimed = make(*args), every - 1
 
-    def ask(self, wanted: Iterable[str], spent: list[int]) -> int:
+    def run_calls(self, wanted: Iterable[str], spent: list[int]) -> int:
         """Every key once; how many passed."""
         take, untimed, keys, passed = self._take, self._untimed, iter(wanted), 0
         clock, note = time.perf_counter_ns, spent.append
@@ -162,11 +162,11 @@ class TaskCallers:
         asyncio.set_event_loop(self._loop)
         self._take = self._loop.run_until_complete(make(*args))
 
-    def ask(self, keys: Iterable[str], spent: list[int]) -> int:
+    def run_calls(self, keys: Iterable[str], spent: list[int]) -> int:
         """Every key once, by whoever is free; how many passed."""
-        return self._loop.run_until_complete(self._ask(iter(keys), spent))
+        return self._loop.run_until_complete(self._run_calls(iter(keys), spent))
 
-    async def _ask(self, keys: Iterator[str], spent: list[int]) -> int:
+    async def _run_calls(self, keys: Iterator[str], spent: list[int]) -> int:
         return sum(await asyncio.gather(*(self._one(keys, spent) for _ in range(self._number))))
 
     async def _one(self, keys: Iterator[str], spent: list[int]) -> int:
@@ -188,11 +188,11 @@ def over_keys(subject: ThreadCaller | TaskCallers, keys: Sequence[str], server_p
     """The keys in turn."""
     turn = itertools.cycle(keys)
     # Connections are opened, scripts are loaded, keys are there.
-    subject.ask(itertools.islice(turn, max(2_000, min(len(keys), 10_000))), [])
+    subject.run_calls(itertools.islice(turn, max(2_000, min(len(keys), 10_000))), [])
 
     def stretch(calls: int) -> dict[str, float]:
         wanted = list(itertools.islice(turn, calls))
-        return measure_calls(server_pid, calls, lambda spent: subject.ask(wanted, spent))
+        return measure_calls(server_pid, calls, lambda spent: subject.run_calls(wanted, spent))
 
     return stretch
 
@@ -233,11 +233,11 @@ class _Worker:
         count, took = 50, 0.0
         while took < seconds / 4:
             count *= 4
-            took = self._ask(count)["took"]
+            took = self._request_samples(count)["took"]
         self._count = max(20, round(count * seconds / took)) if seconds else 0
 
     def run(self) -> dict[str, float]:
-        return self._ask(self._count)
+        return self._request_samples(self._count)
 
     def close(self) -> None:
         self._here.close()
@@ -245,7 +245,7 @@ class _Worker:
         if self._process.is_alive():
             self._process.kill()
 
-    def _ask(self, count: int) -> dict[str, float]:
+    def _request_samples(self, count: int) -> dict[str, float]:
         self._here.send(count)
         return self._answer()
 

@@ -94,11 +94,11 @@ def _subjects(case: str) -> list[Subject]:
     made[RICH] = (baselines.locked_with_details, *numbers)
     made["floor: GCRA, lock, yes or no"] = (baselines.locked, *numbers)
     made["floor: GCRA, no lock (wrong under threads)"] = (baselines.unlocked, *numbers)
-    over = over_new if case == NEW else over_known
+    over = over_new if case == NEW else over_existing
     return [Subject(name, over, (1 if case == ONE else 100_000, *how)) for name, how in made.items()]
 
 
-def over_known(count: int, make: Callable[..., Callable[[str], Any]], *args: Any) -> Stretch:
+def over_existing(count: int, make: Callable[..., Callable[[str], Any]], *args: Any) -> Stretch:
     """Calls over so many keys, all seen before, in random order."""
     keys = [f"user:{number}" for number in range(count)]
     take = make(*args)

@@ -93,7 +93,7 @@ def _hammer(pipe: Any, interval: float, how: Callable[..., Take], args: list[Any
     sys.setswitchinterval(interval)
     together = threading.Barrier(THREADS + 1)
 
-    def ask(number: int) -> None:
+    def take_in_thread(number: int) -> None:
         together.wait()
         for _ in range(CALLS):
             try:
@@ -104,7 +104,7 @@ def _hammer(pipe: Any, interval: float, how: Callable[..., Take], args: list[Any
         together.wait()
 
     for number in range(THREADS):
-        threading.Thread(target=ask, args=(number,), daemon=True).start()
+        threading.Thread(target=take_in_thread, args=(number,), daemon=True).start()
     together.wait()
     started = time.perf_counter()
     together.wait()

@@ -36,7 +36,7 @@ PLENTY = "1000000/s"
 
 NOTHING, DICT, REDIS = "floor: empty Lua", "floor: shared dict", "floor: Lua + Redis"
 DICT_ALL, REDIS_FOUR = "floor: shared dict, all that is promised", "floor: Lua + Redis, four counts"
-OWN, OWN_DENIED = "nginx limit_req", "nginx limit_req, 99 % denied"
+LIMIT_REQ, LIMIT_REQ_DENIED = "nginx limit_req", "nginx limit_req, 99 % denied"
 ONE, FOUR = "headgate: Redis, one rule", "headgate: Redis, four rules"
 PREFETCHED, SHARED = "headgate: prefetched", "headgate: shared dict"
 DENIED, SHARED_DENIED = "headgate: Redis, 99 % denied", "headgate: shared dict, 99 % denied"
@@ -47,9 +47,9 @@ PATHS = {
     DICT: "/dict",
     SHARED: "/shared",
     DICT_ALL: "/dict-all",
-    OWN: "/own",
+    LIMIT_REQ: "/own",
     SHARED_DENIED: "/shared-denied",
-    OWN_DENIED: "/own-denied",
+    LIMIT_REQ_DENIED: "/own-denied",
     DENIED: "/denied",
     FOUR: "/four",
     REDIS_FOUR: "/redis-four",
@@ -57,8 +57,8 @@ PATHS = {
     ONE: "/one",
 }
 COMPARED = (  # for so many seconds each, after so many turns to warm up
-    (1, 1, (NOTHING, PREFETCHED, DICT, SHARED, DICT_ALL, OWN)),
-    (3, 3, (SHARED_DENIED, OWN_DENIED, DENIED)),
+    (1, 1, (NOTHING, PREFETCHED, DICT, SHARED, DICT_ALL, LIMIT_REQ)),
+    (3, 3, (SHARED_DENIED, LIMIT_REQ_DENIED, DENIED)),
     (1, 1, (FOUR, REDIS, ONE, REDIS_FOUR)),
 )
 
@@ -218,7 +218,9 @@ def _print_table(report: BenchmarkReport, workers: int, samples: Samples) -> Non
     report.say("One worker." if workers == 1 else "Two workers.")
     rows = []
     for name in PATHS:
-        base = REDIS if "Redis" in name and "denied" not in name else OWN_DENIED if "denied" in name else DICT
+        base = (
+            REDIS if "Redis" in name and "denied" not in name else LIMIT_REQ_DENIED if "denied" in name else DICT
+        )
         of_floor = figure(ratio(samples, name, base, SPEED))
         cells = [figure(median(samples, name, what)) for what in (SPEED, "p99_us", "refused")]
         rows.append([name, cells[0], of_floor, base.removeprefix("floor: "), *cells[1:]])
@@ -235,6 +237,6 @@ def _print_table(report: BenchmarkReport, workers: int, samples: Samples) -> Non
     held(PREFETCHED, DICT_ALL, 0.85)
     held(SHARED, DICT, 0.9)
     held(SHARED, DICT_ALL, 0.9)
-    held(DENIED, OWN_DENIED, 0.65)
-    p99 = ratio(samples, DENIED, OWN_DENIED, "p99_us")
+    held(DENIED, LIMIT_REQ_DENIED, 0.65)
+    p99 = ratio(samples, DENIED, LIMIT_REQ_DENIED, "p99_us")
     report.target(f"p99 of {DENIED} of limit_req's, workers: {workers}", p99, at_most=2)

@@ -18,10 +18,10 @@ from benchmarks.interleave import (
     Subject,
     TaskCallers,
     best_peer,
+    keys_of_subject,
     last_core,
     median,
     over_keys,
-    own_keys,
     print_table,
     ratio,
     run_interleaved,
@@ -85,7 +85,7 @@ def _subjects(tasks: int, server: RedisServer) -> list[Subject]:
 def many_tasks(
     tasks: int, name: str, server_pid: int, make: Callable[..., Awaitable[AsyncTake]], *args: Any
 ) -> Stretch:
-    return over_keys(TaskCallers(tasks, make, *args), own_keys(name, KEYS), server_pid)
+    return over_keys(TaskCallers(tasks, make, *args), keys_of_subject(name, KEYS), server_pid)
 
 
 async def ours(limit: str, engine: str) -> AsyncTake:

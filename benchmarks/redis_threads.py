@@ -17,10 +17,10 @@ from benchmarks.interleave import (
     Stretch,
     Subject,
     best_peer,
+    keys_of_subject,
     last_core,
     measure_calls,
     median,
-    own_keys,
     print_table,
     ratio,
     run_interleaved,
@@ -59,9 +59,9 @@ def _subjects(server: RedisServer) -> list[Subject]:
 
 
 def by_threads(name: str, server_pid: int, make: Callable[..., Callable[[str], Any]], *args: Any) -> Stretch:
-    take, turn = make(*args), itertools.cycle(own_keys(name, KEYS))
+    take, turn = make(*args), itertools.cycle(keys_of_subject(name, KEYS))
 
-    def ask(wanted: Sequence[str], spent: list[int]) -> int:
+    def call_from_threads(wanted: Sequence[str], spent: list[int]) -> int:
         keys = iter(wanted)  # next() of a list's iterator is atomic
         threads = [_CallingThread(take, keys) for _ in range(THREADS)]
         for thread in threads:
@@ -71,11 +71,11 @@ def by_threads(name: str, server_pid: int, make: Callable[..., Callable[[str], A
             spent += thread.spent
         return sum(thread.passed for thread in threads)
 
-    ask(list(itertools.islice(turn, KEYS)), [])
+    call_from_threads(list(itertools.islice(turn, KEYS)), [])
 
     def stretch(calls: int) -> dict[str, float]:
         wanted = list(itertools.islice(turn, calls))
-        return measure_calls(server_pid, calls, lambda spent: ask(wanted, spent))
+        return measure_calls(server_pid, calls, lambda spent: call_from_threads(wanted, spent))
 
     return stretch
 

@@ -19,9 +19,9 @@ from benchmarks.interleave import (
     Subject,
     TaskCallers,
     ThreadCaller,
+    keys_of_subject,
     last_core,
     over_keys,
-    own_keys,
     print_table,
     ratio,
     run_interleaved,
@@ -65,11 +65,11 @@ def _case(report: BenchmarkReport, case: str, subjects: list[Subject], core: int
 def one_task(
     name: str, fast: bool, server_pid: int, make: Callable[..., Awaitable[AsyncTake]], *args: Any
 ) -> Stretch:
-    return over_keys(TaskCallers(1, make, *args, fast=fast), own_keys(name, KEYS), server_pid)
+    return over_keys(TaskCallers(1, make, *args, fast=fast), keys_of_subject(name, KEYS), server_pid)
 
 
 def one_thread(name: str, server_pid: int, make: Callable[..., Callable[[str], Any]], *args: Any) -> Stretch:
-    return over_keys(ThreadCaller(make, *args), own_keys(name, KEYS), server_pid)
+    return over_keys(ThreadCaller(make, *args), keys_of_subject(name, KEYS), server_pid)
 
 
 async def async_take(url: str) -> AsyncTake:

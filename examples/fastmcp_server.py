@@ -22,7 +22,7 @@ server.add_middleware(
         engine=ENGINE,
         limits=[
             limit("3/minute", key=["tool", "user"], missing="one", name="tools"),  # each tool by itself
-            limit("1000/hour", key=None, cost=100, when={"tool": "ask"}, name="tokens"),  # an estimate
+            limit("1000/hour", key=None, cost=100, when={"tool": "answer"}, name="tokens"),  # an estimate
         ],
     )
 )
@@ -35,7 +35,7 @@ def price(item: int) -> int:
 
 
 @server.tool
-def ask(question: str) -> str:
+def answer(question: str) -> str:
     """Answers a question."""
     current_record().settle(len(question.split()), rule="tokens")  # what it really cost
     return "42"

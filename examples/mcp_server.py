@@ -21,7 +21,7 @@ limits = MCPServerRateLimitMiddleware(
     limits=[
         limit("60/minute", key="session"),  # all calls of one session
         limit("3/minute", key=["tool", "user"], missing="one", name="tools"),  # each tool by itself
-        limit("1000/hour", key=None, cost=100, when={"tool": "ask"}, name="tokens"),  # an estimate
+        limit("1000/hour", key=None, cost=100, when={"tool": "answer"}, name="tokens"),  # an estimate
     ],
 )
 
@@ -42,7 +42,7 @@ def price(item: int) -> int:
 
 
 @server.tool()
-def ask(question: str) -> str:
+def answer(question: str) -> str:
     """Answers a question."""
     current_record().settle(len(question.split()), rule="tokens")  # what it really cost
     return "42"

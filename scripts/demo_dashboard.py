@@ -91,7 +91,7 @@ def free_port() -> int:
         return port
 
 
-def ask(address: str, method: str, path: str, token: str, body: bytes | None = None) -> int:
+def send_request(address: str, method: str, path: str, token: str, body: bytes | None = None) -> int:
     connection = http.client.HTTPConnection(address, timeout=10)
     fields = {"Authorization": f"Bearer {token}", "X-Headgate-Author": "demo", "Content-Type": "application/yaml"}
     try:
@@ -104,7 +104,7 @@ def ask(address: str, method: str, path: str, token: str, body: bytes | None = N
 def wait_until_ready(address: str, token: str) -> None:
     for _ in range(200):
         try:
-            if ask(address, "GET", "/status", token) == 200:
+            if send_request(address, "GET", "/status", token) == 200:
                 return
         except OSError:
             pass
@@ -113,7 +113,7 @@ def wait_until_ready(address: str, token: str) -> None:
 
 
 def publish(address: str, token: str) -> None:
-    status = ask(address, "PUT", "/rules?note=the%20rules%20of%20the%20shop", token, RULEBOOK.encode())
+    status = send_request(address, "PUT", "/rules?note=the%20rules%20of%20the%20shop", token, RULEBOOK.encode())
     if status != 200:
         raise SystemExit(f"The rulebook of the shop was not published: {status}.")
 

@@ -27,7 +27,7 @@ every = pytest.mark.parametrize(
 
 @every
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1", "redis+cluster://127.0.0.1:1", "unix:///no/such.sock"])
-def test_a_server_goes_by_its_own_clock(make: Callable[..., Any], url: str) -> None:
+def test_a_server_goes_by_its_clock(make: Callable[..., Any], url: str) -> None:
     sentence = r"^redis.*://…|unix://… counts by the server's clock.*Leave clock out, or use memory://"
     with pytest.raises(InvalidRule, match=sentence):
         make(url, ManualClock())

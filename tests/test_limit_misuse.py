@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, Charge, FixedWindow, InvalidRule, Limiter, ManualClock
-from headgate.enforcement.check_together import Ask
+from headgate.enforcement.check_together import BatchedCall
 
 MARS = FixedWindow(10, per="day", zone="Mars")
 NOT_A_ZONE = r'^"Mars" is not a time zone\. '
@@ -26,7 +26,7 @@ def test_a_limiter_with_a_zone_that_is_none() -> None:
         limiter.take_all([Charge("ann"), Charge("bob", MARS)])
     assert limiter.peek("ann").remaining == 10
     with pytest.raises(InvalidRule, match=NOT_A_ZONE):
-        Limiter.from_rules({"rules": []}).check_together([Ask({}, limit=MARS, name="mars", key="ann")])
+        Limiter.from_rules({"rules": []}).check_together([BatchedCall({}, limit=MARS, name="mars", key="ann")])
 
 
 def test_a_zone_of_this_world() -> None:

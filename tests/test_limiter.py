@@ -81,7 +81,7 @@ def test_a_limit_as_text_object_or_several() -> None:
     assert Limiter("2/s; 5/minute", clock=clock).take("key").remaining == 1
 
 
-def test_a_limiter_has_its_own_memory_unless_told() -> None:
+def test_a_limiter_has_separate_memory_by_default() -> None:
     one, other = Limiter("1/hour"), Limiter("1/hour")
     assert one.take("key")
     assert other.take("key")

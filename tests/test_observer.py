@@ -20,7 +20,7 @@ from headgate import (
     RateLimited,
 )
 from headgate.algorithms.decision import CachedOutcome, Decision
-from headgate.enforcement.check_together import Ask
+from headgate.enforcement.check_together import BatchedCall
 from headgate.engines.layers.denial_cache.sync_engine import DenialCacheEngine
 from headgate.engines.memory.engine import MemoryEngine
 
@@ -90,7 +90,7 @@ def test_a_rulebook_reports_its_decisions_with_attributes() -> None:
     limiter = Limiter.from_rules(RULES, clock=ManualClock(), observers=[observer])
     decisions = [
         limiter.check({"user": "ann"}),
-        *limiter.check_together([Ask({"user": "bob"}), Ask({"user": "kim"})]),
+        *limiter.check_together([BatchedCall({"user": "bob"}), BatchedCall({"user": "kim"})]),
         limiter.wait({"user": "ann"}),
         limiter.reserve({"user": "eve"}),
     ]
@@ -108,7 +108,7 @@ async def test_async_limiters_report_alike() -> None:
     async with AsyncLimiter.from_rules(RULES, clock=ManualClock(), observers=[observer]) as rule_limiter:
         decisions += [await rule_limiter.check({"user": "ann"}), await rule_limiter.wait({"user": "ann"})]
         decisions += [await rule_limiter.reserve({"user": "bob"})]
-        decisions += await rule_limiter.check_together([Ask({"user": "kim"})])
+        decisions += await rule_limiter.check_together([BatchedCall({"user": "kim"})])
         await rule_limiter.peek({"user": "ann"})
     async with AsyncLimiter("1 slot", observers=[observer]) as slots, await slots.acquire("exports"):
         decisions += [observer.decisions[-1]]

@@ -105,7 +105,7 @@ def test_constant_timeouts_shrink_the_limit_to_its_floor_and_recovery_takes_a_fe
     assert service.state.limit >= 10
 
 
-def test_a_service_that_turns_calls_away_is_not_asked_for_more_for_a_while() -> None:
+def test_after_drops_the_limit_does_not_grow_for_a_while() -> None:
     state, drops = ALGORITHM.start(), []
     for _ in range(100):
         limit = int(state.limit)
@@ -143,7 +143,7 @@ def test_noise_is_no_queue() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"floor": 9, "ceiling": 3}, "The floor of 9 is above the ceiling of 3: exchange them."),
         ({"tolerance": 0}, "tolerance is a number at least 1.1, at most 10; not 0."),
@@ -152,7 +152,7 @@ def test_noise_is_no_queue() -> None:
         ({"samples": "many"}, "samples is a number at least 4, at most 10000; not 'many'."),
     ],
 )
-def test_bad_settings_are_refused_with_a_sentence(settings: dict[str, float], told: str) -> None:
+def test_bad_settings_are_refused_with_a_sentence(settings: dict[str, float], message: str) -> None:
     with pytest.raises(InvalidRule) as refused:
         AdaptiveConcurrency(**settings)  # type: ignore[arg-type]
-    assert str(refused.value) == told
+    assert str(refused.value) == message

@@ -46,7 +46,7 @@ def test_one_process_moves_nobody_beyond_its_neighbours(votes: list[float], wron
     assert min(votes) <= agreed <= max(votes)
 
 
-def test_of_two_each_keeps_its_own() -> None:
+def test_of_two_each_keeps_its_limit() -> None:
     assert agreed_limit([]) is agreed_limit([5]) is agreed_limit([5, 25]) is None
 
 

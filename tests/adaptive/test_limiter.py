@@ -239,7 +239,7 @@ def test_a_rate_can_be_limited_instead() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         (
             {"algorithm": AdaptiveConcurrency},
@@ -256,10 +256,10 @@ def test_a_rate_can_be_limited_instead() -> None:
         ({"algorithm": TargetRate(target=1), "queue": 1}, "A rate has no queue"),
     ],
 )
-def test_bad_settings_are_refused_with_a_sentence(settings: dict[str, Any], told: str) -> None:
+def test_bad_settings_are_refused_with_a_sentence(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRule) as refused:
         AdaptiveLimiter(**settings)
-    assert str(refused.value).startswith(told)
+    assert str(refused.value).startswith(message)
 
 
 def test_an_unknown_priority_is_refused_with_those_that_there_are() -> None:

@@ -75,7 +75,7 @@ def test_gradient2_ignores_drops() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: Aimd(floor=30, ceiling=20), "The floor of 30 is above the ceiling of 20: exchange them."),
         (lambda: Aimd(initial=300), "A limit that starts at 300 is outside its own bounds, 20 to 200."),
@@ -85,7 +85,7 @@ def test_gradient2_ignores_drops() -> None:
         (lambda: Gradient2(tolerance=float("nan")), "tolerance is a number at least 1; not nan."),
     ],
 )
-def test_bad_settings_are_refused_with_a_sentence(make: Any, told: str) -> None:
+def test_bad_settings_are_refused_with_a_sentence(make: Any, message: str) -> None:
     with pytest.raises(InvalidRule) as refused:
         make()
-    assert str(refused.value) == told
+    assert str(refused.value) == message

@@ -28,7 +28,7 @@ def _load(load: OfferedLoad, rate: float, in_flight: float, response_ms: float, 
     return load
 
 
-def test_the_load_is_not_known_before_there_was_a_queue() -> None:
+def test_the_load_is_unknown_before_there_was_a_queue() -> None:
     load = _load(OfferedLoad(), rate=80, in_flight=8, response_ms=100)
     assert (load.ratio, load.burst_queue) == (inf, 0.0)
 

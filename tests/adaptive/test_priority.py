@@ -45,7 +45,7 @@ def test_a_more_important_class_is_refused_only_after_all_of_the_less_important(
     assert 0 < refused < 20
 
 
-def test_heavy_users_are_refused_first_where_that_is_asked_for() -> None:
+def test_heavy_users_are_refused_first_where_that_is_configured() -> None:
     rejection = RejectionRatio(1, Random(1), fair=True)
     for number in range(900):
         rejection.rejects(0.0, 0, "heavy" if number % 3 else f"user {number}")

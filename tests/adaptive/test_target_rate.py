@@ -84,7 +84,7 @@ def test_the_gate_follows_the_service() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"target": 0}, "target is a number above 0; not 0."),
         ({"target": 1, "floor": 20, "ceiling": 10}, "The floor of 20 is above the ceiling of 10: exchange them."),
@@ -93,7 +93,7 @@ def test_the_gate_follows_the_service() -> None:
         ({"target": 1, "step": 0}, "step is a number above 0; not 0."),
     ],
 )
-def test_bad_settings_are_refused_with_a_sentence(settings: dict[str, Any], told: str) -> None:
+def test_bad_settings_are_refused_with_a_sentence(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRule) as refused:
         TargetRate(**settings)
-    assert str(refused.value) == told
+    assert str(refused.value) == message

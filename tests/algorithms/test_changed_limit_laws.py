@@ -60,7 +60,7 @@ class ChangedLimitKey:
         other.state, other.written, other.now_us = deepcopy(self.state), self.written, self.now_us
         return other
 
-    def ask(self, limit: Limit, cost: int) -> Outcome:
+    def decide(self, limit: Limit, cost: int) -> Outcome:
         model = algorithm(limit)
         seen = self.state
         if seen is not None and model.convert_pace is not None and self.written is not None:
@@ -83,7 +83,7 @@ def used(limit: Limit, history: list[tuple[int, int]]) -> ChangedLimitKey:
     count = ChangedLimitKey()
     for gap_us, cost in history:
         count.now_us += gap_us
-        count.ask(limit, cost)
+        count.decide(limit, cost)
     return count
 
 
@@ -115,11 +115,11 @@ def test_a_refused_charge_changes_no_answer_of_another_limit(
     for gap_us, units, which in refusals:
         count.now_us += gap_us
         kept = count.copy()
-        if count.ask(refusing[which % len(refusing)], units)[0]:
+        if count.decide(refusing[which % len(refusing)], units)[0]:
             count = kept  # Only refusals are told here.
     count.now_us += wait_us
     untouched.now_us = count.now_us
-    assert count.ask(parse(last), cost) == untouched.ask(parse(last), cost)
+    assert count.decide(parse(last), cost) == untouched.decide(parse(last), cost)
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
@@ -129,14 +129,14 @@ def test_after_a_limit_change_retry_after_is_exact(
 ) -> None:
     count, limit = used(parse(one), history), parse(other)
     count.now_us += pause_us
-    allowed, _, retry_us, *_ = count.ask(limit, cost)
+    allowed, _, retry_us, *_ = count.decide(limit, cost)
     if allowed or retry_us is None or retry_us > LONGEST_US:
         return
     count.now_us += retry_us - 1
     if limit.algorithm in ("sliding_window", "sliding_log"):
-        assert not count.copy().ask(limit, cost)[0]
+        assert not count.copy().decide(limit, cost)[0]
     count.now_us += 1
-    assert count.ask(limit, cost)[0]
+    assert count.decide(limit, cost)[0]
 
 
 def test_a_quota_survives_a_minute_under_another_limit() -> None:
@@ -145,26 +145,26 @@ def test_a_quota_survives_a_minute_under_another_limit() -> None:
     for later_us in (0, 1_000_000):
         count = used(hour, [(0, 1000)])
         count.now_us += later_us
-        refused = count.ask(minute, 1)
+        refused = count.decide(minute, 1)
         assert refused[:2] == (False, 0)
-        assert count.ask(hour, 0)[1] == 0
+        assert count.decide(hour, 0)[1] == 0
 
 
 def test_a_note_of_a_second_limit_frees_nothing_for_a_third() -> None:
     """100/day used up, refused by 50/day: 6 s later 1000/minute refuses, as it would have without that."""
     day, half, minute = parse("100/day burst 100"), parse("50/day burst 50"), parse("1000/minute burst 100")
     count = used(day, [(0, 100)])
-    assert not count.ask(half, 1)[0]
+    assert not count.decide(half, 1)[0]
     count.now_us += 6_000_000
-    assert not count.ask(minute, 1)[0]
+    assert not count.decide(minute, 1)[0]
 
 
 def test_a_limit_that_alternates_with_the_one_before_keeps_its_word() -> None:
     """Two versions of a rulebook at work: what one refuses does not delay the other."""
     hour, minute = parse("10/hour"), parse("10/minute")
     count = used(hour, [(0, 10)])
-    assert count.ask(minute, 1)[:3] == (False, 0, 6_000_000)
+    assert count.decide(minute, 1)[:3] == (False, 0, 6_000_000)
     for _ in range(5):
         count.now_us += 1_200_000
-        assert not count.ask(hour, 1)[0]
-    assert count.ask(minute, 1)[0]
+        assert not count.decide(hour, 1)[0]
+    assert count.decide(minute, 1)[0]

@@ -116,7 +116,7 @@ class SteppingClockKey:
         raise AssertionError(limit)
 
     @property
-    def own_wait_us(self) -> int:
+    def expected_wait_us(self) -> int:
         """The longest that the limit itself makes a charge of up to 3 units wait."""
         limit = self.limit
         match limit:
@@ -140,7 +140,7 @@ class SteppingClockKey:
                 return -(-cost * limit.period_us // limit.amount)
             case LeakyBucket():
                 return -(-cost * 10**6 // limit.rate) * 1000 + 1000
-        return self.own_wait_us
+        return self.expected_wait_us
 
 
 # How the clock is read next: so much later, so much earlier than the highest reading, or set back.
@@ -194,7 +194,7 @@ def test_a_clock_swing_adds_at_most_the_maximum_swing_to_a_wait(
     retry_us = life.take(cost)[2]
     if retry_us is None:
         return  # More than this limit can ever hold.
-    assert retry_us <= life.own_wait_us + MAX_CLOCK_SWING_US
+    assert retry_us <= life.expected_wait_us + MAX_CLOCK_SWING_US
     life.read(life.now_us + retry_us)
     assert not retry_us or life.take(cost)[0]
 

@@ -37,20 +37,20 @@ class FixedWindowKey:
         self.limit = limit
         self.state: State | None = None
 
-    def ask(self, at: float, cost: int, patience: float | None = None) -> Outcome:
+    def decide(self, at: float, cost: int, patience: float | None = None) -> Outcome:
         now_us = round((MIDNIGHT + at) * SECOND)
         patience_us = None if patience is None else round(patience * SECOND)
         outcome, self.state = decide(ready(self.limit, now_us), self.state, now_us, cost, patience_us)
         return outcome
 
     def take(self, at: float, cost: int = 1) -> str:
-        allowed, remaining, retry_us, *_ = self.ask(at, cost)
+        allowed, remaining, retry_us, *_ = self.decide(at, cost)
         if allowed:
             return f"{remaining} left"
         return "never" if retry_us is None else f"in {retry_us / SECOND:.12g}"
 
     def reserve(self, at: float, cost: int = 1, patience: float = 1e9) -> Receipt | None:
-        outcome = self.ask(at, cost, patience)
+        outcome = self.decide(at, cost, patience)
         return Receipt.from_outcome(outcome, cost) if outcome[0] else None
 
     def refund(self, at: float, receipt: Receipt | None, units: int = 10**9, cancel: bool = False) -> bool:
@@ -77,9 +77,9 @@ def test_a_window_fills_and_the_next_one_is_empty() -> None:
 
 def test_windows_are_cut_on_the_epoch_and_reset_when_they_end() -> None:
     key = FixedWindowKey(FixedWindow(1, 7))
-    assert key.ask(0, 0)[3] == 0
-    assert key.ask(0, 1)[3] == (7 - MIDNIGHT % 7) * SECOND
-    assert key.ask(0, 0)[3] == (7 - MIDNIGHT % 7) * SECOND
+    assert key.decide(0, 0)[3] == 0
+    assert key.decide(0, 1)[3] == (7 - MIDNIGHT % 7) * SECOND
+    assert key.decide(0, 0)[3] == (7 - MIDNIGHT % 7) * SECOND
 
 
 def test_reservations_fill_the_following_windows_in_order() -> None:
@@ -88,7 +88,7 @@ def test_reservations_fill_the_following_windows_in_order() -> None:
     delays = [receipt and receipt.delay_us // SECOND for receipt in map(key.reserve, [10] * 4, [5, 5, 1, 10])]
     assert delays == [50, 50, 110, 170]  # 6 and a rest of 4; 5 + 5; 1 and a rest of 9; 10
     assert key.take(10) == "in 230"
-    assert key.ask(10, 0)[:4] == (False, 0, 230 * SECOND, 230 * SECOND)
+    assert key.decide(10, 0)[:4] == (False, 0, 230 * SECOND, 230 * SECOND)
     assert key.take(190) == "in 50"
     assert key.take(240, 10) == "0 left"
 
@@ -96,23 +96,23 @@ def test_reservations_fill_the_following_windows_in_order() -> None:
 def test_a_reservation_that_waits_leaves_nothing_to_take() -> None:
     key = FixedWindowKey(FixedWindow(10, 60))
     key.take(0, 6)
-    assert key.ask(0, 5, patience=60)[:5] == (True, 0, 0, 120 * SECOND, 60 * SECOND)
+    assert key.decide(0, 5, patience=60)[:5] == (True, 0, 0, 120 * SECOND, 60 * SECOND)
 
 
 def test_a_reservation_is_refused_beyond_its_patience_and_beyond_the_horizon() -> None:
     key = FixedWindowKey(FixedWindow(1, 366 * 86_400))
     assert key.take(0) == "0 left"
-    wait = (key.ask(0, 1)[RETRY_AFTER_US] or 0) / SECOND
+    wait = (key.decide(0, 1)[RETRY_AFTER_US] or 0) / SECOND
     assert key.reserve(0, patience=wait - 1) is None
     assert key.reserve(0, patience=wait) is not None
-    assert key.ask(0, 1, patience=1e9)[:3] == (False, 0, round(wait * SECOND) + HORIZON_US)
+    assert key.decide(0, 1, patience=1e9)[:3] == (False, 0, round(wait * SECOND) + HORIZON_US)
 
 
 def test_a_calendar_can_be_booked_two_windows_ahead() -> None:
     key = FixedWindowKey(FixedWindow(1, "day", zone="Asia/Shanghai"))  # midnight there is 16:00 in UTC
-    waits = [key.ask(8 * 3600, 1, patience=1e9)[:5:4] for _ in range(3)]
+    waits = [key.decide(8 * 3600, 1, patience=1e9)[:5:4] for _ in range(3)]
     assert waits == [(True, 0), (True, 8 * 3600 * SECOND), (True, 32 * 3600 * SECOND)]
-    assert key.ask(8 * 3600, 1, patience=1e9)[:3] == (False, 0, 56 * 3600 * SECOND)
+    assert key.decide(8 * 3600, 1, patience=1e9)[:3] == (False, 0, 56 * 3600 * SECOND)
     assert key.take(64 * 3600) == "0 left"
 
 
@@ -407,7 +407,7 @@ def test_a_clock_that_steps_back_frees_nothing_and_locks_nobody_out(
 
 
 @given(limits, limits, lives)
-def test_a_changed_limit_counts_what_was_served_in_its_own_window(
+def test_a_changed_limit_counts_what_was_served_in_its_window(
     limit: FixedWindow, changed: FixedWindow, life: Life
 ) -> None:
     state, now_us, _ = live(limit, life)
@@ -431,7 +431,7 @@ def test_a_refund_that_empties_a_window_does_not_open_the_one_before() -> None:
     assert key.take(1.02) == "in 0.98"
 
 
-def test_a_window_that_ends_with_that_of_another_limit_is_still_its_own() -> None:
+def test_a_window_that_ends_with_that_of_another_limit_is_counted_separately() -> None:
     """3600/hour are used up at :58:05. Under 60/minute they count in that minute; not in the next one, which ends
     with the hour."""
     key = FixedWindowKey(FixedWindow(3600, 3600))
@@ -443,7 +443,7 @@ def test_a_window_that_ends_with_that_of_another_limit_is_still_its_own() -> Non
     assert key.take(59 * 60) == "in 60"
 
 
-def test_under_a_longer_window_units_count_no_longer_than_their_own_lasts() -> None:
+def test_under_a_longer_window_units_count_no_longer_than_their_window_lasts() -> None:
     key = FixedWindowKey(FixedWindow(10, 60))
     key.take(50, 10)
     key.limit = FixedWindow(6, "day", "America/New_York")

@@ -33,7 +33,7 @@ class LeakyBucketKey:
         self.limit = limit
         self.state: State | None = None
 
-    def ask(self, at_ms: float, cost: int = 1, patience_us: int | None = None) -> tuple[bool, int, int | None]:
+    def decide(self, at_ms: float, cost: int = 1, patience_us: int | None = None) -> tuple[bool, int, int | None]:
         """Allowed; nginx's excess; the wait in ms if allowed, else retry_after in ms (None never)."""
         outcome, self.state = decide(self.limit, self.state, T0 + round(at_ms * 1000), cost, patience_us)
         if outcome[ALLOWED] and cost:
@@ -72,65 +72,65 @@ def walk(limit: LeakyBucket, steps: Steps) -> tuple[State | None, int]:
 
 def test_a_queue_of_five_is_served_at_the_pace_of_the_limit() -> None:
     key = LeakyBucketKey(LeakyBucket(6, per=60, burst=5))
-    waits = [key.ask(0) for _ in range(7)]
+    waits = [key.decide(0) for _ in range(7)]
     assert waits[:6] == [(True, i * 1000, i * 10_000) for i in range(6)]
     assert waits[6] == (False, 6000, 10_000)
-    assert key.ask(9_999) == (False, 5001, 1)
-    assert key.ask(10_000) == (True, 5000, 50_000)
+    assert key.decide(9_999) == (False, 5001, 1)
+    assert key.decide(10_000) == (True, 5000, 50_000)
 
 
 def test_without_delay_the_queue_merely_counts() -> None:
     """The recorded nginx_real_01: 6r/m burst=5 nodelay, six at once, then one at 11 s and one at 21.5 s."""
     key = LeakyBucketKey(LeakyBucket(6, per=60, burst=5, delay=None))
-    assert [key.ask(0)[::2] for _ in range(6)] == [(True, 0)] * 6
-    assert key.ask(0)[0] is False
-    assert key.ask(11_000)[::2] == (True, 0)
-    assert key.ask(11_000)[0] is False
-    assert key.ask(21_500)[::2] == (True, 0)
+    assert [key.decide(0)[::2] for _ in range(6)] == [(True, 0)] * 6
+    assert key.decide(0)[0] is False
+    assert key.decide(11_000)[::2] == (True, 0)
+    assert key.decide(11_000)[0] is False
+    assert key.decide(21_500)[::2] == (True, 0)
     key = LeakyBucketKey(LeakyBucket(1, burst=4, delay=2))
-    assert [key.ask(0)[2] for _ in range(5)] == [0, 0, 0, 1000, 2000]
+    assert [key.decide(0)[2] for _ in range(5)] == [0, 0, 0, 1000, 2000]
 
 
 def test_rates_and_drains_are_rounded_down_as_nginx_rounds_them() -> None:
     assert LeakyBucket(10, per=60).rate == 166
     key = LeakyBucketKey(LeakyBucket(10, per=60))
-    assert key.ask(0) == (True, 0, 0)
-    assert key.ask(6000) == (False, 4, 25)
-    assert key.ask(6024) == (False, 1, 1)
-    assert key.ask(6025) == (True, 0, 0)
+    assert key.decide(0) == (True, 0, 0)
+    assert key.decide(6000) == (False, 4, 25)
+    assert key.decide(6024) == (False, 1, 1)
+    assert key.decide(6025) == (True, 0, 0)
     key = LeakyBucketKey(LeakyBucket(10, per=60, burst=9))
     for at_ms in range(0, 35, 5):
-        key.ask(at_ms)
+        key.decide(at_ms)
     assert key.state is not None
     assert key.state[0] == 7000  # 0.83 thousandths drained between two of them, 4.98 in all
 
 
 def test_the_clock_steps_back_as_recorded_from_nginx() -> None:
     key = LeakyBucketKey(LeakyBucket(5))
-    key.ask(0)
-    assert key.ask(-60_001) == (False, 995, 60_201)
-    assert key.ask(-60_000) == (False, 1000, 60_200)
-    assert key.ask(-1) == (False, 1000, 201)
-    assert key.ask(100) == (False, 500, 100)
-    assert key.ask(200) == (True, 0, 0)
+    key.decide(0)
+    assert key.decide(-60_001) == (False, 995, 60_201)
+    assert key.decide(-60_000) == (False, 1000, 60_200)
+    assert key.decide(-1) == (False, 1000, 201)
+    assert key.decide(100) == (False, 500, 100)
+    assert key.decide(200) == (True, 0, 0)
 
 
 def test_a_small_step_back_stops_the_drain_and_a_large_one_restarts_it() -> None:
     key = LeakyBucketKey(LeakyBucket(5, burst=5, delay=None))
-    key.ask(0)
-    key.ask(-500)
+    key.decide(0)
+    key.decide(-500)
     assert key.state is not None
     assert key.state[:2] == (2000, T0 // 1000)
-    key.ask(-70_000)
+    key.decide(-70_000)
     assert key.state is not None
     assert key.state[:2] == (2995, T0 // 1000 - 70_000)
-    assert key.ask(-69_000)[1] == 0
+    assert key.decide(-69_000)[1] == 0
 
 
 def test_facts_speak_of_the_whole_queue() -> None:
     key = LeakyBucketKey(LeakyBucket(1, burst=3))
     assert key.remaining(0) == 4
-    key.ask(0, 3)
+    key.decide(0, 3)
     assert (key.remaining(0), key.remaining(999), key.remaining(1000)) == (1, 1, 2)
     outcome, _ = decide(key.limit, key.state, T0 + 500_500, 0)
     assert outcome == (True, 1, 0, 2_499_500, 0, T0 + 500_500, 2500)
@@ -140,60 +140,60 @@ def test_facts_speak_of_the_whole_queue() -> None:
 
 def test_more_than_the_queue_can_hold_is_never_allowed() -> None:
     key = LeakyBucketKey(LeakyBucket(1, burst=3))
-    assert key.ask(0, 5) == (False, 0, None)
-    assert key.ask(0, 5, FOREVER_US) == (False, 0, None)
-    assert key.ask(0, 4)[0] is True
+    assert key.decide(0, 5) == (False, 0, None)
+    assert key.decide(0, 5, FOREVER_US) == (False, 0, None)
+    assert key.decide(0, 4)[0] is True
 
 
 def test_a_reservation_waits_for_room_and_holds_up_those_behind_it() -> None:
     key = LeakyBucketKey(LeakyBucket(1, burst=1, delay=None))
-    assert key.ask(0, 2) == (True, 1000, 0)
-    assert key.ask(0, 2, 1_999_999) == (False, 3000, 2000)
-    assert key.ask(0, 2, 2_000_000) == (True, 3000, 2000)
-    assert key.ask(1000) == (False, 3000, 2000)
-    assert key.ask(2999) == (False, 1001, 1)
-    assert key.ask(3000) == (True, 1000, 0)
+    assert key.decide(0, 2) == (True, 1000, 0)
+    assert key.decide(0, 2, 1_999_999) == (False, 3000, 2000)
+    assert key.decide(0, 2, 2_000_000) == (True, 3000, 2000)
+    assert key.decide(1000) == (False, 3000, 2000)
+    assert key.decide(2999) == (False, 1001, 1)
+    assert key.decide(3000) == (True, 1000, 0)
 
 
 def test_a_reservation_that_fits_still_waits_its_delay() -> None:
     key = LeakyBucketKey(LeakyBucket(1, burst=5))
-    key.ask(0)
-    assert key.ask(0, 1, 999_999) == (False, 1000, 1000)
-    assert key.ask(0, 1, 1_000_000) == (True, 1000, 1000)
-    key.ask(0, 4)
-    assert key.ask(0, 1, 5_999_999) == (False, 6000, 6000)  # room after one second, its turn after six
-    assert key.ask(0) == (False, 6000, 1000)
+    key.decide(0)
+    assert key.decide(0, 1, 999_999) == (False, 1000, 1000)
+    assert key.decide(0, 1, 1_000_000) == (True, 1000, 1000)
+    key.decide(0, 4)
+    assert key.decide(0, 1, 5_999_999) == (False, 6000, 6000)  # room after one second, its turn after six
+    assert key.decide(0) == (False, 6000, 1000)
 
 
 def test_debt_ends_at_the_horizon() -> None:
     patient = LeakyBucketKey(LeakyBucket(1, per=1000, burst=10**5))
-    assert patient.ask(0, 10**5, FOREVER_US) == (False, 99_999_000, 99_999_000_000)
-    assert patient.ask(0, 10**5) == (True, 99_999_000, 99_999_000_000)  # a take is nginx's: any delay
+    assert patient.decide(0, 10**5, FOREVER_US) == (False, 99_999_000, 99_999_000_000)
+    assert patient.decide(0, 10**5) == (True, 99_999_000, 99_999_000_000)  # a take is nginx's: any delay
     limit = LeakyBucket(1, per=1000, burst=10**5, delay=None)
     key = LeakyBucketKey(limit)
-    while key.ask(0, 10_001, FOREVER_US)[0]:
+    while key.decide(0, 10_001, FOREVER_US)[0]:
         assert key.receipt.delay_us <= HORIZON_US
     assert key.state is not None
     assert key.state[0] + 10_001_000 > limit.max_water
     fast = LeakyBucketKey(LeakyBucket(10**9, burst=10**12, delay=None))
-    while fast.ask(0, 10**12, FOREVER_US)[0]:
+    while fast.decide(0, 10**12, FOREVER_US)[0]:
         assert fast.state is not None
         assert fast.state[0] <= 2**52
 
 
 def test_a_refund_makes_room_again_also_for_the_first_unit() -> None:
     key = LeakyBucketKey(LeakyBucket(1))
-    key.ask(0)
+    key.decide(0)
     assert key.give_back(0, key.receipt) is True
     assert key.give_back(0, key.receipt) is False
-    assert key.ask(0) == (True, 0, 0)
+    assert key.decide(0) == (True, 0, 0)
 
 
 def test_a_charge_is_given_back_in_parts_but_not_more_than_once() -> None:
     for cancel in (False, True):
         key = LeakyBucketKey(LeakyBucket(1, burst=9))
-        key.ask(0, 2)
-        key.ask(0, 5)
+        key.decide(0, 2)
+        key.decide(0, 5)
         charge = key.receipt
         assert key.give_back(0, charge, units=2, cancel=cancel) is True
         assert key.give_back(0, charge._replace(refunded_units=2), units=5, cancel=cancel) is True
@@ -205,16 +205,16 @@ def test_a_charge_is_given_back_in_parts_but_not_more_than_once() -> None:
 def test_a_refund_does_not_give_back_drained_units() -> None:
     """Take 10, let others take 10 a second later, refund the first: nothing is minted."""
     key = LeakyBucketKey(LeakyBucket(10, burst=9, delay=None))
-    key.ask(0, 10)
+    key.decide(0, 10)
     first = key.receipt
-    key.ask(1000, 10)
+    key.decide(1000, 10)
     assert key.give_back(1000, first) is False
     assert key.remaining(1000) == 0
     assert key.give_back(500, first) is False  # nor when the clock steps back to before it had drained
     key = LeakyBucketKey(LeakyBucket(10, burst=9, delay=None))
-    key.ask(0, 10)
+    key.decide(0, 10)
     first = key.receipt
-    key.ask(400, 4)
+    key.decide(400, 4)
     assert key.give_back(400, first) is True
     assert key.remaining(400) == 6
     assert key.give_back(400, first._replace(refunded_units=6)) is False
@@ -222,13 +222,13 @@ def test_a_refund_does_not_give_back_drained_units() -> None:
 
 def test_a_cancelled_reservation_frees_its_place_unless_it_was_served() -> None:
     key = LeakyBucketKey(LeakyBucket(1, delay=None))
-    key.ask(0)
-    key.ask(0, 1, FOREVER_US)
-    assert key.ask(0)[2] == 2000
+    key.decide(0)
+    key.decide(0, 1, FOREVER_US)
+    assert key.decide(0)[2] == 2000
     assert key.give_back(1000, key.receipt, cancel=True) is True
-    assert key.ask(1000) == (True, 0, 0)
+    assert key.decide(1000) == (True, 0, 0)
     key = LeakyBucketKey(LeakyBucket(1, burst=9))
-    key.ask(0, 3)
+    key.decide(0, 3)
     assert key.receipt.delay_us == 2_000_000
     assert key.give_back(2001, key.receipt, cancel=True) is False
     assert key.give_back(2000, key.receipt, cancel=True) is True
@@ -236,18 +236,18 @@ def test_a_cancelled_reservation_frees_its_place_unless_it_was_served() -> None:
 
 def test_a_cancelled_place_keeps_the_units_that_later_reservations_wait_for() -> None:
     key = LeakyBucketKey(LeakyBucket(1, burst=4, delay=None))
-    key.ask(0, 5)
-    key.ask(0, 3, FOREVER_US)
+    key.decide(0, 5)
+    key.decide(0, 3, FOREVER_US)
     first = key.receipt
-    key.ask(0, 2, FOREVER_US)
+    key.decide(0, 2, FOREVER_US)
     assert key.give_back(0, first, cancel=True) is True
     assert key.state is not None
     assert key.state[:2] == (9000, T0 // 1000)
     for delay, water in ((0, 4000), (5, 2000)):  # a turn in the queue as well, but not a unit waved through
         key = LeakyBucketKey(LeakyBucket(1, burst=9, delay=delay))
-        key.ask(0, 3)
+        key.decide(0, 3)
         first = key.receipt
-        key.ask(0, 2)
+        key.decide(0, 2)
         assert key.give_back(0, first, cancel=True) is True
         assert key.state is not None
         assert key.state[:2] == (water, T0 // 1000)
@@ -255,11 +255,11 @@ def test_a_cancelled_place_keeps_the_units_that_later_reservations_wait_for() ->
 
 def test_a_changed_limit_keeps_the_queue() -> None:
     key = LeakyBucketKey(LeakyBucket(10, burst=20))
-    key.ask(0, 15)
+    key.decide(0, 15)
     key.limit = LeakyBucket(1, burst=5)
-    assert key.ask(0) == (False, 15_000, 10_000)
+    assert key.decide(0) == (False, 15_000, 10_000)
     key.limit = LeakyBucket(100, burst=50)
-    assert key.ask(0)[1] == 15_000
+    assert key.decide(0)[1] == 15_000
     # A debt of a faster limit is cut to the deepest of this one.
     slow = LeakyBucket(1, per=1000)
     state = (2**52, T0 // 1000, 0, 0)
@@ -422,9 +422,9 @@ def test_the_stored_form_reads_back(state: State) -> None:
 def test_a_clock_set_back_locks_out_for_two_minutes_at_most() -> None:
     """Up to 120 s exactly as nginx; further back a refusal starts the drain again."""
     key = LeakyBucketKey(LeakyBucket(10, burst=9, delay=None))
-    key.ask(0, 10)
-    assert key.ask(-120_000) == (False, 10_000 - 10, 120_000 + 100)
+    key.decide(0, 10)
+    assert key.decide(-120_000) == (False, 10_000 - 10, 120_000 + 100)
     assert key.state == (10_000, T0 // 1000, 0, 0)
-    allowed, _, wait = key.ask(-3_600_000)
+    allowed, _, wait = key.decide(-3_600_000)
     assert (allowed, wait) == (False, 99)
-    assert key.ask(-3_600_000 + 99)[0] is True
+    assert key.decide(-3_600_000 + 99)[0] is True

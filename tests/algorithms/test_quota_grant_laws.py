@@ -83,8 +83,8 @@ class GrantSimulation:
 
     def report(self, step: GrantStep, now_us: int) -> None:
         wants = None if step.number < 0 else step.number
-        known_us = max((each.counted_us for grants in self.given.values() for each in grants), default=0)
-        unknown_us = now_us + known_us - self.true_us
+        latest_us = max((each.counted_us for grants in self.given.values() for each in grants), default=0)
+        unknown_us = now_us + latest_us - self.true_us
         granted, self.state = grant(
             self.division, self.state, now_us, self.name(step.holder), wants, TTL_US, GRACE_US, unknown_us
         )
@@ -152,12 +152,12 @@ BACK = st.builds(GrantStep, st.just("clock"), st.just(0), BACKWARDS, PAUSES)
 @settings(max_examples=100)
 @given(st.lists(REPORTS, min_size=20, max_size=40))
 def test_no_more_than_the_limit_is_ever_out(story: list[GrantStep]) -> None:
-    simulation, heard_us = GrantSimulation(), dict[str, int]()
+    simulation, reported_us = GrantSimulation(), dict[str, int]()
     for step in story:
         simulation.play(step)
         assert max(simulation.judge()) <= 1
-        heard_us[simulation.name(step.holder)] = simulation.true_us
-        living = {name for name, at_us in heard_us.items() if at_us + LIVE_US > simulation.true_us}
+        reported_us[simulation.name(step.holder)] = simulation.true_us
+        living = {name for name, at_us in reported_us.items() if at_us + LIVE_US > simulation.true_us}
         assert simulation.state is not None
         assert {holder.name for holder in simulation.state.holders} == living
         assert dead_at_us(simulation.state) == simulation.true_us + LIVE_US
@@ -327,11 +327,11 @@ def test_a_change_is_everywhere_within_two_reports(
     rounds.assert_fair()
     who %= len(rounds.phases)
     rounds.wants[who] = wants
-    told_us = settled_us - REPORT_US + rounds.phases[who]
-    told_us += 0 if told_us > settled_us else REPORT_US
-    rounds.until(told_us + 2 * REPORT_US)
+    report_us = settled_us - REPORT_US + rounds.phases[who]
+    report_us += 0 if report_us > settled_us else REPORT_US
+    rounds.until(report_us + 2 * REPORT_US)
     rounds.assert_owed()
-    rounds.until(told_us + 3 * REPORT_US)
+    rounds.until(report_us + 3 * REPORT_US)
     rounds.assert_fair()
 
 

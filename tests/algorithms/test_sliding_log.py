@@ -39,7 +39,7 @@ class SlidingLogKey:
         self.limit = limit
         self.state: State | None = None
 
-    def ask(self, at: float, cost: int, patience: float | None = None) -> Outcome:
+    def decide(self, at: float, cost: int, patience: float | None = None) -> Outcome:
         patience_us = None if patience is None else round(patience * SECOND)
         outcome, self.state = decide_and_store(
             self.limit, self.state, round((START + at) * SECOND), cost, patience_us
@@ -47,13 +47,13 @@ class SlidingLogKey:
         return outcome
 
     def take(self, at: float, cost: int = 1) -> str:
-        allowed, remaining, retry_us, *_ = self.ask(at, cost)
+        allowed, remaining, retry_us, *_ = self.decide(at, cost)
         if allowed:
             return f"{remaining} left"
         return "never" if retry_us is None else f"in {retry_us / SECOND:.12g}"
 
     def reserve(self, at: float, cost: int = 1, patience: float = 1e9) -> Receipt:
-        outcome = self.ask(at, cost, patience)
+        outcome = self.decide(at, cost, patience)
         assert outcome[0]
         return Receipt.from_outcome(outcome, cost)
 
@@ -86,7 +86,7 @@ def test_a_cost_of_several_units_waits_for_the_last_of_them() -> None:
     assert key.take(2, 2) == "in 8"
     assert key.take(2, 5) == "in 9"
     assert key.take(2, 6) == "never"
-    assert key.ask(2, 6)[REMAINING] == 1
+    assert key.decide(2, 6)[REMAINING] == 1
     assert key.take(10, 2) == "1 left"
 
 
@@ -101,7 +101,7 @@ def test_remaining_is_right_after_any_number_of_units_expired(gone: int) -> None
 def test_reset_is_when_the_newest_unit_leaves() -> None:
     key = SlidingLogKey(SlidingLog(3, 60))
     resets = [
-        key.ask(at, cost)[RESET_AFTER_US] / SECOND for at, cost in ((0, 0), (0, 1), (20, 1), (50, 0), (80, 0))
+        key.decide(at, cost)[RESET_AFTER_US] / SECOND for at, cost in ((0, 0), (0, 1), (20, 1), (50, 0), (80, 0))
     ]
     assert resets == [0, 60, 60, 30, 0]
 
@@ -122,10 +122,10 @@ def test_reservations_are_served_in_order_as_units_leave() -> None:
 def test_a_reservation_is_refused_beyond_its_patience_and_beyond_the_horizon() -> None:
     key = SlidingLogKey(SlidingLog(1, 366 * 86_400))
     key.take(0)
-    wait = (key.ask(0, 1)[RETRY_AFTER_US] or 0) / SECOND
-    assert not key.ask(0, 1, patience=wait - 1)[0]
+    wait = (key.decide(0, 1)[RETRY_AFTER_US] or 0) / SECOND
+    assert not key.decide(0, 1, patience=wait - 1)[0]
     assert key.reserve(0, patience=wait).delay_us == HORIZON_US
-    assert key.ask(0, 1, patience=1e9)[:3] == (False, 0, 2 * HORIZON_US)
+    assert key.decide(0, 1, patience=1e9)[:3] == (False, 0, 2 * HORIZON_US)
 
 
 def test_a_refund_erases_the_units_of_its_instant() -> None:
@@ -149,7 +149,7 @@ def test_a_log_that_was_erased_is_as_good_as_none() -> None:
     assert key.state is not None
     assert dead_at_us(key.limit, key.state) == (START + 1) * SECOND + MAX_CLOCK_SWING_US
     key.limit = SlidingLog(3, 3600)
-    assert key.ask(1, 0)[:4] == (True, 3, 0, 0)
+    assert key.decide(1, 0)[:4] == (True, 3, 0, 0)
     assert key.take(1) == "2 left"
 
 
@@ -210,7 +210,7 @@ def test_a_clock_that_steps_back_leaves_every_unit_its_age() -> None:
     assert key.units() == [2000]  # a new log is on the clock again
 
 
-def test_a_log_does_not_take_the_charge_of_an_earlier_one_for_its_own() -> None:
+def test_a_log_does_not_refund_the_charge_of_an_earlier_one() -> None:
     key = SlidingLogKey(SlidingLog(2, 60))
     key.take(1000)
     receipt = key.reserve(0)
@@ -232,7 +232,7 @@ def test_a_log_that_was_erased_keeps_its_stamp_while_the_clock_may_swing() -> No
     key = SlidingLogKey(SlidingLog(5, 1))
     key.take(0, 5)
     assert key.refund(1, key.reserve(1))
-    assert key.ask(0.9, 5)[:4] == (True, 0, 0, 1.1 * SECOND)
+    assert key.decide(0.9, 5)[:4] == (True, 0, 0, 1.1 * SECOND)
     assert key.units() == [1] * 5
     assert key.take(1.9) == "in 0.1"
 
@@ -267,7 +267,7 @@ def test_a_lowered_limit_bites_at_once_and_a_raised_one_gives_its_difference() -
     for at in range(6):
         key.take(at)
     key.limit = SlidingLog(2, 60)
-    assert key.ask(6, 0)[:3] == (False, 0, 58 * SECOND)
+    assert key.decide(6, 0)[:3] == (False, 0, 58 * SECOND)
     key.limit = SlidingLog(8, 60)
     assert key.take(6) == "1 left"
     key.limit = SlidingLog(3, 60)

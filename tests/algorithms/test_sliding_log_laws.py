@@ -47,7 +47,7 @@ class UnboundedLog:
         tried = sorted({now_us, *newest, *(us + self.period_us for us in self.units)})
         return next(us for us in tried if us >= max([now_us, *newest]) and self.held(us) + cost <= self.amount)
 
-    def ask(self, now_us: int, cost: int, patience_us: int | None) -> Outcome:
+    def decide(self, now_us: int, cost: int, patience_us: int | None) -> Outcome:
         due_us = self.due_us(now_us, cost or 1) if cost <= self.amount else None
         if cost and due_us is not None and due_us - now_us <= (patience_us or 0):
             self.units += [due_us] * cost
@@ -70,7 +70,7 @@ def test_it_answers_as_a_log_that_forgets_nothing(
     for gap, cost, patience_us in steps:
         now_us += gap
         outcome, state = decide_and_store(limit, state, now_us, cost, patience_us)
-        assert outcome == everything.ask(now_us, cost, patience_us)
+        assert outcome == everything.decide(now_us, cost, patience_us)
 
 
 moves = st.tuples(

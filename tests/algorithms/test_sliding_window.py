@@ -34,19 +34,19 @@ class SlidingWindowKey:
         self.limit = limit
         self.state: State | None = None
 
-    def ask(self, at: float, cost: int, patience: float | None = None) -> Outcome:
+    def decide(self, at: float, cost: int, patience: float | None = None) -> Outcome:
         patience_us = None if patience is None else round(patience * SECOND)
         outcome, self.state = decide(self.limit, self.state, round((START + at) * SECOND), cost, patience_us)
         return outcome
 
     def take(self, at: float, cost: int = 1) -> str:
-        allowed, remaining, retry_us, *_ = self.ask(at, cost)
+        allowed, remaining, retry_us, *_ = self.decide(at, cost)
         if allowed:
             return f"{remaining} left"
         return "never" if retry_us is None else f"in {retry_us / SECOND:.12g}"
 
     def reserve(self, at: float, cost: int = 1, patience: float = 1e9) -> Receipt | None:
-        outcome = self.ask(at, cost, patience)
+        outcome = self.decide(at, cost, patience)
         return Receipt.from_outcome(outcome, cost) if outcome[0] else None
 
     def refund(self, at: float, receipt: Receipt | None, units: int = 10**9, cancel: bool = False) -> bool:
@@ -82,10 +82,10 @@ def test_one_cell_is_a_fixed_window() -> None:
 
 def test_reset_is_when_the_last_cell_leaves_the_frame() -> None:
     key = SlidingWindowKey(SlidingWindow(10, 60))
-    assert key.ask(5, 1)[3] == 55 * SECOND
-    assert key.ask(10, 1)[3] == 56 * SECOND
-    assert key.ask(20, 0)[3] == 46 * SECOND
-    assert key.ask(67, 0)[3] == 0
+    assert key.decide(5, 1)[3] == 55 * SECOND
+    assert key.decide(10, 1)[3] == 56 * SECOND
+    assert key.decide(20, 0)[3] == 46 * SECOND
+    assert key.decide(67, 0)[3] == 0
 
 
 def test_reservations_take_the_first_cell_in_which_they_fit() -> None:
@@ -104,17 +104,17 @@ def test_reservations_take_the_first_cell_in_which_they_fit() -> None:
 def test_a_reservation_that_waits_leaves_nothing_to_take() -> None:
     key = SlidingWindowKey(SlidingWindow(10, 60))
     key.take(0, 8)
-    assert key.ask(0, 5, patience=60)[:5] == (True, 0, 0, 120 * SECOND, 60 * SECOND)
-    assert key.ask(0, 0)[:4] == (False, 0, 60 * SECOND, 120 * SECOND)
+    assert key.decide(0, 5, patience=60)[:5] == (True, 0, 0, 120 * SECOND, 60 * SECOND)
+    assert key.decide(0, 0)[:4] == (False, 0, 60 * SECOND, 120 * SECOND)
 
 
 def test_a_reservation_is_refused_beyond_its_patience_and_beyond_the_horizon() -> None:
     key = SlidingWindowKey(SlidingWindow(1, 366 * 86_400, cells=1))
     assert key.take(0) == "0 left"
-    wait = (key.ask(0, 1)[RETRY_AFTER_US] or 0) / SECOND
+    wait = (key.decide(0, 1)[RETRY_AFTER_US] or 0) / SECOND
     assert key.reserve(0, patience=wait - 1) is None
     assert key.reserve(0, patience=wait) is not None
-    assert key.ask(0, 1, patience=1e9)[:3] == (False, 0, round(wait * SECOND) + HORIZON_US)
+    assert key.decide(0, 1, patience=1e9)[:3] == (False, 0, round(wait * SECOND) + HORIZON_US)
 
 
 def test_a_refund_lowers_the_cell_of_its_charge() -> None:
@@ -173,7 +173,7 @@ def test_an_emptied_tail_goes_back_to_the_last_cell_in_use() -> None:
     assert key.take(1) == "0 left"
 
 
-def test_a_tail_goes_back_as_far_as_the_cells_before_it_are_known() -> None:
+def test_a_tail_goes_back_as_far_as_the_cells_that_are_stored() -> None:
     key = SlidingWindowKey(SlidingWindow(1, 1, cells=1))
     key.take(0)
     places = [key.reserve(0, 1) for _ in range(MAX_CELLS_BEFORE + 10)]
@@ -243,13 +243,13 @@ def test_a_changed_limit_tells_when_the_old_frame_lets_its_units_go() -> None:
     key = SlidingWindowKey(SlidingWindow(5, 1))
     key.take(0, 5)
     key.limit = SlidingWindow(6, 60)
-    assert key.ask(0.1, 0)[:4] == (True, 1, 0, 0.9 * SECOND)
+    assert key.decide(0.1, 0)[:4] == (True, 1, 0, 0.9 * SECOND)
     assert key.take(0.1, 6) == "in 0.9"
     assert key.take(0.999999, 6) == "in 1e-06"
     assert key.take(1, 6) == "0 left"
 
 
-def test_a_changed_limit_tells_when_its_own_frame_lets_old_units_go() -> None:
+def test_a_changed_limit_reports_when_old_units_leave_its_frame() -> None:
     """They may have come as late as the end of their old cell, and nobody knows."""
     key = SlidingWindowKey(SlidingWindow(600, 60))
     key.take(0, 600)
@@ -462,10 +462,10 @@ def test_a_changed_limit_tells_the_wait_to_the_microsecond(
     assert reserved[0]
     assert reserved[DELAY_US] == retry_us
     assert not decide(changed, state, now_us, cost, retry_us - 1)[0][0]
-    told_us = decide(changed, booked, now_us, 1)[0][RETRY_AFTER_US]
-    assert told_us is not None
-    assert told_us >= retry_us
-    assert not decide(changed, booked, now_us + told_us - 1, 1)[0][0]
+    changed_retry_us = decide(changed, booked, now_us, 1)[0][RETRY_AFTER_US]
+    assert changed_retry_us is not None
+    assert changed_retry_us >= retry_us
+    assert not decide(changed, booked, now_us + changed_retry_us - 1, 1)[0][0]
     assert refund(changed, booked, now_us, cost, Receipt.from_outcome(reserved, cost), cancel=True) is not None
 
 

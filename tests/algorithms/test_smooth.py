@@ -35,7 +35,7 @@ class SmoothKey:
         self.limit = limit
         self.state: State | None = None
 
-    def ask(self, at: float, cost: int = 1, patience: float | None = None) -> tuple[bool, float | None]:
+    def decide(self, at: float, cost: int = 1, patience: float | None = None) -> tuple[bool, float | None]:
         """Allowed; the wait in seconds if it was, else retry_after (None never)."""
         patience_us = None if patience is None else round(patience * 1_000_000)
         now_us = T0 + round(at * 1_000_000)
@@ -51,7 +51,7 @@ class SmoothKey:
         return self.state[0], self.state[1] - T0
 
     def acquire(self, at: float, cost: int = 1) -> float | None:
-        return self.ask(at, cost, 1e9)[1]
+        return self.decide(at, cost, 1e9)[1]
 
     def remaining(self, at: float) -> int:
         return decide(self.limit, self.state, T0 + round(at * 1_000_000), 0)[0][REMAINING]
@@ -101,17 +101,17 @@ def full_us(limit: Smooth, state: State) -> float:
 def test_the_next_one_pays() -> None:
     key = SmoothKey(Smooth(5))
     assert [key.acquire(0), key.acquire(0, 4), key.acquire(0)] == [0, 0.2, 1.0]
-    assert [key.ask(1.1), key.ask(1.2)] == [(False, 0.1), (True, 0)]
+    assert [key.decide(1.1), key.decide(1.2)] == [(False, 0.1), (True, 0)]
 
 
 def test_a_burst_is_saved_while_idle() -> None:
     key = SmoothKey(Smooth(10, burst=2))
     assert key.remaining(0) == 1  # nothing saved yet
-    key.ask(0)
+    key.decide(0)
     assert (key.remaining(0), key.remaining(0.6), key.remaining(100)) == (0, 6, 21)
-    assert [key.ask(100)[0] for _ in range(22)] == [True] * 21 + [False]
+    assert [key.decide(100)[0] for _ in range(22)] == [True] * 21 + [False]
     key = SmoothKey(Smooth(10, burst=0))  # every unit keeps its distance
-    assert [key.ask(0), key.ask(100), key.ask(100)] == [(True, 0), (True, 0), (False, 0.1)]
+    assert [key.decide(0), key.decide(100), key.decide(100)] == [(True, 0), (True, 0), (False, 0.1)]
     assert dead_at_us(key.limit, key.state or retune(key.limit, None, 0)) == T0 + 100_200_000
 
 
@@ -131,9 +131,9 @@ def test_a_changed_rate_is_guavas() -> None:
     assert retune(faster, state, 12_690) == (423.30042499999996, 12_690, 12_690, faster.args, 0, 0)
     assert reserve(faster, state, 12_690, 1) == reserve(faster, retune(faster, state, 12_690), 12_690, 1)
     key = SmoothKey(Smooth(1))
-    key.ask(0, 10)
+    key.decide(0, 10)
     key.limit = Smooth(100)
-    assert key.ask(0) == (False, 10)  # debt already granted stays
+    assert key.decide(0) == (False, 10)  # debt already granted stays
     # Between burst and warm-up one starts as new.
     burst, warm = Smooth(10), Smooth(10, warmup=5)
     _, saved = reserve(burst, None, T0, 3)
@@ -146,59 +146,59 @@ def test_a_changed_rate_is_guavas() -> None:
 
 def test_the_clock_steps_back_and_debt_and_store_are_kept() -> None:
     key = SmoothKey(Smooth(10))
-    key.ask(0)
-    key.ask(0.55, 6)
-    assert key.ask(0.55) == (False, 0.15)
-    assert key.ask(-3600) == (False, 0.15)
-    assert key.ask(-3599.85) == (True, 0)  # the refusal has put the state right: nobody waits for the hour
-    assert key.ask(-7200, 1, 1.0) == (True, 0.1)
-    assert key.ask(-7199.8) == (True, 0)
+    key.decide(0)
+    key.decide(0.55, 6)
+    assert key.decide(0.55) == (False, 0.15)
+    assert key.decide(-3600) == (False, 0.15)
+    assert key.decide(-3599.85) == (True, 0)  # the refusal has put the state right: nobody waits for the hour
+    assert key.decide(-7200, 1, 1.0) == (True, 0.1)
+    assert key.decide(-7199.8) == (True, 0)
 
 
 def test_debt_ends_at_the_horizon() -> None:
     key = SmoothKey(Smooth(1))
     most = key.limit.max_units
     assert most == HORIZON_US // 1_000_000
-    assert key.ask(0, most + 1) == key.ask(0, most + 1, 1e9) == (False, None)
-    assert key.ask(0, most) == (True, 0)
-    assert key.ask(0, 1, 1e9) == (False, most)
-    assert key.ask(most, most) == (True, 0)
+    assert key.decide(0, most + 1) == key.decide(0, most + 1, 1e9) == (False, None)
+    assert key.decide(0, most) == (True, 0)
+    assert key.decide(0, 1, 1e9) == (False, most)
+    assert key.decide(most, most) == (True, 0)
     rested = SmoothKey(Smooth(1, burst=10))
-    rested.ask(0)
-    assert rested.ask(100, most + 1) == (False, None)  # never, whatever is saved
+    rested.decide(0)
+    assert rested.decide(100, most + 1) == (False, None)  # never, whatever is saved
 
 
 def test_a_refund_opens_the_window_and_refills_the_store() -> None:
     key = SmoothKey(Smooth(10))
-    key.ask(0)
-    key.ask(0.5, 6)  # four saved, two to be paid for
+    key.decide(0)
+    key.decide(0.5, 6)  # four saved, two to be paid for
     assert key.give_back(0.5, key.receipt, units=1)
-    assert key.ask(0.5) == (False, 0.1)
+    assert key.decide(0.5) == (False, 0.1)
     assert key.give_back(0.5, key.receipt._replace(refunded_units=1))
     assert key.remaining(0.5) == 5
     assert key.give_back(0.5, key.receipt._replace(refunded_units=6)) is False
     # What has drained is not given back twice.
     key = SmoothKey(Smooth(10))
-    key.ask(0)
-    key.ask(10, 10)
+    key.decide(0)
+    key.decide(10, 10)
     first = key.receipt
     assert key.give_back(10.6, first._replace(refunded_units=5)) is False
-    key.ask(11.5, 10)
+    key.decide(11.5, 10)
     assert key.give_back(11.5, first) is False
     assert key.remaining(11.5) == 1
     key = SmoothKey(Smooth(10))
-    key.ask(0)
+    key.decide(0)
     assert [key.give_back(1.1, key.receipt), key.give_back(1.099999, key.receipt)] == [False, True]
 
 
 def test_a_refund_cools_the_warm_up_again() -> None:
     key = SmoothKey(Smooth(2, warmup=4))
-    key.ask(0, 4)
+    key.decide(0, 4)
     assert key.level_and_time == (4.0, 4_000_000)
     assert key.give_back(1, key.receipt)
     assert key.level_and_time == (8.0, 1_000_000)
     key = SmoothKey(Smooth(2, warmup=4))
-    key.ask(0, 2)
+    key.decide(0, 2)
     assert key.give_back(0, key.receipt, units=1)
     assert key.level_and_time == (7.0, 1_375_000)  # as if one had been taken, the dearest
     assert key.give_back(1.3, key.receipt._replace(refunded_units=1)) is False
@@ -217,7 +217,7 @@ def test_a_refund_under_a_later_charge_opens_no_window_of_a_warm_up() -> None:
 def test_a_reservation_is_cancelled_whole_or_not_at_all() -> None:
     for limit in (Smooth(10), Smooth(10, warmup=5)):
         key = SmoothKey(limit)
-        key.ask(0, 5)
+        key.decide(0, 5)
         before = key.level_and_time
         key.acquire(0, 3)
         assert key.give_back(0.1, key.receipt, cancel=True)
@@ -414,7 +414,7 @@ def test_a_refund_at_once_restores_what_was(limit: Smooth, steps: Steps, cost: i
 
 
 @given(limits, limits, arrivals)
-def test_a_state_reads_back_and_lives_by_its_own_numbers(limit: Smooth, other: Smooth, steps: Steps) -> None:
+def test_a_state_reads_back_and_expires_by_its_numbers(limit: Smooth, other: Smooth, steps: Steps) -> None:
     state, _ = walk(limit, steps)
     assert unpack(pack(state)) == state
     assert dead_at_us(other, state) == dead_at_us(limit, state)

@@ -34,23 +34,23 @@ class TokenBucketKey:
         self.limit = limit
         self.state: State | None = None
 
-    def ask(self, at: float, cost: int, patience: float | None = None) -> Outcome:
+    def decide(self, at: float, cost: int, patience: float | None = None) -> Outcome:
         patience_us = None if patience is None else round(patience * SECOND)
         outcome, after = decide(self.limit, self.state, _us(at), cost, patience_us)
         self.state = after
         return outcome
 
     def take(self, at: float, cost: int = 1) -> str:
-        allowed, remaining, retry_us, *_ = self.ask(at, cost)
+        allowed, remaining, retry_us, *_ = self.decide(at, cost)
         if allowed:
             return f"{remaining} left"
         return "never" if retry_us is None else f"in {retry_us / SECOND:.12g}"
 
     def left(self, at: float) -> int:
-        return self.ask(at, 0)[1]
+        return self.decide(at, 0)[1]
 
     def charge(self, at: float, cost: int, patience: float | None = None) -> Receipt:
-        outcome = self.ask(at, cost, patience)
+        outcome = self.decide(at, cost, patience)
         assert outcome[0], outcome
         return Receipt.from_outcome(outcome, cost)
 
@@ -91,16 +91,16 @@ def test_the_burst_is_the_amount_unless_given() -> None:
 
 def test_reset_is_when_the_bucket_is_full_of_tokens_again() -> None:
     key = TokenBucketKey(TokenBucket(10))
-    assert key.ask(0, 4)[3] == 400_000
-    assert key.ask(0.1, 0)[3] == 300_000
-    assert key.ask(0.4, 0)[3] == 0
+    assert key.decide(0, 4)[3] == 400_000
+    assert key.decide(0.1, 0)[3] == 300_000
+    assert key.decide(0.4, 0)[3] == 0
 
 
 def test_a_peek_says_whether_one_would_pass() -> None:
     key = TokenBucketKey(TokenBucket(1))
-    assert key.ask(0, 0)[:3] == (True, 1, 0)
+    assert key.decide(0, 0)[:3] == (True, 1, 0)
     key.take(0)
-    assert key.ask(0.25, 0)[:3] == (False, 0, 750_000)
+    assert key.decide(0.25, 0)[:3] == (False, 0, 750_000)
 
 
 @pytest.mark.parametrize(
@@ -181,9 +181,9 @@ def test_nonsense_gets_a_sentence(amount: int, per: float, burst: int | None, se
 
 def test_a_reservation_is_served_when_its_overflow_has_drained() -> None:
     key = TokenBucketKey(TokenBucket(10))
-    assert key.ask(0, 10, 0)[4] == 0
-    assert key.ask(0, 5, LONG)[:5] == (True, 0, 0, 1_500_000, 500_000)
-    assert key.ask(0, 1, LONG)[4] == 600_000
+    assert key.decide(0, 10, 0)[4] == 0
+    assert key.decide(0, 5, LONG)[:5] == (True, 0, 0, 1_500_000, 500_000)
+    assert key.decide(0, 1, LONG)[4] == 600_000
     assert key.take(0.55) == "in 0.15"
     assert key.take(0.7) == "0 left"
 
@@ -191,8 +191,8 @@ def test_a_reservation_is_served_when_its_overflow_has_drained() -> None:
 def test_a_reservation_beyond_its_patience_charges_nothing() -> None:
     key = TokenBucketKey(TokenBucket(10))
     key.take(0, 10)
-    assert key.ask(0, 5, 0.499999)[:3] == (False, 0, 500_000)
-    assert key.ask(0, 5, 0.5)[4] == 500_000
+    assert key.decide(0, 5, 0.499999)[:3] == (False, 0, 500_000)
+    assert key.decide(0, 5, 0.5)[4] == 500_000
 
 
 def test_debt_is_bounded() -> None:
@@ -263,7 +263,7 @@ def test_cancel_gives_back_only_what_nobody_built_on() -> None:
     later = key.charge(0, 3, LONG)
     assert later.delay_us == 800_000
     assert key.refund(0, place, cancel=True)
-    assert key.ask(0, 1, LONG)[4] == 700_000
+    assert key.decide(0, 1, LONG)[4] == 700_000
 
 
 def test_cancel_gives_nothing_once_served() -> None:
@@ -384,13 +384,13 @@ def test_every_pace_has_three_digits(amount: int, per: float) -> None:
     assert 100 <= TokenBucket(amount, per, 1).pace <= 999
 
 
-def test_a_state_judged_as_its_own_keeps_the_time_until_the_bucket_is_dry() -> None:
+def test_a_state_under_its_limit_keeps_the_time_until_the_bucket_is_dry() -> None:
     key = TokenBucketKey(TokenBucket(10))
     key.take(0, 10)
     key.limit = TokenBucket(100, burst=1000)
-    assert key.ask(0, 0)[:4] == (True, 900, 0, SECOND)
+    assert key.decide(0, 0)[:4] == (True, 900, 0, SECOND)
     key.limit = TokenBucket(1, burst=5)
-    assert key.ask(0, 0)[:4] == (True, 4, 0, SECOND)
+    assert key.decide(0, 0)[:4] == (True, 4, 0, SECOND)
 
 
 def test_a_changed_limit_is_at_most_a_full_bucket() -> None:
@@ -402,7 +402,7 @@ def test_a_changed_limit_is_at_most_a_full_bucket() -> None:
 
 def test_grains_of_a_finer_limit_are_rounded_against_the_caller() -> None:
     key = TokenBucketKey(TokenBucket(700_000, burst=1))
-    assert key.ask(0, 1)[3] == 2  # 10/7 of a microsecond
+    assert key.decide(0, 1)[3] == 2  # 10/7 of a microsecond
     key.limit = TokenBucket(1_000_000, burst=10)
     assert key.left(0) == 8
 

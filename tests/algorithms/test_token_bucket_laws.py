@@ -52,9 +52,9 @@ class PlayedHistory:
         self.receipts: list[Receipt] = []
         for charge in history:
             self.now_us += charge.gap_us
-            self.ask(charge.cost, charge.patience_us)
+            self.decide(charge.cost, charge.patience_us)
 
-    def ask(self, cost: int, patience_us: int | None = None) -> Outcome:
+    def decide(self, cost: int, patience_us: int | None = None) -> Outcome:
         outcome, after = decide(self.limit, self.state, self.now_us, cost, patience_us)
         self.state = after
         if outcome[0] and cost:
@@ -97,7 +97,7 @@ def _within_the_rate(limit: TokenBucket, served: list[tuple[int, int]], slack_us
 @given(lives(), st.integers(1, 12))
 def test_taking_n_is_the_same_as_taking_one_n_times(life: PlayedHistory, cost: int) -> None:
     outcome, after = decide(life.limit, life.state, life.now_us, cost)
-    one_by_one = [life.ask(1) for _ in range(cost)]
+    one_by_one = [life.decide(1) for _ in range(cost)]
     assert all(each[0] for each in one_by_one) == outcome[0]
     if outcome[0]:
         assert one_by_one[-1] == outcome
@@ -121,7 +121,7 @@ def test_a_denied_charge_leaves_no_trace_and_passes_exactly_retry_after_later(
 
 @given(lives(), st.integers(1, 50))
 def test_remaining_is_what_can_be_taken_at_this_instant(life: PlayedHistory, cost: int) -> None:
-    remaining = life.ask(0)[1]
+    remaining = life.decide(0)[1]
     assert decide(life.limit, life.state, life.now_us, cost)[0][0] == (cost <= remaining)
 
 
@@ -155,26 +155,26 @@ def test_cancelling_never_lets_more_be_served(life: PlayedHistory, places: list[
         if place < len(life.receipts) and place not in cancelled and life.receipts[place].served_us >= life.now_us:
             life.refund(life.receipts[place], life.receipts[place].cost, cancel=True)
             cancelled.add(place)
-        life.ask(data.draw(st.integers(1, life.limit.burst)), HORIZON_US)
+        life.decide(data.draw(st.integers(1, life.limit.burst)), HORIZON_US)
     served = [(each.served_us, each.cost) for n, each in enumerate(life.receipts) if n not in cancelled]
     assert _within_the_rate(life.limit, served, slack_us=1)
 
 
 @given(lives(), st.integers(1, 50), st.integers(0, 10**9))
 def test_a_step_back_drains_nothing_and_mints_nothing(life: PlayedHistory, cost: int, back_us: int) -> None:
-    before, (level_before, in_debt) = life.ask(0), (life.level(), life.ask(0)[1] == 0)
+    before, (level_before, in_debt) = life.decide(0), (life.level(), life.decide(0)[1] == 0)
     life.now_us -= back_us
-    assert life.ask(0)[1] <= before[1]
+    assert life.decide(0)[1] <= before[1]
     assert life.level() >= level_before or in_debt
     # Nobody is locked out for the length of the step: at worst until a full bucket, or the deepest debt that
     # there ever was, has drained from here.
     full_us = -(-life.limit.capacity // life.limit.amount)
     deepest_us = max(full_us, *(receipt.reset_after_us for receipt in life.receipts), 0)
-    retry_us = life.ask(min(cost, life.limit.burst))[2]
+    retry_us = life.decide(min(cost, life.limit.burst))[2]
     assert retry_us is not None
     assert retry_us <= deepest_us + MAX_CLOCK_SWING_US
     life.now_us += retry_us
-    assert not retry_us or life.ask(min(cost, life.limit.burst))[0]
+    assert not retry_us or life.decide(min(cost, life.limit.burst))[0]
 
 
 @given(lives(reserves=False), st.integers(1, 50), st.data())
@@ -183,7 +183,7 @@ def test_a_refund_leaves_at_least_what_others_poured(life: PlayedHistory, cost: 
     without = PlayedHistory(life.limit, [])
     without.state, without.now_us = life.state, life.now_us
     level = life.level()
-    assume(life.ask(cost)[0])
+    assume(life.decide(cost)[0])
     receipt = life.receipts[-1]
     charged = life.state
     life.refund(receipt, cost)
@@ -191,8 +191,8 @@ def test_a_refund_leaves_at_least_what_others_poured(life: PlayedHistory, cost: 
     life.state = charged
     for charge in data.draw(histories(life.limit, reserves=False)):
         life.now_us = without.now_us = life.now_us + charge.gap_us
-        if life.ask(charge.cost)[0]:
-            assert without.ask(charge.cost)[0]
+        if life.decide(charge.cost)[0]:
+            assert without.decide(charge.cost)[0]
     life.refund(receipt, cost)
     assert life.level() >= without.level()
 
@@ -215,14 +215,14 @@ def test_a_refund_in_two_parts_is_one_refund(life: PlayedHistory, data: st.DataO
 @given(lives(), st.integers(1, 50))
 def test_a_reservation_cancelled_at_once_leaves_things_as_they_were(life: PlayedHistory, cost: int) -> None:
     level = life.level()
-    assume(life.ask(cost, HORIZON_US)[0])
+    assume(life.decide(cost, HORIZON_US)[0])
     life.refund(life.receipts[-1], cost, cancel=True)
     assert life.level() == level
 
 
 @given(lives(), st.integers(1, 50), st.integers(1, 10**9))
 def test_a_reservation_that_was_served_cannot_be_cancelled(life: PlayedHistory, cost: int, later_us: int) -> None:
-    assume(life.ask(cost, HORIZON_US)[0])
+    assume(life.decide(cost, HORIZON_US)[0])
     receipt = life.receipts[-1]
     assert refund(life.limit, life.state, receipt.served_us + later_us, cost, receipt, True) is None
 
@@ -231,11 +231,11 @@ def test_a_reservation_that_was_served_cannot_be_cancelled(life: PlayedHistory, 
 def test_a_changed_limit_keeps_the_time_until_dry_at_most_a_full_bucket(
     life: PlayedHistory, changed: TokenBucket
 ) -> None:
-    dry_us = life.ask(0)[3]
+    dry_us = life.decide(0)[3]
     life.limit = changed
     full_us = -(-changed.capacity // changed.amount)
     # What is a little more than full may be the swing of a clock, and drains first.
-    assert life.ask(0)[3] == (dry_us if dry_us - full_us <= MAX_CLOCK_SWING_US else min(dry_us, full_us))
+    assert life.decide(0)[3] == (dry_us if dry_us - full_us <= MAX_CLOCK_SWING_US else min(dry_us, full_us))
 
 
 @given(lives(), st.integers(0, 60), st.integers(0, 10**6))

@@ -25,9 +25,9 @@ class DistantEngine(FaultyEngine):
         super().__init__(MemoryEngine(clock))
         self._clock, self._seconds = clock, seconds
 
-    def ask(self, *words: object) -> object:
+    def call(self, *words: object) -> object:
         self._clock.advance(self._seconds)
-        return super().ask(*words)  # type: ignore[arg-type]
+        return super().call(*words)  # type: ignore[arg-type]
 
 
 class DeferredFallback(FallbackEngine):

@@ -19,9 +19,9 @@ class FailoverEngine(FaultyEngine):
     def shard(self, key: str) -> object:
         return self.part
 
-    def ask(self, key: str, verb: Any, *words: Any) -> Any:
+    def call(self, key: str, verb: Any, *words: Any) -> Any:
         self.part, self.at_the_next_question = self.at_the_next_question or self.part, None
-        return super().ask(key, verb, *words)
+        return super().call(key, verb, *words)
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ def test_bash_registers_it(bash: str) -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_every_command_is_known_to_every_shell(prompt: Prompt, shell: str) -> None:
+def test_every_shell_completes_every_command(prompt: Prompt, shell: str) -> None:
     document = prompt.json("completion", shell)
     assert document["shell"] == shell
     for place in command_nodes(tree()):
@@ -83,7 +83,7 @@ def test_every_command_is_known_to_every_shell(prompt: Prompt, shell: str) -> No
         assert all(word in document["script"] for word, _ in place.commands)
 
 
-def test_an_unknown_shell_lists_the_known_ones(prompt: Prompt) -> None:
+def test_an_unknown_shell_lists_the_supported_ones(prompt: Prompt) -> None:
     assert (
         prompt.failure("completion", "powershell")
         == '"powershell" is not what SHELL may be. Known: bash, zsh, fish.'

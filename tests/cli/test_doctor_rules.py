@@ -66,7 +66,7 @@ def test_a_proxy_with_public_addresses(prompt: Prompt, tmp_path: Path) -> None:
     assert finding["change"] == 'trusted_proxies=["203.0.113.1", "203.0.113.2"]'
 
 
-def test_clients_with_addresses_of_their_own(prompt: Prompt, tmp_path: Path) -> None:
+def test_clients_with_different_addresses(prompt: Prompt, tmp_path: Path) -> None:
     log = tmp_path / "decisions.jsonl"
     decide(log, [f"198.51.100.{number}" for number in range(50)], 2000)
     findings = examined(prompt, "--log", str(log))

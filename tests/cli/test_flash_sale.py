@@ -81,7 +81,7 @@ def test_a_buyer_refused_for_lack_of_slots_is_not_charged() -> None:
     assert (slots.passed, slots.refused, slots.refused_to_user) == (20, 10, 0)
 
 
-def test_impatient_buyers_meet_their_own_limit_and_cost_the_item_nothing(played: FlashSale) -> None:
+def test_impatient_buyers_meet_their_limit_and_cost_the_item_nothing(played: FlashSale) -> None:
     assert all(one.refused_to_user > 50 for one in played.gates)
     # A fifth of the rush is theirs: had they been charged to the item as well, the others would have got less.
     assert between(gate(played, "token").served, 5, 8) == pytest.approx(300, abs=2)

@@ -120,7 +120,7 @@ def test_a_limit_is_not_guessed(prompt: Prompt, server: RedisServer, tmp_path: P
     assert 1700 < key["expires_after"] <= 1800.1
 
 
-def test_of_a_hashed_key_the_case_is_not_known_where_the_key_decides_it(
+def test_the_case_of_a_hashed_key_is_unknown_where_the_key_decides_it(
     prompt: Prompt, server: RedisServer, book: str
 ) -> None:
     fill(server.url, "10/hour", {f"user={'x' * 300}|sku=7": 3}, name="items")
@@ -128,7 +128,7 @@ def test_of_a_hashed_key_the_case_is_not_known_where_the_key_decides_it(
     assert (key["limit"], key["used"]) == (None, None)
 
 
-def test_a_key_with_a_limit_of_its_own_is_shown_by_that(prompt: Prompt, server: RedisServer, book: str) -> None:
+def test_a_key_with_an_override_is_shown_by_that(prompt: Prompt, server: RedisServer, book: str) -> None:
     assert prompt("overrides", "set", "login", "user=ann", "50/hour", "--engine", server.url, "--rules", book) == 0
     assert (
         prompt("take", "user=ann", "--rule", "login", "--rules", book, "--engine", server.url, "--cost", "20") == 0

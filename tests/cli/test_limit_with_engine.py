@@ -11,7 +11,7 @@ from headgate.engines.memory.engine import MemoryEngine
 from tests.cli.conftest import Prompt
 
 COUNTED = "redis://127.0.0.1:1/0?fallback=local"
-TOLD = f"{COUNTED}&nodes=3"
+STATED = f"{COUNTED}&nodes=3"
 TWICE = "at most twice the limit in the window in which an outage begins or is partial"
 
 
@@ -22,18 +22,18 @@ def law(prompt: Prompt, *words: str) -> str:
 
 @pytest.mark.parametrize("more", [(), ("--nodes", "3")])
 def test_a_stated_number_of_processes_gives_equal_shares(prompt: Prompt, more: tuple[str, ...]) -> None:
-    few = law(prompt, "5/s burst 2", "--engine", TOLD, *more)
+    few = law(prompt, "5/s burst 2", "--engine", STATED, *more)
     assert "each of 3 processes goes on with 1/600ms: " in few
     assert "all together at most at the limit's rate, and up to 3 at once instead of 2" in few
     assert "the others" not in few
-    many = law(prompt, "100/s burst 10", "--engine", TOLD, *more)
+    many = law(prompt, "100/s burst 10", "--engine", STATED, *more)
     assert "each of 3 processes goes on with 1/30ms burst 3: " in many
     assert TWICE in many
-    calendar = law(prompt, "2/month fixed in Asia/Tokyo", "--engine", TOLD, *more)
+    calendar = law(prompt, "2/month fixed in Asia/Tokyo", "--engine", STATED, *more)
     assert (
         "each of 3 processes goes on with 1/month fixed in Asia/Tokyo: all together up to 3 in a month" in calendar
     )
-    slots = law(prompt, "2 slots", "--engine", TOLD, *more)
+    slots = law(prompt, "2 slots", "--engine", STATED, *more)
     assert "each of 3 processes goes on with 1 slots: all together up to 3 at a time instead of 2" in slots
 
 
@@ -53,7 +53,7 @@ def test_processes_that_are_counted_have_shares_by_rank(prompt: Prompt) -> None:
 
 
 def test_a_number_that_is_too_small_is_no_secret(prompt: Prompt) -> None:
-    output = law(prompt, "100/s burst 9", "--engine", TOLD, "--nodes", "6")
+    output = law(prompt, "100/s burst 9", "--engine", STATED, "--nodes", "6")
     assert "each of 6 processes goes on with 1/30ms burst 3: " in output
     assert "the engine was given nodes=3, so 6 processes together admit up to 2 times the limit" in output
     alone = Limiter("100/s", FallbackEngine(MemoryEngine(), members=Membership()))
@@ -62,7 +62,7 @@ def test_a_number_that_is_too_small_is_no_secret(prompt: Prompt) -> None:
     assert "engine this process alone" in words
 
 
-@pytest.mark.parametrize("engine", [TOLD, COUNTED])
+@pytest.mark.parametrize("engine", [STATED, COUNTED])
 def test_a_limit_too_slow_to_divide_is_reported(prompt: Prompt, engine: str) -> None:
     output = law(prompt, "1/900s queue 50", "--engine", engine, "--nodes", "3")
     assert "each of 3 processes refuses every call: 1/15m queue 50 is too slow to be divided" in output

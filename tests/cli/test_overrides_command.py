@@ -117,7 +117,7 @@ def test_without_a_rulebook_it_is_set_with_a_warning(prompt: Prompt, server: Red
         (["unset", "login", "usr=ann"], '"usr=ann" is no key of rule "login". .*Write user=VALUE.'),
     ],
 )
-def test_an_unknown_rule_or_key_is_refused_where_a_rulebook_is_known(
+def test_an_unknown_rule_or_key_is_refused_where_there_is_a_rulebook(
     prompt: Prompt, server: RedisServer, where: tuple[str, ...], words: list[str], sentence: str, pushed: bool
 ) -> None:
     if pushed:

@@ -50,6 +50,6 @@ def test_elsewhere_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stream.getvalue() == ""
 
 
-def test_without_a_known_size() -> None:
+def test_without_a_size() -> None:
     assert progress_text("reading", 12.3, None) == "reading: 12 s"
     assert progress_text("reading", 1.0, 2.0) == "reading: 100 %, 0 s left"

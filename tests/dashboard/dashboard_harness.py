@@ -93,7 +93,7 @@ class Visitor:
         self._site, self._address = site, address
         self.cookies: dict[str, str] = {}
 
-    async def ask(
+    async def send_request(
         self, method: str, target: str, body: bytes = b"", headers: dict[str, str] | None = None
     ) -> VisitedPage:
         """Sends one request."""
@@ -118,18 +118,18 @@ class Visitor:
             sent.append(message)
 
         await self._site.asgi(scope, receive, send)
-        told = [(name.decode().lower(), value.decode()) for name, value in sent[0]["headers"]]
-        for name, value in told:
+        response_fields = [(name.decode().lower(), value.decode()) for name, value in sent[0]["headers"]]
+        for name, value in response_fields:
             if name == "set-cookie":
                 cookie, _, rest = value.partition("=")
                 self.cookies[cookie] = rest.partition(";")[0]
-        return VisitedPage(sent[0]["status"], told, sent[1]["body"].decode())
+        return VisitedPage(sent[0]["status"], response_fields, sent[1]["body"].decode())
 
     async def get(self, target: str, **headers: str) -> VisitedPage:
-        return await self.ask("GET", target, headers=headers)
+        return await self.send_request("GET", target, headers=headers)
 
     async def post(self, path: str, fields: dict[str, str], **headers: str) -> VisitedPage:
-        return await self.ask("POST", path, urlencode(fields).encode(), headers)
+        return await self.send_request("POST", path, urlencode(fields).encode(), headers)
 
     async def log_in(self, token: str = TOKEN, user: str = "ann") -> VisitedPage:
         return await self.post("/dashboard/login", {"token": token, "user": user})

@@ -61,12 +61,12 @@ async def test_a_form_of_another_session_or_site_changes_nothing(site: Site, ope
     other = Visitor(site, "192.0.2.9")
     await other.log_in(user="eve")
     before, strange = await state(site), (await other.get("/dashboard/")).form_token
-    own = (await operator.get("/dashboard/")).form_token
+    form_token = (await operator.get("/dashboard/")).form_token
     for fields, headers in (
         ({}, {}),
         ({"form": strange}, {}),
-        ({"form": own}, {"origin": "https://evil.test"}),
-        ({"form": own}, {"origin": "null"}),
+        ({"form": form_token}, {"origin": "https://evil.test"}),
+        ({"form": form_token}, {"origin": "null"}),
     ):
         page = await operator.post(path, CHANGES[path] | fields, **headers)
         assert page.status == 403, page.words
@@ -84,7 +84,7 @@ async def test_a_viewer_sees_no_form_that_changes_something(viewer: Visitor) -> 
 
 
 @pytest.mark.parametrize("path", [*PAGES[:-1], "/dashboard/login", "/dashboard/nothing"])
-async def test_every_page_forbids_code_of_its_own(operator: Visitor, path: str) -> None:
+async def test_every_page_forbids_inline_code(operator: Visitor, path: str) -> None:
     page = await operator.get(path)
     policy = page.field("content-security-policy") or ""
     assert "default-src 'none'" in policy
@@ -110,7 +110,7 @@ async def test_a_right_login_costs_no_guess(site: Site) -> None:
         assert (await Visitor(site, "192.0.2.5").log_in()).status == 303
 
 
-async def test_a_login_leads_to_our_own_pages_only(stranger: Visitor) -> None:
+async def test_a_login_leads_to_our_pages_only(stranger: Visitor) -> None:
     for target in ("https://evil.test/", "//evil.test", "/dashboard/\\evil", "/other", "/dashboard/\r\nx: y"):
         page = await stranger.post("/dashboard/login", {"token": TOKEN, "user": "ann", "next": target})
         assert page.field("location") == "/dashboard/"

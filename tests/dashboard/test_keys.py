@@ -68,7 +68,7 @@ async def test_a_blocked_key_passes_no_more_and_an_exempt_one_always(limit: str)
         assert all(await site.buy("bob", 300))
 
 
-async def test_what_is_wrong_is_said_beside_the_form(operator: Visitor) -> None:
+async def test_mistakes_are_shown_beside_the_form(operator: Visitor) -> None:
     page = await operator.get(BOB)
     answer = await operator.send_form(page, "/dashboard/key/override", **FIELDS, limits="9 an hour", ttl="3600")
     assert answer.status == 400

@@ -47,7 +47,7 @@ def test_curl_at_the_service() -> None:
     assert match is not None
     with Service() as service:
         assert command.replace("127.0.0.1:8080", service.http) in service.output
-        assert service.ask("POST", match[1], match[2].encode()).body.decode() == answer
+        assert service.send_request("POST", match[1], match[2].encode()).body.decode() == answer
 
 
 def test_a_problem_of_nginx() -> None:

@@ -13,7 +13,7 @@ import pytest
 from headgate import AsyncLimiter, Limiter, ManualClock, Observer, RateLimited
 from headgate.enforcement import adaptive_rules
 from headgate.enforcement.call_plan import CallPlan
-from headgate.enforcement.check_together import Ask
+from headgate.enforcement.check_together import BatchedCall
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.rule_limiter import RuleLimiter
 from headgate.errors import InvalidCharge
@@ -94,7 +94,7 @@ def test_ignored_calls_move_nothing() -> None:
     assert (story.limit(), story.changes) == (20, [])
 
 
-def test_each_key_has_a_limit_of_its_own() -> None:
+def test_each_key_has_a_separate_limit() -> None:
     story = AdaptiveStory(TARGET, key="host", missing="one")
     for _ in range(30):
         story.wave(30, 0.5, host="slow.example")
@@ -174,12 +174,12 @@ def test_a_call_that_another_rule_refuses_is_not_in_flight() -> None:
 
 def test_calls_that_are_decided_together_begin_together_or_not_at_all() -> None:
     story = AdaptiveStory({**TARGET, "between": [1, 2]})
-    together = story.limiter.check_together([Ask({}), Ask({}), Ask({})])
+    together = story.limiter.check_together([BatchedCall({}), BatchedCall({}), BatchedCall({})])
     assert [decision.allowed for decision in together] == [True, True, False]
     assert story.limiter.adaptive.rules["app"].limits()["all"][1] == 0
-    both = story.limiter.check_together([Ask({}), Ask({})])
+    both = story.limiter.check_together([BatchedCall({}), BatchedCall({})])
     assert [decision.allowed for decision in both] == [True, True]
-    assert story.limiter.give_back(Ask({}), 1).allowed
+    assert story.limiter.give_back(BatchedCall({}), 1).allowed
     for decision in both:
         story.limiter.finish(decision)
     assert story.limiter.adaptive.rules["app"].limits()["all"][1] == 0
@@ -254,7 +254,7 @@ def test_a_rule_whose_calls_nobody_ends_stands_still_and_says_so(caplog: pytest.
     assert story.limit() == 20
 
 
-def test_a_call_ends_once_and_only_by_its_own_decision() -> None:
+def test_a_call_ends_once_and_only_by_its_decision() -> None:
     story = AdaptiveStory(TARGET)
     decision = story.limiter.check({})
     for copied in (copy.copy(decision), pickle.loads(pickle.dumps(decision))):

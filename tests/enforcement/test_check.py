@@ -96,7 +96,7 @@ def test_a_missing_dimension_that_denies_needs_no_request() -> None:
     assert gate.check({"user": "ann"})  # nothing was charged to `all`
 
 
-def test_a_shadow_refuses_no_call_and_counts_by_its_own_verdict() -> None:
+def test_a_shadow_refuses_no_call_and_counts_by_its_verdict() -> None:
     gate = limiter({"name": "live", "limit": "3/hour"}, {"name": "tight", "limit": "1/hour", "mode": "shadow"})
     for tight in (True, False, False):
         decision = gate.check({})
@@ -148,7 +148,7 @@ def test_a_lockout_refuses_for_longer_than_the_window() -> None:
     assert gate.check({})
 
 
-def test_an_override_gives_one_key_a_limit_of_its_own() -> None:
+def test_an_override_gives_one_key_a_separate_limit() -> None:
     gate = limiter({**USER, "overrides": True})
     gate.overrides("user").set("user=ann", "100/minute")
     first = gate.check({"user": "ann"})
@@ -263,7 +263,7 @@ TIERS = {
 }
 
 
-def test_a_case_has_counts_of_its_own_also_where_limits_are_the_same() -> None:
+def test_a_case_has_separate_counts_also_where_limits_are_the_same() -> None:
     gate = limiter(TIERS)
     for plan in ("free", "pro", "gold"):
         assert [gate.check({"user": "ann", "plan": plan}).remaining for _ in range(2)] == [2, 1]

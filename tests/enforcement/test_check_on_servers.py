@@ -182,7 +182,7 @@ def test_slots_come_back_when_another_rule_refuses(redis_server: RedisServer) ->
 
 
 @pytest.mark.parametrize(("fallback", "allowed"), [("allow", True), ("deny", False), ("local", True)])
-def test_each_rule_has_its_own_fallback(fallback: str, allowed: bool) -> None:
+def test_each_rule_has_its_fallback(fallback: str, allowed: bool) -> None:
     rules = [
         {"name": "chosen", "limit": "2/hour", "fallback": fallback, "deadline": "50ms"},
         {"name": "open", "limit": "1/hour", "fallback": "allow", "deadline": "50ms"},

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, Limiter, RuleLimiter
-from headgate.enforcement.check_together import Ask
+from headgate.enforcement.check_together import BatchedCall
 from tests.servers import RedisServer
 
 BOOK: dict[str, Any] = {
@@ -46,7 +46,7 @@ def test_a_cost_that_cannot_fit_is_refused() -> None:
 async def test_give_back_weighs_units_as_the_charge_did() -> None:
     async with AsyncLimiter.from_rules(BOOK) as limiter:
         await limiter.check(CALL, 10)
-        after = await limiter.give_back(Ask(CALL), 4)
+        after = await limiter.give_back(BatchedCall(CALL), 4)
         assert [1000 - verdict.remaining for verdict in after.verdicts] == [30, 6, 42]
 
 

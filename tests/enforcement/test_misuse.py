@@ -1,4 +1,4 @@
-"""Wrong arguments in place of an Ask, a receipt or a Rulebook are refused with a sentence that says what is
+"""Wrong arguments in place of a BatchedCall, a receipt or a Rulebook are refused with a sentence that says what is
 expected.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, InvalidCharge, InvalidRule, Limiter
-from headgate.enforcement.check_together import Ask
+from headgate.enforcement.check_together import BatchedCall
 from headgate.enforcement.stored_decision import ChargeReceipt
 from headgate.limit_syntax import parse
 
@@ -34,10 +34,10 @@ def call(verb: Callable[..., Any], *args: Any) -> Any:
 @pytest.mark.parametrize("given", [{"path": "/"}, "x", None, 3, ({"path": "/"},)], ids=repr)
 def test_invalid_calls_are_refused(make: Callable[..., Any], given: Any) -> None:
     limiter = make(BOOK)
-    example = r'Ask\(\{"user": "ann"\}, cost=2\) of headgate\.enforcement\.check_together'
-    sentence = f"^A call is an Ask, such as {example}; not "
+    example = r'BatchedCall\(\{"user": "ann"\}, cost=2\) of headgate\.enforcement\.check_together'
+    sentence = f"^A call is a BatchedCall, such as {example}; not "
     with pytest.raises(InvalidCharge, match=sentence):
-        call(limiter.check_together, [Ask({}), given])
+        call(limiter.check_together, [BatchedCall({}), given])
     with pytest.raises(InvalidCharge, match=sentence):
         call(limiter.give_back, given, 1)
     assert call(limiter.peek, {}).remaining == 3
@@ -46,10 +46,15 @@ def test_invalid_calls_are_refused(make: Callable[..., Any], given: Any) -> None
 @both
 def test_asks_are_a_list(make: Callable[..., Any]) -> None:
     limiter = make(BOOK)
-    for given in (Ask({"user": "ann"}), {"path": "/"}, "x", None, 3):
-        with pytest.raises(InvalidCharge, match=r"^Calls are a list of Asks, such as \[Ask\(.*\)\]; not "):
+    for given in (BatchedCall({"user": "ann"}), {"path": "/"}, "x", None, 3):
+        with pytest.raises(
+            InvalidCharge, match=r"^Calls are a list of BatchedCalls, such as \[BatchedCall\(.*\)\]; not "
+        ):
             call(limiter.check_together, given)
-    assert [bool(each) for each in call(limiter.check_together, (Ask({}), Ask({})))] == [True, True]
+    assert [bool(each) for each in call(limiter.check_together, (BatchedCall({}), BatchedCall({})))] == [
+        True,
+        True,
+    ]
 
 
 @both
@@ -63,11 +68,11 @@ def test_asks_are_a_list(make: Callable[..., Any]) -> None:
     ],
     ids=repr,
 )
-def test_an_ask_with_a_limit_is_refused(make: Callable[..., Any], wrong: dict[str, Any]) -> None:
+def test_a_batched_call_with_a_wrong_limit_is_refused(make: Callable[..., Any], wrong: dict[str, Any]) -> None:
     limiter = make(BOOK)
-    ask = Ask({}, **{"limit": parse("3/minute"), "name": "own", "key": "ann", **wrong})
-    for verb, args in ((limiter.check_together, ([ask],)), (limiter.give_back, (ask, 1))):
-        with pytest.raises(InvalidCharge, match=r"^(An Ask's (limit|name) is|A key is a string)"):
+    batched_call = BatchedCall({}, **{"limit": parse("3/minute"), "name": "own", "key": "ann", **wrong})
+    for verb, args in ((limiter.check_together, ([batched_call],)), (limiter.give_back, (batched_call, 1))):
+        with pytest.raises(InvalidCharge, match=r"^(A BatchedCall's (limit|name) is|A key is a string)"):
             call(verb, *args)
 
 

@@ -61,7 +61,7 @@ async def test_nor_awaited() -> None:
 
 
 @pytest.mark.parametrize(("fallback", "passed"), [("allow", 4), ("local", 2), ("deny", 0)])
-async def test_a_rule_of_slots_has_its_own_fallback(fallback: str, passed: int) -> None:
+async def test_a_rule_of_slots_has_its_fallback(fallback: str, passed: int) -> None:
     rules = {"rules": [{"name": "uploads", "limit": "2 slots", "fallback": fallback}]}
     with Limiter.from_rules(rules, NOBODY) as gate:
         decisions = [gate.check({}) for _ in range(4)]
@@ -121,12 +121,12 @@ def test_a_shadow_on_another_server_has_a_short_deadline(
     shadow = RequestBuilder(DAY, "shadow", "hg", ChargeOptions("shadow", is_shadow=True, deadline=shadow_deadline))
     rounds: list[Sequence[float | None]] = []
 
-    def ask_all(questions: Sequence[RedisRequest], deadlines: Sequence[float | None]) -> list[Any]:
+    def execute_all(questions: Sequence[RedisRequest], deadlines: Sequence[float | None]) -> list[Any]:
         rounds.append(deadlines)
         return [[[1, 4, 0, 1000, 0, 10**15, 0]] * count for count in ((2, 1, 1) if len(rounds) == 1 else (1, 1))]
 
     groups = [[(live, "a", 1), (shadow, "a", 1)], [(shadow, "b", 1)], [(live, "c", 1)]]
-    run(cross_slot.decide_across_slots(ask_all, groups, None, 0, deadline=live_deadline))
+    run(cross_slot.decide_across_slots(execute_all, groups, None, 0, deadline=live_deadline))
     assert rounds == [[live_deadline, waits, live_deadline], [live_deadline, live_deadline]]
 
 

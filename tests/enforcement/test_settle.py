@@ -90,7 +90,7 @@ COSTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("estimate", ["1000", "1"])
-def test_a_rule_with_a_cost_of_its_own_is_named(estimate: str) -> None:
+def test_a_rule_with_a_separate_cost_is_named(estimate: str) -> None:
     limiter = RuleLimiter(COSTS, clock=ManualClock())
     taken = limiter.check({"user": "ann", "estimate": estimate})
     with pytest.raises(InvalidCharge, match=rf'1 by "requests" and {estimate} by "tokens".*: name the rule'):
@@ -137,7 +137,7 @@ def test_neither_a_lockout_nor_its_count_is_touched() -> None:
     assert (refused.locked, refused.retry_after) == (False, 60 * (40 + 1500 - 600 + 1 - 10) / 10)
 
 
-def test_an_override_is_settled_by_its_own_limit() -> None:
+def test_an_override_is_settled_by_its_limit() -> None:
     limiter = RuleLimiter({"rules": [{"name": "user", **USER, "limit": "10/hour fixed", "overrides": True}]})
     limiter.overrides("user").set("user=ann", "100/hour fixed")
     taken = limiter.check({"user": "ann"}, 5)

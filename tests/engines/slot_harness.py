@@ -33,12 +33,12 @@ class SlotHarness:
         self.now_us = BASE_US + round(seconds * SECOND)
         self.keeper.set_us(self.now_us)
 
-    def ask(self, ticket: int | None = None, *, wait: bool = False) -> tuple[Outcome, int | None]:
+    def acquire_or_poll(self, ticket: int | None = None, *, wait: bool = False) -> tuple[Outcome, int | None]:
         return self.keeper.acquire(self.limit, ticket, wait)
 
     def gets(self, ticket: int | None = None, *, remaining: int | None = None) -> int:
         """The fence of a lease that is granted."""
-        outcome, left = self.ask(ticket, wait=ticket is not None)
+        outcome, left = self.acquire_or_poll(ticket, wait=ticket is not None)
         allowed, free, retry_us, _, delay_us, at_us, fence = outcome
         assert (allowed, retry_us, delay_us, at_us, left) == (True, 0, 0, self.now_us, None)
         assert remaining is None or free == remaining
@@ -46,7 +46,7 @@ class SlotHarness:
 
     def denied(self, *, retry_after: float | None = None) -> None:
         """A newcomer gets no slot, and is told when."""
-        outcome, ticket = self.ask()
+        outcome, ticket = self.acquire_or_poll()
         allowed, free, retry_us, _, delay_us, at_us, place = outcome
         assert (allowed, free, delay_us, at_us, ticket) == (False, 0, 0, self.now_us, None)
         assert place > 0
@@ -56,7 +56,7 @@ class SlotHarness:
 
     def waits(self, ticket: int | None = None, *, place: int | None = None) -> int:
         """The ticket of one who is told to wait, and in which place."""
-        outcome, given = self.ask(ticket, wait=True)
+        outcome, given = self.acquire_or_poll(ticket, wait=True)
         assert not outcome[0]
         assert place in (None, outcome[6])
         assert given is not None

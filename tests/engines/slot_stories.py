@@ -16,9 +16,9 @@ Story = Callable[[SlotHarness], None]
 stories: list[Story] = []
 
 
-def story(tell: Story) -> Story:
-    stories.append(tell)
-    return tell
+def story(run_story: Story) -> Story:
+    stories.append(run_story)
+    return run_story
 
 
 @story
@@ -264,7 +264,7 @@ def who_leaves_lets_the_next_one_in(harness: SlotHarness) -> None:
 def the_last_question_gives_the_ticket_up(harness: SlotHarness) -> None:
     first, _ = harness.gets(), harness.gets()
     a, b = harness.waits(), harness.waits()
-    outcome, left = harness.ask(a, wait=False)
+    outcome, left = harness.acquire_or_poll(a, wait=False)
     assert (outcome[0], left) == (False, None)
     assert harness.releases(first)
     harness.gets(b)
@@ -272,7 +272,7 @@ def the_last_question_gives_the_ticket_up(harness: SlotHarness) -> None:
 
 
 @story
-def a_newcomer_is_told_when_the_line_would_be_gone(harness: SlotHarness) -> None:
+def a_newcomer_gets_the_instant_when_the_line_would_be_gone(harness: SlotHarness) -> None:
     harness.limit = Slots(2, ttl=0.5)
     harness.gets()
     harness.at(0.2)
@@ -401,7 +401,7 @@ def a_waiter_that_gives_up_removes_nobody_else(harness: SlotHarness) -> None:
         harness.at(0.999_999)
         b = harness.waits()
         harness.at(1)
-        outcome, given = harness.ask(b, wait=False)
+        outcome, given = harness.acquire_or_poll(b, wait=False)
         assert (outcome[0], given) == (False, None)
         harness.at(back_to)
         assert harness.waits(a) == a

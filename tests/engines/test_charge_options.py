@@ -92,14 +92,14 @@ def test_a_check_before_the_commit_charges_only_shadows(redis_server: RedisServe
         engine.meter(parse("1/hour"), name, terms) for name, terms in (("a", None), ("b", SHADOW), ("c", LOGIN))
     ]
 
-    def ask(mode: int) -> list[Outcome]:
+    def decide(mode: int) -> list[Outcome]:
         charges = [(meter.builder, "key", 1) for meter in meters]
-        return take_all.parse_outcomes(engine.ask(take_all.joint_request(charges, None, 0, mode)), charges)
+        return take_all.parse_outcomes(engine.execute(take_all.joint_request(charges, None, 0, mode)), charges)
 
-    assert (allowed(ask(take_all.DRY_RUN)), redis_server.call("DBSIZE")) == ([True] * 3, 0)
-    assert (left(ask(take_all.PRECHECK)), redis_server.call("KEYS", "*")) == ([1, 0, 1], [b"hg2:tb:b:{key}"])
-    assert allowed(ask(take_all.COMMIT)) == [True, False, True]
-    assert kinds([ask(take_all.PRECHECK)[2] for _ in range(2)]) == [tuple, LockedOutcome]
+    assert (allowed(decide(take_all.DRY_RUN)), redis_server.call("DBSIZE")) == ([True] * 3, 0)
+    assert (left(decide(take_all.PRECHECK)), redis_server.call("KEYS", "*")) == ([1, 0, 1], [b"hg2:tb:b:{key}"])
+    assert allowed(decide(take_all.COMMIT)) == [True, False, True]
+    assert kinds([decide(take_all.PRECHECK)[2] for _ in range(2)]) == [tuple, LockedOutcome]
     engine.close()
 
 
@@ -183,13 +183,13 @@ def test_a_cross_slot_rollback_uses_the_override_of_the_key(engine: RedisEngine,
     last, shadow = engine.meter(parse("1/day"), "last"), engine.meter(parse("9/day"), "shadow", SHADOW)
     rounds = count(1)
 
-    def ask_all(questions: Sequence[RedisRequest], deadlines: Sequence[float | None]) -> list[Any]:
+    def execute_all(questions: Sequence[RedisRequest], deadlines: Sequence[float | None]) -> list[Any]:
         if next(rounds) == 2:
             assert last.decide(b, 1)[ALLOWED]
-        return engine.ask_all(questions, deadlines)
+        return engine.execute_all(questions, deadlines)
 
     charges = [(each.builder, key, cost) for each, key, cost in ((api, a, 40), (last, b, 1), (shadow, c, 1))]
-    outcomes = run(cross_slot.decide_by_slot(engine.ask, ask_all, charges, None, 0))
+    outcomes = run(cross_slot.decide_by_slot(engine.execute, execute_all, charges, None, 0))
     assert (allowed(outcomes), next(rounds)) == ([True, False, True], 4)
     assert (left(outcomes), left([api.decide(a, 0), shadow.decide(c, 0)])) == ([100, 0, 8], [100, 8])
     assert isinstance(outcomes[0], OverriddenOutcome)
@@ -260,7 +260,7 @@ def test_lockouts_stay_as_many_as_are_alive() -> None:
     assert len(engine) < 50
 
 
-def test_a_count_under_a_longer_limit_of_its_own_is_not_dropped_early() -> None:
+def test_a_count_under_a_longer_override_is_not_dropped_early() -> None:
     clock = ManualClock()
     engine = MemoryEngine(clock)
     meter = engine.meter(parse("5/s log"), "api", API)

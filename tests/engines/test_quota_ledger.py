@@ -203,7 +203,7 @@ def test_a_lost_ledger_grants_nothing_at_first_if_a_holder_had_grants(
     ledgers.engine.close()
 
 
-def test_a_lost_ledger_without_known_grants_grants_at_once(driven_server: RedisServer) -> None:
+def test_a_lost_ledger_without_reported_grants_grants_at_once(driven_server: RedisServer) -> None:
     first, second = (RedisEngine(driven_server.unix_url, deadline=PATIENT) for _ in range(2))
     ledger_of(first).grant("key", "a", 200, SECOND)
     assert per_second(ledger_of(second).grant("key", "b", 200, SECOND)) == 0

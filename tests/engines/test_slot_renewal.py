@@ -166,7 +166,7 @@ def test_an_engine_that_says_no_ends_it(driven_redis: RedisServer) -> None:
 
 @pytest.mark.parametrize("found_out_by", ["renewing", "releasing"])
 @pytest.mark.parametrize("how", ["reset", "restart"])
-def test_a_slot_that_the_engine_forgot_is_not_said_to_be_late(
+def test_a_slot_that_the_engine_forgot_is_not_reported_as_late(
     how: str, found_out_by: str, redis_server: RedisServer
 ) -> None:
     limiter = Limiter("1 slot ttl 20s", redis_server.url)

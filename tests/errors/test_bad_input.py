@@ -50,9 +50,9 @@ class WatchedLimiters:
         self.single = Limiter("10/s", self.engine, clock=ManualClock())
         self.slots = Limiter("2 slots", self.engine, clock=ManualClock())
 
-    def says(self, sentence: str, ask: Callable[[], object], kind: type[HeadgateError] = InvalidCharge) -> None:
+    def says(self, sentence: str, call: Callable[[], object], kind: type[HeadgateError] = InvalidCharge) -> None:
         with pytest.raises(kind) as refused:
-            ask()
+            call()
         assert str(refused.value) == sentence
         assert isinstance(refused.value, ValueError)
         assert len(self.engine) == 0
@@ -78,15 +78,15 @@ def test_a_wait_of_cost_0_is_refused() -> None:
 @pytest.mark.parametrize(("key", "sentence"), KEYS)
 def test_a_key_that_is_none(key: Any, sentence: str) -> None:
     at = WatchedLimiters()
-    asks: list[Callable[[], object]] = []
+    calls: list[Callable[[], object]] = []
     for limiter in (at.single, at.limiter):
         verbs = (limiter.take, limiter.peek, limiter.wait, limiter.reserve, limiter.reset)
-        asks += [partial(verb, key) for verb in verbs]
-        asks.append(partial(limiter.take_all, [Charge("fine"), Charge(key)]))
-        asks.append(partial(limiter.take_all, [Charge("fine"), (key, "9/s")]))
-    asks += [partial(verb, key) for verb in (at.slots.acquire, at.slots.peek, at.slots.reset)]
-    for ask in asks:
-        at.says(sentence, ask)
+        calls += [partial(verb, key) for verb in verbs]
+        calls.append(partial(limiter.take_all, [Charge("fine"), Charge(key)]))
+        calls.append(partial(limiter.take_all, [Charge("fine"), (key, "9/s")]))
+    calls += [partial(verb, key) for verb in (at.slots.acquire, at.slots.peek, at.slots.reset)]
+    for call in calls:
+        at.says(sentence, call)
 
 
 @pytest.mark.parametrize("timeout", TIMEOUTS)

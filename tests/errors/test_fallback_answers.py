@@ -12,22 +12,22 @@ BACK_S = 30
 
 
 @pytest.fixture
-def own_server() -> Iterator[RedisServer]:
+def restartable_server() -> Iterator[RedisServer]:
     with RedisServer() as server:
         yield server
 
 
-def test_deny_tells_when_the_server_is_probed_next(own_server: RedisServer) -> None:
+def test_deny_tells_when_the_server_is_probed_next(restartable_server: RedisServer) -> None:
     """Not a millisecond: who comes back then finds nothing new."""
-    with Limiter("1000/s", f"{own_server.url}?fallback=deny&deadline=2s") as limiter:
+    with Limiter("1000/s", f"{restartable_server.url}?fallback=deny&deadline=2s") as limiter:
         assert limiter.take("key")
-        own_server.kill()
+        restartable_server.kill()
         first, second, *pausing = [limiter.take("key") for _ in range(5)]
         assert [first.retry_after, second.retry_after] == [0.1, 0.1]  # the next call still asks the server
         assert all(0 < (decision.retry_after or 0) <= 0.5 for decision in pausing)
         time.sleep(pausing[-1].retry_after or 0)
         assert 0 < (limiter.take("key").retry_after or 0) <= 0.5  # that was the probe
-        own_server.start()
+        restartable_server.start()
         deadline = time.monotonic() + BACK_S
         while not (decision := limiter.take("key")):
             assert time.monotonic() < deadline
@@ -35,13 +35,13 @@ def test_deny_tells_when_the_server_is_probed_next(own_server: RedisServer) -> N
 
 
 def test_the_line_when_it_is_back_counts_every_decision(
-    own_server: RedisServer, caplog: pytest.LogCaptureFixture
+    restartable_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Limiter("1000/s", f"{own_server.url}?fallback=allow&deadline=2s") as limiter:
+    with Limiter("1000/s", f"{restartable_server.url}?fallback=allow&deadline=2s") as limiter:
         decisions: list[Decision] = [limiter.take("key")]
-        own_server.kill()
+        restartable_server.kill()
         decisions += [limiter.take("key") for _ in range(3)]
-        own_server.start()
+        restartable_server.start()
         deadline = time.monotonic() + BACK_S
         while decisions[-1].degraded:
             assert time.monotonic() < deadline
@@ -49,5 +49,7 @@ def test_the_line_when_it_is_back_counts_every_decision(
             decisions.append(limiter.take("key"))
     degraded = sum(decision.degraded for decision in decisions)
     assert degraded >= 3
-    assert caplog.messages[-1].startswith(f"headgate: Redis at 127.0.0.1:{own_server.port} answers again after ")
+    assert caplog.messages[-1].startswith(
+        f"headgate: Redis at 127.0.0.1:{restartable_server.port} answers again after "
+    )
     assert caplog.messages[-1].endswith(f" s; {degraded} calls were allowed without being counted.")

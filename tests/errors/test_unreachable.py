@@ -144,7 +144,7 @@ async def test_a_server_killed_between_awaited_calls() -> None:
 def test_every_verb_says_so(closed_port: int) -> None:
     url = f"redis://127.0.0.1:{closed_port}/0"
     rate, held = Limiter("1/s; 5/hour", url), Limiter("1 slot", url)
-    for ask in (
+    for call in (
         lambda: rate.take("key"),
         lambda: rate.peek("key"),
         lambda: rate.wait("key"),
@@ -155,7 +155,7 @@ def test_every_verb_says_so(closed_port: int) -> None:
         lambda: held.peek("key"),
     ):
         with pytest.raises(EngineUnavailable, match="gave no decision"):
-            ask()
+            call()
 
 
 @contextmanager

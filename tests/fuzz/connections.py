@@ -57,7 +57,7 @@ class ReopeningConnection:
         self._host, self._port = host, port
         self._writer: asyncio.StreamWriter | None = None
 
-    async def ask(self, data: bytes) -> RawReply | None:
+    async def send_request(self, data: bytes) -> RawReply | None:
         """The answer to one request; None if the connection was closed without one."""
         if self._writer is None:
             self._reader, self._writer = await asyncio.open_connection(self._host, self._port, limit=2**20)

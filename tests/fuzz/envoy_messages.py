@@ -49,7 +49,7 @@ class RateLimitMessages:
     async def open(self) -> None:
         alone = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
         self._channel = grpc.aio.insecure_channel(self._address, options=alone)
-        self._ask: Any = self._channel.unary_unary(rls.PATH)
+        self._should_rate_limit: Any = self._channel.unary_unary(rls.PATH)
 
     async def close(self) -> None:
         await self._channel.close()
@@ -92,7 +92,7 @@ class RateLimitMessages:
         if isinstance(made, list):
             return await _sent(self._port, made)
         try:
-            answer = await self._ask(made, timeout=SECONDS)
+            answer = await self._should_rate_limit(made, timeout=SECONDS)
         except grpc.aio.AioRpcError as error:
             return None if error.code() in FINE else f"{error.code()}: {error.details()}"
         rls_pb2.RateLimitResponse.FromString(answer)

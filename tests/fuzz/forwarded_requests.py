@@ -16,7 +16,7 @@ USUAL = {
     b"x-forwarded-for": b"192.0.2.7, 127.0.0.1",
     b"host": b"shop.example:8080",
 }
-OWN = [
+CLIENT_FIELDS = [
     b"cookie",
     b"user-agent",
     b"accept",
@@ -61,7 +61,7 @@ class ForwardAuthRequests:
                 at = rng.randrange(len(fields))
                 fields[at] = fields[at][0], rng.choice(VALUES)
             else:
-                fields.append((rng.choice([*OWN, *USUAL]), rng.choice(VALUES)))
+                fields.append((rng.choice([*CLIENT_FIELDS, *USUAL]), rng.choice(VALUES)))
         rng.shuffle(fields)
         lines = [rng.choice((b"GET", b"POST", b"BREW")) + b" " + rng.choice(PATHS) + b" HTTP/1.1"]
         # A method with a body that does not come would be waited for, and is no fault.
@@ -71,7 +71,7 @@ class ForwardAuthRequests:
         return data if rng.random() < 0.9 else mutate_bytes(rng, data[:-4], 1).rstrip() + b"\r\n\r\n"
 
     async def send(self, made: bytes) -> str | None:
-        reply = await self._line.ask(made)
+        reply = await self._line.send_request(made)
         self._line.close()
         if reply is None:
             return None  # spoilt so that it was no request

@@ -86,7 +86,7 @@ class CheckDocuments:
 
     async def _posted(self, path: str, body: bytes) -> Any:
         head = f"POST {path} HTTP/1.1\r\nhost: h\r\ncontent-length: {len(body)}\r\n\r\n"
-        return await self._line.ask(head.encode() + body)
+        return await self._line.send_request(head.encode() + body)
 
 
 class ReferenceDocuments(CheckDocuments):

@@ -91,10 +91,12 @@ class ServiceProbe:
         if not response["allowed"] or (response["rule"], response["remaining"]) != ("user", 1999):
             return [f"a valid check is answered {response}"]
         with grpc.insecure_channel(self.service.grpc) as channel:
-            ask: Any = channel.unary_unary(rls.PATH)
+            should_rate_limit: Any = channel.unary_unary(rls.PATH)
             request = rls_pb2.RateLimitRequest(domain="d")
             request.descriptors.add().entries.add(key="user", value=f"{number}-2")
-            answer = rls_pb2.RateLimitResponse.FromString(ask(request.SerializeToString(), timeout=SECONDS))
+            answer = rls_pb2.RateLimitResponse.FromString(
+                should_rate_limit(request.SerializeToString(), timeout=SECONDS)
+            )
         (status,) = answer.statuses
         if (answer.overall_code, status.limit_remaining) != (rls_pb2.RateLimitResponse.OK, 1999):
             return [f"a valid descriptor is answered {answer}"]

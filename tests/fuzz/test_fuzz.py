@@ -49,7 +49,7 @@ def test_the_judge_finds_faulty_responses() -> None:
         judge.first_kb -= 10**6
         assert "it grew" in judge.faults()[0]
         judge.first_kb += 10**6
-        service.tell(signal.SIGKILL)
+        service.send_signal(signal.SIGKILL)
         service.wait()
         assert "the service ended with -9" in judge.faults()[0]
 

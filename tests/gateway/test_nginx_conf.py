@@ -80,7 +80,7 @@ def test_an_invalid_backend_is_refused(backend: str) -> None:
 
 @settings(max_examples=30)
 @given(books())
-def test_every_attribute_is_known_captured_or_asked_for(book: Rulebook) -> None:
+def test_every_attribute_is_standard_captured_or_configured(book: Rulebook) -> None:
     assert set(unknown_attributes(book)) <= {"user", "plan", "x", "y"}
     conf = lines(render_conf(book, GATE))
     assert sum(line.startswith("-- ") and " = " in line and "rule" in line for line in conf) == len(

@@ -121,7 +121,7 @@ def test_the_draft(decision: StubDecision, policy: str, count: str, wait: str | 
         (UNNAMED, "200", "3", "2", None),
     ],
 )
-def test_the_old_fields_tell_of_the_nearest(
+def test_the_old_fields_describe_the_nearest_limit(
     decision: StubDecision, limit: str, left: str, reset: str, wait: str | None
 ) -> None:
     expected = [("X-RateLimit-Limit", limit), ("X-RateLimit-Remaining", left), ("X-RateLimit-Reset", reset)]
@@ -288,7 +288,7 @@ def test_retry_after_is_on_refusals_that_a_wait_can_help(verdicts: list[Verdict]
 
 
 @given(st.lists(verdicts(), max_size=4), st.sampled_from(FORMS))
-def test_fields_are_plain_and_tell_no_key(verdicts: list[Verdict], form: str) -> None:
+def test_fields_are_plain_and_reveal_no_key(verdicts: list[Verdict], form: str) -> None:
     for name, value in headers(StubDecision(*verdicts), form):  # type: ignore[arg-type]
         assert re.fullmatch(r"[A-Za-z0-9-]+", name)
         assert re.fullmatch(r"[ -~]+", value)

@@ -224,7 +224,7 @@ def test_nginx_answers_the_same(
     question = {"rule": "login", "violated": names}
     question |= {} if written is None else {"refuse": written}
     question |= {} if accept is None else {"accept": accept}
-    theirs = lua.ask("refusal", **question)
+    theirs = lua.call_driver("refusal", **question)
     ours = configured_response(book.rules[0].refuse, names, accept)
     fields = dict(ours.headers)
     assert ours.status == theirs["status"]
@@ -239,7 +239,9 @@ def test_nginx_answers_the_same(
 @settings(max_examples=300, deadline=None)
 @given(ACCEPTS)
 def test_python_and_lua_agree_on_clients_that_prefer_json(lua: LuajitProcess, accept: str) -> None:
-    assert wants_json(accept) is ("body" in lua.ask("refusal", rule="login", violated=["login"], accept=accept))
+    assert wants_json(accept) is (
+        "body" in lua.call_driver("refusal", rule="login", violated=["login"], accept=accept)
+    )
 
 
 def test_a_long_accept_is_read_and_not_remembered() -> None:

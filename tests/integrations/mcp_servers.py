@@ -24,7 +24,7 @@ def add_tools(server: Any) -> Any:
     def add(a: int, b: int) -> int:
         return a + b
 
-    async def ask(question: str) -> str:
+    async def answer(question: str) -> str:
         record = mcp_limits.current_record()
         if record.states_cost:
             record.settle(len(question))
@@ -39,7 +39,7 @@ def add_tools(server: Any) -> Any:
     def greet() -> str:
         return "Hello"
 
-    for tool in (add, ask, fail):
+    for tool in (add, answer, fail):
         server.tool()(tool)
     server.resource("shop://items")(items)
     server.prompt()(greet)

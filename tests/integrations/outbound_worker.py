@@ -19,22 +19,22 @@ from tests.integrations.outbound_clients import OutboundClient
 def main(kind: str, limit: str, engine: str, url: str, tasks: int, seconds: float) -> None:
     client, until, calls = OutboundClient(kind, limit, engine, key="partner"), time.time() + seconds, list[str]()
 
-    def note(asked_at: float, status: int, number: str) -> None:
-        calls.append(json.dumps({"asked_at": asked_at, "status": status, "number": number}))
+    def note(called_at: float, status: int, number: str) -> None:
+        calls.append(json.dumps({"called_at": called_at, "status": status, "number": number}))
 
     def work(task: int) -> None:
         for turn in range(10_000):
-            asked_at, number = time.time(), f"{kind}-{task}-{turn}"
-            if asked_at > until:
+            called_at, number = time.time(), f"{kind}-{task}-{turn}"
+            if called_at > until:
                 return
-            note(asked_at, client.fetch(f"{url}/{number}"), number)
+            note(called_at, client.fetch(f"{url}/{number}"), number)
 
     async def work_async(task: int) -> None:
         for turn in range(10_000):
-            asked_at, number = time.time(), f"{kind}-{task}-{turn}"
-            if asked_at > until:
+            called_at, number = time.time(), f"{kind}-{task}-{turn}"
+            if called_at > until:
                 return
-            note(asked_at, await client.fetch_async(f"{url}/{number}"), number)
+            note(called_at, await client.fetch_async(f"{url}/{number}"), number)
 
     async def work_all() -> None:
         await asyncio.gather(*(work_async(task) for task in range(tasks)))

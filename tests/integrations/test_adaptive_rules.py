@@ -225,13 +225,13 @@ def test_a_refused_request_gets_503_with_retry_after() -> None:
             refused = await client.get("/nested")
         return {"status": refused.status_code, "fields": dict(refused.headers), "body": refused.json()}
 
-    async def ask() -> dict[str, Any]:
+    async def call_application() -> dict[str, Any]:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
             answer = (await client.get("/nested")).json()
             assert isinstance(answer, dict)
             return answer
 
-    answer = asyncio.run(ask())
+    answer = asyncio.run(call_application())
     assert (answer["status"], answer["fields"]["retry-after"]) == (503, "1")
     assert answer["body"] == {
         "type": "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",

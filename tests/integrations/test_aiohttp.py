@@ -135,7 +135,7 @@ def test_the_fields_are_on_every_response(tmp_path: Path) -> None:
         assert client.head("/").content == b""
 
 
-def test_routes_views_and_subapplications_have_limits_of_their_own() -> None:
+def test_routes_views_and_subapplications_have_separate_limits() -> None:
     app, admin = web.Application(), web.Application()
     routes = web.RouteTableDef()
 
@@ -271,7 +271,7 @@ def test_bytes_are_counted_and_settled(path: str, tmp_path: Path) -> None:
 def test_a_handler_settles_and_refunds_follow_the_status() -> None:
     app = web.Application()
 
-    async def ask(request: web.Request) -> web.Response:
+    async def generate(request: web.Request) -> web.Response:
         request[RECORD].settle(7)
         if "fail" in request.query:
             raise RuntimeError("after settling")
@@ -282,7 +282,7 @@ def test_a_handler_settles_and_refunds_follow_the_status() -> None:
             raise web.HTTPUnauthorized
         return web.Response(text="welcome")
 
-    app.router.add_get("/ask", limit("100/hour", cost=10, name="tokens")(ask))
+    app.router.add_get("/ask", limit("100/hour", cost=10, name="tokens")(generate))
     app.router.add_get("/login", limit("2/hour", refund="2xx")(login))
     rate_limits(app, clock=ManualClock())
     with serve(app) as client:

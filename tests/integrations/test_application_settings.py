@@ -74,7 +74,7 @@ def test_limits_may_be_texts(framework: str, limits: Any) -> None:
     ("framework", "name", "intended"),
     [("fastapi", "message", "messages"), ("asgi", "message", "messages"), ("flask", "default", "default_limits")],
 )
-def test_settings_of_one_framework_are_known_there(framework: str, name: str, intended: str) -> None:
+def test_settings_of_one_framework_are_valid_there(framework: str, name: str, intended: str) -> None:
     with pytest.raises(HeadgateError, match=f"Did you mean {intended}=?"):
         SET_UP[framework](**{name: []})
     SET_UP[framework](**{intended: ["5/s"]})

@@ -158,7 +158,7 @@ def test_the_record_is_at_the_request() -> None:
         assert client.get("/").json() == {"remaining": 9}
 
 
-def test_the_applications_own_fields_stay() -> None:
+def test_fields_of_the_application_stay() -> None:
     app = RateLimitMiddleware(bare_app, limits=[limit("10/minute")], headers="legacy", clock=ManualClock())
     with serve_to_client(app) as client:
         assert limit_fields(client.get("/")) == {
@@ -166,7 +166,7 @@ def test_the_applications_own_fields_stay() -> None:
         }  # fmt: skip
 
 
-def test_a_rulebook_decides_with_its_own_refusal() -> None:
+def test_a_rulebook_decides_with_its_refusal() -> None:
     book = {
         "headers": "off",
         "rules": [
@@ -207,7 +207,7 @@ def test_an_engine_that_is_down_is_a_503_or_the_fallbacks_answer() -> None:
         assert client.get("/").status_code == 200
 
 
-def test_clients_are_told_apart_behind_a_trusted_proxy_only() -> None:
+def test_clients_are_distinguished_behind_a_trusted_proxy_only() -> None:
     for trusted, statuses in ((["127.0.0.0/8"], [200, 200, 429]), ([], [200, 429, 429])):
         app = RateLimitMiddleware(starlette_app(), limits=[limit("1/hour")], trusted_proxies=trusted)
         with serve_to_client(app) as client:

@@ -89,7 +89,7 @@ def test_tasks_that_wait_block_no_worker(broker: RedisServer, client: TaskClient
     assert len(wait_for_runs(broker, 1, "hourly")) == 1
 
 
-def test_each_argument_has_its_own_limit_and_all_share_another(broker: RedisServer, client: TaskClient) -> None:
+def test_each_argument_has_its_limit_and_all_share_another(broker: RedisServer, client: TaskClient) -> None:
     with Limiter("4/hour", broker.url, name="mails") as shared:
         for user in (1, 1, 2, 1, 3):
             _send_and_wait_for_its_place(client, "mail", user, shared)

@@ -97,7 +97,7 @@ def test_keys_are_users_fields_functions_and_parameters(client: httpx.Client) ->
     assert statuses(client, *(f"/shop/items/{pk}" for pk in (1, 1, 2, 3, 4))) == [200, 429, 200, 200, 429]
 
 
-def test_methods_of_a_class_have_limits_of_their_own(client: httpx.Client) -> None:
+def test_methods_of_a_class_have_separate_limits(client: httpx.Client) -> None:
     assert statuses(client, *["/methods"] * 3) == [200, 200, 429]
     posted = [client.post("/methods") for _ in range(2)]
     assert [response.status_code for response in posted] == [200, 429]
@@ -117,7 +117,7 @@ def test_every_response_has_the_fields(client: httpx.Client, kind: str, status: 
     }
 
 
-def test_a_refusal_is_a_problem_a_page_a_sentence_or_the_rules_own(client: httpx.Client) -> None:
+def test_a_refusal_is_a_problem_a_page_a_sentence_or_the_body_of_the_rule(client: httpx.Client) -> None:
     kinds = {
         "application/json": "application/problem+json",
         "text/html": "text/html; charset=utf-8",
@@ -177,7 +177,7 @@ def test_a_limit_is_checked_inside_of_a_view(client: httpx.Client) -> None:
     assert client.get("/checked-async").json() == {"allowed": False, "retry_after": 60.0}
 
 
-def test_a_limiter_of_the_views_own_refuses_with_429(client: httpx.Client) -> None:
+def test_a_limiter_inside_of_a_view_refuses_with_429(client: httpx.Client) -> None:
     refused = client.get("/limiter")
     assert refused.status_code == 429
     assert refused.headers["ratelimit-policy"] == '"1/s";q=1;w=1'
@@ -217,7 +217,7 @@ def test_a_refused_view_gives_the_projects_charge_back(interface: Interface) -> 
         assert client.get("/free").headers["ratelimit"] == '"app";r=7;t=18'
 
 
-def test_a_project_may_answer_refusals_in_its_own_way(interface: Interface) -> None:
+def test_a_project_may_write_its_refusals(interface: Interface) -> None:
     def sorry(request: HttpRequest, record: Any) -> HttpResponse:
         return JsonResponse({"wait": record.retry_after}, status=420)
 

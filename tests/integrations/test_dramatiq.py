@@ -78,7 +78,7 @@ def test_messages_that_wait_block_no_worker(server: RedisServer, client: ActorCl
     assert len(wait_for_runs(server, 1, "hourly")) == 1
 
 
-def test_each_argument_has_its_own_limit(server: RedisServer, client: ActorClient) -> None:
+def test_each_argument_has_its_limit(server: RedisServer, client: ActorClient) -> None:
     for user in (1, 1, 1, 2):
         client.send("mail", user)
     wait_for_runs(server, 3, "mail")

@@ -145,7 +145,7 @@ def test_the_fields_are_on_whatever_is_returned_or_raised(app: FastAPI) -> None:
     shared = Depends(limit("100/hour", name="all"))
 
     @app.get("/own", dependencies=[shared])
-    async def own_response() -> Response:
+    async def custom_response() -> Response:
         return PlainTextResponse("own", headers={"X-Own": "1"})
 
     @app.get("/stream", dependencies=[shared])
@@ -308,7 +308,7 @@ def test_successful_logins_do_not_count(app: FastAPI, engine: str) -> None:
         assert statuses(client, "/login", "/login", "/login?good=1") == [401, 401, 429]
 
 
-def test_websockets_may_have_limits_of_their_own(app: FastAPI) -> None:
+def test_websockets_may_have_separate_limits(app: FastAPI) -> None:
     rate_limits(app, clock=ManualClock())
 
     @app.websocket("/echo")

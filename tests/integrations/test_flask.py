@@ -46,7 +46,7 @@ def test_every_response_has_the_fields(kind: str) -> None:
     app.config["PROPAGATE_EXCEPTIONS"] = False
 
     @app.get("/own")
-    def own_response() -> Response:
+    def custom_response() -> Response:
         return Response("own", headers={"X-Own": "1"})
 
     @app.get("/redirect")

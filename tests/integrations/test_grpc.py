@@ -91,7 +91,7 @@ def test_the_wait_is_exact_below_a_second() -> None:
     [("trailing", "OK"), ("initial", "OK"), ("missing", "NOT_FOUND"), ("abort", "INVALID_ARGUMENT"),
      ("fail", "UNKNOWN")],
 )  # fmt: skip
-def test_the_fields_stay_beside_the_handlers_own(style: str, text: str, code: str) -> None:
+def test_the_fields_stay_beside_those_of_the_handler(style: str, text: str, code: str) -> None:
     with serve(style, limits=[limit("4/minute")], clock=ManualClock()) as client:
         assert client.one(text)[0] == code
         trailing = client.one(text)[1]

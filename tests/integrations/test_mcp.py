@@ -18,7 +18,7 @@ from tests.integrations.server_harness import serve
 from tests.servers import RedisServer
 
 ADD = ("add", {"a": 1, "b": 2})
-ASK = ("ask", {"question": "why"})
+ANSWER = ("answer", {"question": "why"})
 FAIL: tuple[str, dict[str, Any]] = ("fail", {})
 Make = Callable[..., Any]
 
@@ -35,7 +35,7 @@ def test_each_tool_counts_by_itself(make: Make) -> None:
 
     async def story(client: Any) -> None:
         await client.list_tools()
-        results = await outcomes(client, [ADD, ADD, ADD, ASK, ADD])
+        results = await outcomes(client, [ADD, ADD, ADD, ANSWER, ADD])
         assert words(results) == ["3", "3", "refused", "WHY", "refused"]
         refusal = results[2]
         assert refusal.message == "Too many requests. Try again in 1800 seconds."
@@ -84,7 +84,7 @@ def test_a_rulebook_sees_method_tool_and_path(make: Make) -> None:
     rules = {
         "attributes": ["tool", "session"],
         "rules": [
-            {"name": "ask", "when": {"tool": "ask"}, "limit": "1/hour", "refuse": {"body": "Ask later."}},
+            {"name": "answer", "when": {"tool": "answer"}, "limit": "1/hour", "refuse": {"body": "Ask later."}},
             {"name": "reads", "when": {"path": "/resources/read/*"}, "limit": "1/hour"},
             {"name": "prompts", "when": {"method": "prompts/get"}, "limit": "1/hour"},
         ],
@@ -92,7 +92,7 @@ def test_a_rulebook_sees_method_tool_and_path(make: Make) -> None:
     server = make(rules=rules, clock=ManualClock())
 
     async def story(client: Any) -> None:
-        results = await outcomes(client, [ASK, ASK, ADD, ADD])
+        results = await outcomes(client, [ANSWER, ANSWER, ADD, ADD])
         assert words(results) == ["WHY", "refused", "3", "3"]
         assert results[1].message == "Ask later."
         await client.read_resource("shop://items")
@@ -120,24 +120,24 @@ def test_functions_receive_the_call(make: Make) -> None:
     server = make(limits=limits, user=user, attributes=lambda call: {"plan": "pro"}, clock=ManualClock())
 
     async def story(client: Any) -> None:
-        calls = [("ask", {"question": question}) for question in ("a", "b", "a")]
+        calls = [("answer", {"question": question}) for question in ("a", "b", "a")]
         assert words(await outcomes(client, [*calls, ADD, FAIL])) == ["A", "B", "refused", "3", "error"]
 
     talk(server, story)
-    assert (seen[0].method, seen[0].tool, seen[0].session, seen[0].request) == ("tools/call", "ask", None, None)
+    assert (seen[0].method, seen[0].tool, seen[0].session, seen[0].request) == ("tools/call", "answer", None, None)
 
 
 @both
 def test_costs_are_settled_and_failures_refunded(make: Make) -> None:
     limits = [
-        limit("20/hour", cost=10, key="tool", when={"tool": "ask"}, name="tokens"),
+        limit("20/hour", cost=10, key="tool", when={"tool": "answer"}, name="tokens"),
         limit("2/hour", key=None, refund="2xx", when={"tool": "*l"}, name="failures"),
     ]
     server = make(limits=limits, clock=ManualClock())
 
     async def story(client: Any) -> None:
-        await client.call_tool(*ASK)
-        result = await client.call_tool(*ASK)
+        await client.call_tool(*ANSWER)
+        result = await client.call_tool(*ANSWER)
         assert result.meta["headgate/ratelimit"].startswith('"tokens";r=7;'), "3 are settled, 10 are charged"
         assert words(await outcomes(client, [FAIL, FAIL, FAIL])) == ["error", "error", "refused"]
         with pytest.raises(InvalidSetting):
@@ -171,7 +171,7 @@ def test_exempt_tools_and_shadow_limits_pass(make: Make) -> None:
     limits = [limit("1/hour", key=None), limit("1/hour", key=None, mode="shadow", name="shadow")]
     server = make(limits=limits, exempt=["/tools/call/add"])
     expected = ["3", "3", "WHY", "refused", "3"]
-    talk(server, lambda client: _assert_words(client, [ADD, ADD, ASK, ASK, ADD], expected))
+    talk(server, lambda client: _assert_words(client, [ADD, ADD, ANSWER, ANSWER, ADD], expected))
 
 
 @pytest.mark.parametrize("kind", ["official", "fast"])
@@ -183,7 +183,7 @@ def test_servers_over_stdio_share_a_limit_through_redis(kind: str, redis_server:
         env=environment(redis_server.url),
     )
     talk(command, lambda client: _assert_words(client, [ADD], ["3"]))
-    talk(command, lambda client: _assert_words(client, [ADD, ADD, ASK], ["3", "refused", "WHY"]))
+    talk(command, lambda client: _assert_words(client, [ADD, ADD, ANSWER], ["3", "refused", "WHY"]))
 
 
 def http_app(server: Any, **options: Any) -> Any:

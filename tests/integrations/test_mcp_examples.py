@@ -16,13 +16,13 @@ from tests.servers.wait_until import until
 
 
 async def story(client: Any) -> None:
-    results = await outcomes(client, [*[("price", {"item": 21})] * 4, ("ask", {"question": "why not"})])
+    results = await outcomes(client, [*[("price", {"item": 21})] * 4, ("answer", {"question": "why not"})])
     assert results[:3] == ["42"] * 3
     assert isinstance(results[3], MCPError)
     assert results[3].error.data["violatedPolicies"] == ["tools"]
     assert 0 < results[3].error.data["retryAfter"] <= 20
     assert results[4] == "42"
-    result = await client.call_tool("ask", {"question": "and again"})
+    result = await client.call_tool("answer", {"question": "and again"})
     assert '"tokens";r=898;' in result.meta["headgate/ratelimit"], "2 are settled, 100 are charged"
 
 

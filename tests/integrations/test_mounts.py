@@ -88,7 +88,7 @@ def test_a_rulebook_knows_the_template_and_the_parameters_of_mounts(caplog: pyte
     assert not caplog.records
 
 
-def test_a_mounted_application_with_limits_of_its_own_keeps_both() -> None:
+def test_a_mounted_application_with_separate_limits_keeps_both() -> None:
     app, tenant = FastAPI(), _tenant_app()
     rate_limits(app, limits=[fastapi.limit("4/hour")])
     inner = rate_limits(tenant, limits=[fastapi.limit("9/hour", key="param.tenant", name="tenant")])

@@ -109,7 +109,7 @@ def test_a_refusal_pauses_everybody_until_its_retry_after(kind: str, url: str, p
 
 
 @kinds
-def test_a_refused_call_is_sent_again_in_its_turn_if_its_body_is_known(
+def test_a_refused_call_is_sent_again_in_its_turn_if_its_body_is_in_memory(
     kind: str, url: str, partner: Partner
 ) -> None:
     clock = ManualClock()

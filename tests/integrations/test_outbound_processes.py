@@ -78,15 +78,15 @@ def test_four_processes_keep_the_limit_and_the_order_and_the_pause(redis_server:
         ]
         printed = [process.communicate(timeout=300)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0, 0]
-    asked_at = {
-        call["number"]: call["asked_at"] for text in printed for call in map(json.loads, text.splitlines())
+    called_at = {
+        call["number"]: call["called_at"] for text in printed for call in map(json.loads, text.splitlines())
     }
     arrivals = partner.arrivals
-    assert len(arrivals) == len(asked_at) > REFUSED_CALL + RATE
-    assert {number.rpartition("-")[0].rpartition("-")[0] for number in asked_at} == set(CLIENTS)
+    assert len(arrivals) == len(called_at) > REFUSED_CALL + RATE
+    assert {number.rpartition("-")[0].rpartition("-")[0] for number in called_at} == set(CLIENTS)
     _keeps_the_limit(arrivals)
     _nobody_calls_in_the_pause(arrivals, partner.refused_at)
-    _are_served_in_order(arrivals, asked_at)
+    _are_served_in_order(arrivals, called_at)
 
 
 def _keeps_the_limit(arrivals: list[Arrival]) -> None:
@@ -104,11 +104,11 @@ def _nobody_calls_in_the_pause(arrivals: list[Arrival], refused_at: float) -> No
     assert any(each.at >= refused_at + RETRY_AFTER_S for each in arrivals), "they go on after it"
 
 
-def _are_served_in_order(arrivals: list[Arrival], asked_at: dict[str, float]) -> None:
+def _are_served_in_order(arrivals: list[Arrival], called_at: dict[str, float]) -> None:
     overtaken = [
         (earlier.number, later.number)
         for earlier, later in combinations(arrivals, 2)
-        if asked_at[earlier.number] > asked_at[later.number] + ORDER_MARGIN_S
+        if called_at[earlier.number] > called_at[later.number] + ORDER_MARGIN_S
         and later.at > earlier.at + ORDER_MARGIN_S
     ]
     assert overtaken == []

@@ -114,7 +114,7 @@ def count_plans(limits: RequestLimits) -> int:
     return sum(len(each.by_peer) + len(each.by_client) for each in limits._address_plans._plans.values())
 
 
-def ask(limits: RequestLimits, peer: str = "192.0.2.7", *headers: tuple[bytes, bytes]) -> RequestRecord:
+def decide_request(limits: RequestLimits, peer: str = "192.0.2.7", *headers: tuple[bytes, bytes]) -> RequestRecord:
     record = limits.begin(RequestParts("GET", "/", "", headers, peer, None))
     limits.decide(record, limits.app_limits)
     return record
@@ -139,45 +139,45 @@ def ask(limits: RequestLimits, peer: str = "192.0.2.7", *headers: tuple[bytes, b
 )
 def test_only_limits_by_address_are_kept(limited: CodeLimit, count: int) -> None:
     limits = RequestLimits(limits=[limited], clock=ManualClock())
-    ask(limits)
-    ask(limits)
+    decide_request(limits)
+    decide_request(limits)
     assert count_plans(limits) == count
 
 
 def test_a_rulebook_is_decided_each_time() -> None:
     rules = {"rules": [{"name": "pages", "when": {"path": "/a"}, "limit": "1/s"}]}
     limits = RequestLimits(rules, limits=["5/s"], clock=ManualClock())
-    ask(limits)
+    decide_request(limits)
     assert count_plans(limits) == 0
 
 
 def test_another_rulebook_replaces_the_plans() -> None:
     limits = RequestLimits(limits=["5/s"], clock=ManualClock())
-    ask(limits)
-    assert ask(limits).decision is not None
+    decide_request(limits)
+    assert decide_request(limits).decision is not None
     assert count_plans(limits) == 1
     limits.limiter.replace(load.from_mapping({"rules": [{"name": "all", "limit": "1/s"}]}))
-    assert [ask(limits).allowed for _ in range(2)] == [True, False]
+    assert [decide_request(limits).allowed for _ in range(2)] == [True, False]
 
 
 def test_the_number_of_kept_plans_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_plan_cache, "MAX_ADDRESSES", 3)
     limits = RequestLimits(limits=["5/s"], clock=ManualClock())
     for number in range(10):
-        ask(limits, f"192.0.2.{number}")
-        ask(limits, "10.0.0.1", (b"forwarded", f"for=192.0.2.{number}".encode()))
+        decide_request(limits, f"192.0.2.{number}")
+        decide_request(limits, "10.0.0.1", (b"forwarded", f"for=192.0.2.{number}".encode()))
         assert count_plans(limits) <= 6
 
 
 def test_an_engine_that_fails_is_a_503_all_the_same() -> None:
     limits = RequestLimits(limits=["5/s"], clock=ManualClock())
-    ask(limits)
+    decide_request(limits)
 
     def fail(*args: object) -> Any:
         raise EngineUnavailable("no reply")
 
     limits.limiter.decide_plan = fail  # type: ignore[method-assign, assignment]
-    record = ask(limits)
+    record = decide_request(limits)
     assert record.answer is not None
     assert record.answer.status == 503
     assert record.fields() == []

@@ -135,7 +135,7 @@ def test_who_is_exempt_costs_nothing_and_breaks_nothing() -> None:
     assert not record.unfinished
 
 
-def test_mistakes_are_told_where_they_are_made() -> None:
+def test_mistakes_are_reported_where_they_are_made() -> None:
     record = Requests(CodeLimit("9/day", name="calls")).begin()
     with pytest.raises(InvalidCharge, match=r"No limit of this request states a cost: write limit\(\.\.\., cost="):
         record.settle(5)

@@ -228,7 +228,7 @@ def test_a_client_that_goes_away_pays_for_what_it_got(account: Account) -> None:
     assert account.used()["bytes"] >= 1000
 
 
-def test_a_handler_that_fails_pays_what_it_said_or_the_estimate(account: Account) -> None:
+def test_a_handler_that_fails_pays_its_stated_cost_or_the_estimate(account: Account) -> None:
     assert account.client.get("/fail").status_code == 500
     account.becomes(tokens=30)
     assert account.client.get("/fail-early").status_code == 500

@@ -33,7 +33,7 @@ from tests.linearizability.history import CallHistory, Operation
 
 MOST_LOOKED_AT = 200_000  # beginnings; a history that keeps its law needs a few thousand
 MAX_SWING_US = 1000
-TOLD = 5  # operations at the end of the row that a counter-example shows
+MAX_SHOWN_OPERATIONS = 5  # operations at the end of the row that a counter-example shows
 
 # Whether a refusal may have been given without the server, in the light of those that the server really gave.
 Excuse = Callable[[Operation, Sequence[Operation]], bool]
@@ -239,8 +239,8 @@ class Search:
             number, row = row
             numbers.insert(0, number)
         lines = [f"no order explains the answers. {len(numbers)} of {len(self._operations)} can be put in order:"]
-        lines += ["    ..."] if len(numbers) > TOLD else []
-        lines += [f"    {self._line(self._operations[number])}" for number in numbers[-TOLD:]]
+        lines += ["    ..."] if len(numbers) > MAX_SHOWN_OPERATIONS else []
+        lines += [f"    {self._line(self._operations[number])}" for number in numbers[-MAX_SHOWN_OPERATIONS:]]
         lines += [f"Then the state is {node.state or 'none'}, and nothing can come next:"]
         lines += self._objections(node)
         return "\n".join(lines)

@@ -304,7 +304,7 @@ def test_a_memo_may_not_make_one_up(at: float, cost: int, who: str) -> None:
         check(CachedDenialHistory().again(at, cost, who), DenialCacheLaw())
 
 
-def test_a_memo_ends_with_the_process_own_refund() -> None:
+def test_a_cached_denial_ends_with_a_refund_of_the_same_process() -> None:
     truth = CachedDenialHistory()
     truth.refund(5, truth.charge, 1)
     with pytest.raises(LawViolation):

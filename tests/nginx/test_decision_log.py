@@ -98,11 +98,11 @@ def test_a_line_has_everything_about_its_request(where: str | None) -> None:
 def test_a_replay_gives_the_same_answers(where: str | None, rules: dict[str, Any], tmp_path: Path) -> None:
     with NginxGateway(rules, where, http=log_directives(), workers=2) as gate:
 
-        def ask(number: int) -> None:
+        def send_requests(number: int) -> None:
             for turn in range(40):
                 gate.get("/login" if turn % 2 else "/", {"X-User": f"user-{turn % 3}"}, source=f"127.0.0.{number}")
 
-        threads = [threading.Thread(target=ask, args=(number % 3 + 1,)) for number in range(4)]
+        threads = [threading.Thread(target=send_requests, args=(number % 3 + 1,)) for number in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:

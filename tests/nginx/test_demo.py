@@ -277,21 +277,21 @@ def test_a_missed_expectation_is_reported(ending: SaleResult) -> None:
     def failure(**changed: Any) -> str:
         return " | ".join(failed_expectations(ending._replace(**changed)))
 
-    def told_with(more: LogCounts) -> str:
+    def failures_with(more: LogCounts) -> str:
         return failure(counts=counts._replace(gates=(*counts.gates, more)))
 
-    def told_if_arrived(arrived: Counter[str]) -> str:
+    def failures_if_arrived(arrived: Counter[str]) -> str:
         return failure(counts=counts._replace(arrived=arrived))
 
     many, greedy, wrong = LogCounts(), LogCounts(), LogCounts()
     many.sold["mug"], greedy.bot_sold = 10_000, 100
     wrong.odd.append("502")
-    assert re.search(r"10\d+ of mug were sold, and 100/s burst 20 allows 470", told_with(many))
-    assert "2/s burst 4 at each nginx allows 26" in told_with(greedy)
-    assert "no sale and no refusal, such as: 502" in told_with(wrong)
-    assert "0 of phone were sold after the doors opened: fewer than" in told_if_arrived(ending.opened.arrived)
-    assert "and the backend saw {'phone': 1}" in told_if_arrived(Counter(phone=1))
-    assert "after the doors opened, and 100/s" in told_if_arrived(counts.arrived + Counter(phone=500))
+    assert re.search(r"10\d+ of mug were sold, and 100/s burst 20 allows 470", failures_with(many))
+    assert "2/s burst 4 at each nginx allows 26" in failures_with(greedy)
+    assert "no sale and no refusal, such as: 502" in failures_with(wrong)
+    assert "0 of phone were sold after the doors opened: fewer than" in failures_if_arrived(ending.opened.arrived)
+    assert "and the backend saw {'phone': 1}" in failures_if_arrived(Counter(phone=1))
+    assert "after the doors opened, and 100/s" in failures_if_arrived(counts.arrived + Counter(phone=500))
     assert "and the buyers made" in failure(visits=ending.visits + 1)
     assert "2 connections of buyers broke" in failure(
         wrk_reports=[each._replace(broken=1) for each in ending.wrk_reports]

@@ -5,22 +5,22 @@
 -- LIB is nginx/lib. Each line is a question in JSON, and each answers one line of JSON. A limit is an entry of a bundle
 -- with its text; one that was met before is the same table again, so what is kept on it stays.
 --
---   {"ask": "calendar", "limit", "zones", "times": [us]}                 [[words]], and how many tables they were
---   {"ask": "share" | "even", "limit", "count", "rank"}                  a limit, or false
---   {"ask": "complete", "limit"}                                         the limit, with its quota worked out anew
---   {"ask": "breaker", "steps": [[step, now_us, route, settle_us]]}      [[route or time, breaker]] after each step
---   {"ask": "at_most", "factors": [a, b, c, d]}                          whether a * b <= c * d
---   {"ask": "headers", "form", "verdicts", "wait", "allowed"}            [[name, value]], or {"error"}
---   {"ask": "deciding", "verdicts"}                                      the index of the verdict that decides
---   {"ask": "kept", "one", "other"}                                      whether what is kept of one verdict is used for the other
---   {"ask": "refusal", "refuse", "rule", "violated", "accept"}           {"status", "body", ...}, or {"error"}
---   {"ask": "word", "allowed", "delayed", "asides"}                      the word
---   {"ask": "read", "text"}                                              [what the JSON in it means], or {"error"}
---   {"ask": "quoted", "text"}                                            the text as JSON
---   {"ask": "hot_keys", "batches": [[key]], "max_keys", "number"}        [key, count, ...] of the top keys
---   {"ask": "short_key", "key"}                                          the key, or its short form
---   {"ask": "collected", "calls": [[verdict, second, [key]]]}            [[kind, shape, number, [key, ...]]]
---   {"ask": "collected_bytes", "rounds"}                                 the memory of one rule under ever new keys
+--   {"verb": "calendar", "limit", "zones", "times": [us]}                 [[words]], and how many tables they were
+--   {"verb": "share" | "even", "limit", "count", "rank"}                  a limit, or false
+--   {"verb": "complete", "limit"}                                         the limit, with its quota worked out anew
+--   {"verb": "breaker", "steps": [[step, now_us, route, settle_us]]}      [[route or time, breaker]] after each step
+--   {"verb": "at_most", "factors": [a, b, c, d]}                          whether a * b <= c * d
+--   {"verb": "headers", "form", "verdicts", "wait", "allowed"}            [[name, value]], or {"error"}
+--   {"verb": "deciding", "verdicts"}                                      the index of the verdict that decides
+--   {"verb": "kept", "one", "other"}                                      whether what is kept of one verdict is used for the other
+--   {"verb": "refusal", "refuse", "rule", "violated", "accept"}           {"status", "body", ...}, or {"error"}
+--   {"verb": "word", "allowed", "delayed", "asides"}                      the word
+--   {"verb": "read", "text"}                                              [what the JSON in it means], or {"error"}
+--   {"verb": "quoted", "text"}                                            the text as JSON
+--   {"verb": "hot_keys", "batches": [[key]], "max_keys", "number"}        [key, count, ...] of the top keys
+--   {"verb": "short_key", "key"}                                          the key, or its short form
+--   {"verb": "collected", "calls": [[verdict, second, [key]]]}            [[kind, shape, number, [key, ...]]]
+--   {"verb": "collected_bytes", "rounds"}                                 the memory of one rule under ever new keys
 
 package.path = arg[1] .. "/?.lua;" .. package.path
 
@@ -56,8 +56,8 @@ local function written(value)
 end
 
 -- The answer, or the sentence that came instead.
-local function tried(ask, ...)
-  local fine, answer = pcall(ask, ...)
+local function tried(run, ...)
+  local fine, answer = pcall(run, ...)
   return fine and answer or { error = answer }
 end
 
@@ -199,6 +199,6 @@ end
 
 for line in io.lines() do
   local question = json.decode(line)
-  io.write(written(answers[question.ask](question)), "\n")
+  io.write(written(answers[question.verb](question)), "\n")
   io.flush()
 end

@@ -24,7 +24,7 @@ KEYS = ("anna", "bob", "cy")
 Charge = tuple[str, str, int]  # limit, key, cost
 
 
-def ask(server: RedisServer, algorithm: str, calls: list[list[Charge]]) -> Any:
+def run_script(server: RedisServer, algorithm: str, calls: list[list[Charge]]) -> Any:
     """The calls in one run; what each of them was told."""
     script = algorithm_script("take_calls", algorithm)
     counts = list(dict.fromkeys((text, key) for call in calls for text, key, _ in call))
@@ -68,7 +68,7 @@ def test_one_run_says_what_as_many_calls_say(algorithm: str, seed: int, driven_s
             [(*count, rng.choice((0, 1, 1, 1, 2, 8))) for count in rng.sample(pool, rng.choice((1, 1, 2, 3, 4)))]
             for _ in range(rng.randrange(1, 7))
         ]
-        there = ask(driven_server, algorithm, calls)
+        there = run_script(driven_server, algorithm, calls)
         assert len(there) == len(calls)
         for call, reply in zip(calls, there, strict=True):
             if len(call) == 1:
@@ -88,7 +88,7 @@ def test_a_clock_that_steps_back_goes_on_from_there_though_all_are_refused(drive
     replies = []
     for at_us, calls in ((0, [full]), (-5_000_000, [both, both]), (-4_500_000, [both, both])):
         driven_server.clock.set_us(BASE_US + at_us)
-        replies += ask(driven_server, "token_bucket", calls)
+        replies += run_script(driven_server, "token_bucket", calls)
     assert [isinstance(each[0], int) for each in replies] == [True, False, False, True, False]
     assert [each[0][2] for each in replies if isinstance(each[0], list)] == [500_000] * 3
 
@@ -98,7 +98,7 @@ def test_a_count_that_is_not_ours_is_nobody_elses_trouble(driven_server: RedisSe
     taken = keys.build_key(keys.key_head("hg", "token_bucket", "2/s"), "bob")
     driven_server.call("HSET", taken, "somebody", "else's")
     ann, bob, both = [("2/s", "ann", 1)], [("2/s", "bob", 1)], [("2/s", "bob", 1), ("2/s", "ann", 1)]
-    first, wrong, joint, second, third = ask(driven_server, "token_bucket", [ann, bob, both, ann, ann])
+    first, wrong, joint, second, third = run_script(driven_server, "token_bucket", [ann, bob, both, ann, ann])
     assert [first[0], second[0], third[0]] == [1, 1, 0]
     assert "WRONGTYPE" in str(wrong)
     assert "WRONGTYPE" in str(joint)

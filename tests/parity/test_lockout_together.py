@@ -43,7 +43,7 @@ RULES = [
     (ChargeOptions("calm", is_shadow=True, pauses=(("sliding_log", "rule 8 0"),)), "3/s log"),
 ]
 PAUSABLE = (7, 8)
-OWN = {
+OVERRIDES = {
     "both": ("1/s", "20/s; 1/2s sliding", "20/s; 30/s; 5/s", "1/s fixed; 9/2s sliding"),
     "tenant": (
         "1/s queue 0",
@@ -55,7 +55,7 @@ OWN = {
 }
 
 
-def ask(
+def request_outcomes(
     engine: Engine, parts: list[tuple[int, str, int]], patience_us: int | None, commit: bool
 ) -> list[tuple[Outcome, type, str | None]]:
     charges = []
@@ -100,8 +100,8 @@ def test_memory_and_servers_agree(seed: int, driven_server: RedisServer) -> None
         ]
         patience_us = rng.choice((None, None, None, None, 0, 400_000))
         commit = rng.random() < 0.8
-        here = ask(local, parts, patience_us, commit)
-        assert here == ask(remote, parts, patience_us, commit), parts
+        here = request_outcomes(local, parts, patience_us, commit)
+        assert here == request_outcomes(remote, parts, patience_us, commit), parts
         assert locks(local, clock.now_us()) == locks_kept(driven_server, clock.now_us())
         seen.update((outcome[ALLOWED], kind) for outcome, kind, _ in here)
     remote.close()
@@ -144,8 +144,12 @@ def pause(rng: random.Random, *engines: Engine) -> None:
 
 
 def change(rng: random.Random, *engines: Engine) -> None:
-    rule, key = rng.choice(list(OWN)), rng.choice(KEYS)
-    text, verb, absent = rng.choice(OWN[rule]), rng.choice(("set", "set", "set", "unset")), rng.random() < 0.3
+    rule, key = rng.choice(list(OVERRIDES)), rng.choice(KEYS)
+    text, verb, absent = (
+        rng.choice(OVERRIDES[rule]),
+        rng.choice(("set", "set", "set", "unset")),
+        rng.random() < 0.3,
+    )
     if verb == "set":
         done = [engine.overrides(rule).set(key, text, absent=absent) for engine in engines]
     else:

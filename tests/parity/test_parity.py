@@ -130,7 +130,7 @@ def test_python_and_servers_agree(name: str, driven_server: RedisServer) -> None
         for step in walk:
             driven_server.clock.set_us(step.now_us)
             meter = engine.meter(_unresolved(step.limit), "walk")
-            assert _ask(meter, key, step) in (None, step.outcome), step
+            assert _apply_step(meter, key, step) in (None, step.outcome), step
             if step.alive and name != "sliding_log":
                 assert _stored(engine, meter, key) == step.state, step
         engine.close()
@@ -145,10 +145,10 @@ def test_python_and_memory_agree(name: str) -> None:
         for step in walk:
             clock.set_us(step.now_us)
             meter = engine.meter(_unresolved(step.limit), f"walk {number}")
-            assert _ask(meter, "key", step) in (None, step.outcome), step
+            assert _apply_step(meter, "key", step) in (None, step.outcome), step
 
 
-def _ask(meter: Meter, key: str, step: WalkStep) -> Outcome | None:
+def _apply_step(meter: Meter, key: str, step: WalkStep) -> Outcome | None:
     if step.verb == "decide":
         return meter.decide(key, step.cost, step.patience_us)
     if step.verb == "surcharge" and step.receipt is not None:
@@ -163,7 +163,7 @@ def _ask(meter: Meter, key: str, step: WalkStep) -> Outcome | None:
 
 
 def _stored(engine: RedisEngine, meter: RedisMeter, key: str) -> str:
-    stored = engine.ask(RedisRequest(command("GET", meter.builder.key(key)), None))
+    stored = engine.execute(RedisRequest(command("GET", meter.builder.key(key)), None))
     return "-" if stored is None else bytes(stored).decode()
 
 

@@ -43,7 +43,7 @@ def test_they_are_taken_over_once(driven_server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("words", [(10, 2), (20, 2)], ids=["the same", "others"])
-def test_init_hands_out_nothing(words: tuple[int, int], driven_server: RedisServer) -> None:
+def test_init_mints_no_permits(words: tuple[int, int], driven_server: RedisServer) -> None:
     gateway = limiter(driven_server, curr_permits=3, last_mill_second=NOW_MS)
     assert gateway.limiter("init", *words) == 1
     assert held(gateway) == 3
@@ -69,7 +69,7 @@ def test_odd_values_hand_out_nothing(
     assert held(limiter(driven_server, curr_permits=permits, last_mill_second=last)) == there
 
 
-def test_a_bucket_that_was_never_asked_is_full(driven_server: RedisServer) -> None:
+def test_a_bucket_that_was_never_used_is_full(driven_server: RedisServer) -> None:
     assert held(limiter(driven_server, curr_permits=10)) == 10
 
 

@@ -45,7 +45,7 @@ def test_a_refusal_writes_nothing(gateway: EvalshaClient) -> None:
     assert (gateway.hash(), gateway.writes()) == (before, seen)
 
 
-def test_zero_permits_ask_whether_one_could_be_had(gateway: EvalshaClient) -> None:
+def test_zero_permits_check_whether_one_could_be_had(gateway: EvalshaClient) -> None:
     assert gateway.limiter("acquire", 0) == -1, "never initialised"
     gateway.limiter("init", 1, 1)
     seen = gateway.writes()
@@ -223,7 +223,7 @@ def test_a_bucket_that_is_made_small_and_large_again_holds_what_the_small_one_he
     assert _drain(gateway) == 3
 
 
-def test_no_sequence_of_inits_hands_out_a_fresh_bucket(gateway: EvalshaClient) -> None:
+def test_no_sequence_of_inits_mints_a_fresh_bucket(gateway: EvalshaClient) -> None:
     numbers, passed = random.Random(5), 0
     for _ in range(60):
         gateway.limiter("init", numbers.randint(1, 30), numbers.choice(["1", "0.1", "500", "7.7"]))

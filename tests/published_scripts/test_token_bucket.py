@@ -61,7 +61,7 @@ def test_a_refusal_writes_nothing(gateway: EvalshaClient) -> None:
     assert (gateway.hash(), gateway.writes()) == (before, seen)
 
 
-def test_zero_permits_ask_whether_one_could_be_had(gateway: EvalshaClient) -> None:
+def test_zero_permits_check_whether_one_could_be_had(gateway: EvalshaClient) -> None:
     gateway.configure(bucket_cap=1, rate=1)
     before = gateway.hash()
     assert [gateway.bucket(0), gateway.bucket(0), gateway.hash() == before] == [1, 1, True]

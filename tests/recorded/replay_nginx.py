@@ -51,7 +51,7 @@ def replay(case: VectorCase, engine: ReplayEngine) -> Iterator[StepResult]:
         for index, step in enumerate(case.steps):
             engine.at(BASE_US + step.at_us)
             outcome = uncharged_result(limiter, _KEY, step.cost)
-            yield outcome or _compare(step, _ask(limiter, zones, step, several))
+            yield outcome or _compare(step, _charge_zones(limiter, zones, step, several))
             if outcome is not None and outcome.apart == NEGATIVE:
                 yield from rest_not_compared(NEGATIVE, case.steps[index + 1 :])
                 return
@@ -76,7 +76,9 @@ def _zone(name: str, config: RecordedFields) -> _RecordedZone:
     return _RecordedZone(name, key, LeakyBucket(int(match[1]), 1 if match[2] == "s" else 60, burst, delay))
 
 
-def _ask(limiter: Limiter, zones: Sequence[_RecordedZone], step: VectorStep, several: bool) -> _ZoneAnswer:
+def _charge_zones(
+    limiter: Limiter, zones: Sequence[_RecordedZone], step: VectorStep, several: bool
+) -> _ZoneAnswer:
     if not several:
         key = "" if zones[0].key == "" else step.text("key", _KEY)
         return _of(limiter.take(key, step.cost)) if key else _NOT_LIMITED

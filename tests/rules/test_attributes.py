@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headgate.errors import InvalidRule
 from headgate.rules.attributes import (
-    WELL_KNOWN,
+    STANDARD_ATTRIBUTES,
     AttributeReader,
     Attributes,
     normalize_name,
@@ -20,7 +20,7 @@ from headgate.rules.attributes import (
 
 BYTES = st.binary(max_size=12) | st.text("/.%2eEfF?#&=+;[]: \t", max_size=12).map(str.encode)
 PAIRS = st.lists(st.tuples(st.sampled_from([b"Host", b"Cookie", b"X-A", b"x_a"]) | BYTES, BYTES), max_size=4)
-NAMES = st.sampled_from([*WELL_KNOWN, "header.x-a", "argument.q", "cookie.a"])
+NAMES = st.sampled_from([*STANDARD_ATTRIBUTES, "header.x-a", "argument.q", "cookie.a"])
 
 
 def test_a_request() -> None:

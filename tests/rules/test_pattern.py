@@ -27,7 +27,7 @@ def test_a_glob_without_stars_is_one_text() -> None:
     assert not Glob("a.b").matches("axb")
 
 
-def test_an_empty_glob_says_how_to_ask_for_absence() -> None:
+def test_an_empty_glob_says_how_to_match_absence() -> None:
     with pytest.raises(InvalidRule, match="write false for an attribute that is not there"):
         Glob("")
 

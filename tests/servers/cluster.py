@@ -254,7 +254,7 @@ class Cluster:
 
     def _not_met(self) -> str | None:
         for node in self.nodes:
-            met = [member for member in node.view() if member.is_known]
+            met = [member for member in node.view() if member.is_introduced]
             if len(met) < len(self.nodes):
                 return f"{node.port} knows {len(met)} of {len(self.nodes)} nodes"
         return None

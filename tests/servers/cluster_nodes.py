@@ -21,12 +21,12 @@ class ClusterMember(NamedTuple):
         return "master" in self.flags
 
     @property
-    def is_known(self) -> bool:
+    def is_introduced(self) -> bool:
         return not self.flags & {"handshake", "noaddr"}
 
     @property
     def is_well(self) -> bool:
-        return self.is_known and not self.flags & {"fail", "fail?"}
+        return self.is_introduced and not self.flags & {"fail", "fail?"}
 
     def slots(self) -> Iterator[int]:
         for first, last in self.ranges:

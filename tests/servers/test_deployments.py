@@ -70,7 +70,9 @@ def test_scripts_are_forgotten_everywhere(cluster: Cluster) -> None:
 
 
 @each_cluster
-def test_a_slot_on_the_move_says_ask_then_try_again_then_moved(name: str, request: pytest.FixtureRequest) -> None:
+def test_a_moving_slot_redirects_then_replies_try_again_then_moved(
+    name: str, request: pytest.FixtureRequest
+) -> None:
     cluster: Cluster = request.getfixturevalue(name)
     slot, source = slot_of("{a}"), cluster.master_of("{a}")
     target = next(node for node in cluster.masters() if node is not source)

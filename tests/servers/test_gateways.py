@@ -84,7 +84,7 @@ def test_a_stopped_gateway_restarts_on_its_port(made: Made, folders: Path) -> No
     ("made", "words"),
     [
         (lambda to: Caddy("nonsense 1"), "unrecognized directive: nonsense"),
-        (lambda to: Traefik(dynamic_config(to, ask={"forwardAuth": {"adress": "x"}})), "field not found"),
+        (lambda to: Traefik(dynamic_config(to, middleware={"forwardAuth": {"adress": "x"}})), "field not found"),
         (lambda to: Envoy([http_filter("router", "router.v3.Router", domian=1)], to), r":\n.critical.*domian"),
         (lambda to: Envoy([http_filter("router", "router.v3.NoSuch")], to), r":\n.critical.*NoSuch"),
     ],
@@ -162,7 +162,7 @@ def test_caddys_forward_auth() -> None:
         assert "ratelimit" not in passed.headers
 
 
-def test_caddy_hands_headers_of_a_permission_to_the_client_if_forward_auth_is_written_out() -> None:
+def test_caddy_copies_headers_of_a_permission_to_the_client_if_forward_auth_is_written_out() -> None:
     with Backend() as backend, Backend(gatekeeper) as service:
         site = f"""
             reverse_proxy {service.address} {{
@@ -188,8 +188,8 @@ def test_caddy_hands_headers_of_a_permission_to_the_client_if_forward_auth_is_wr
 
 def test_traefiks_forward_auth() -> None:
     with Backend() as backend, Backend(gatekeeper) as service:
-        ask = {"forwardAuth": {"address": f"{service.url}/check", "authResponseHeaders": ["RateLimit"]}}
-        with Traefik(dynamic_config(backend, ask=ask)) as gateway:
+        middleware = {"forwardAuth": {"address": f"{service.url}/check", "authResponseHeaders": ["RateLimit"]}}
+        with Traefik(dynamic_config(backend, middleware=middleware)) as gateway:
             greedy_is_refused_by(gateway, backend)
             passed = httpx.post(f"{gateway.url}/orders?sku=1", headers=FORGED, content=b"one")
         request = service.last[-1]

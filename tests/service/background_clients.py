@@ -15,8 +15,8 @@ from tests.servers.wait_until import until
 class BackgroundClients:
     """So many threads that ask, one call after the other; `ask` says in a word what it saw."""
 
-    def __init__(self, ask: Callable[[], str], clients: int = 4) -> None:
-        self._ask = ask
+    def __init__(self, send_request: Callable[[], str], clients: int = 4) -> None:
+        self._send_request = send_request
         self.seen: Counter[str] = Counter()
         self.slowest = 0.0
         self.errors: list[BaseException] = []
@@ -27,7 +27,7 @@ class BackgroundClients:
         while not self._over.is_set():
             began = time.monotonic()
             try:
-                word = self._ask()
+                word = self._send_request()
             except Exception as error:
                 self.errors.append(error)
                 return

@@ -40,6 +40,6 @@ def connections() -> Json:
 def cluster(address: str) -> Json:
     """The cluster that it tells, at another address."""
     blocks: list[Json] = [json.loads(text) for text in config_blocks("envoy.md", "json")]
-    told_so = next(each for each in blocks if each["name"] == "headgate")
-    assert told_so == grpc_cluster("headgate", "127.0.0.1:8081", connect_timeout="1s")
+    documented_cluster = next(each for each in blocks if each["name"] == "headgate")
+    assert documented_cluster == grpc_cluster("headgate", "127.0.0.1:8081", connect_timeout="1s")
     return grpc_cluster("headgate", address)

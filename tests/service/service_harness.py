@@ -106,7 +106,7 @@ class Service:
             raise RuntimeError(f"it ended with {self._process.returncode}: {self.output}")
         return None if any(sign in self.output for sign in READY) else f"not ready: {self.output}"
 
-    def tell(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
     def wait(self, seconds: float = 20) -> int:
@@ -116,7 +116,7 @@ class Service:
 
     def restart(self) -> None:
         """Stops it as an operator would, and starts it again at the same addresses."""
-        self.tell(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
         self.wait()
         self.start()
 
@@ -130,7 +130,7 @@ class Service:
                 self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def ask(
+    def send_request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> ServiceReply:
         with self.connection() as line:
@@ -139,7 +139,7 @@ class Service:
 
     def post(self, verb: str, request: Any = None, **fields: Any) -> ServiceReply:
         body = json.dumps(fields if request is None else request).encode()
-        return self.ask("POST", f"/v1/{verb}", body)
+        return self.send_request("POST", f"/v1/{verb}", body)
 
     def check(self, cost: int | None = None, **attributes: Any) -> Any:
         """The answer to one check."""

@@ -66,7 +66,7 @@ def test_calls_that_nobody_can_report_are_not_in_flight(service: Service, gate: 
     forwarded = {f"X-Forwarded-{name}": value for name, value in parts.items()}
     for _ in range(20):
         assert gate.check({}).allowed
-        assert service.ask("GET", "/auth/forward", headers=forwarded).status == 200
+        assert service.send_request("GET", "/auth/forward", headers=forwarded).status == 200
     descriptor = ratelimit_pb2.RateLimitDescriptor(entries=[{"key": "path", "value": "/app"}])
     request = rls_pb2.RateLimitRequest(domain="edge", descriptors=[descriptor])
     with grpc.insecure_channel(service.grpc) as channel:
@@ -211,7 +211,7 @@ async def test_response_times_are_those_between_check_and_report() -> None:
     assert story.limit == 16
 
 
-async def test_a_receipt_of_another_process_is_told_so() -> None:
+async def test_a_receipt_of_another_process_is_refused_as_such() -> None:
     here, there = CheckerStory(), CheckerStory()
     there.checker._receipts = here.checker._receipts
     receipt = await here.check()

@@ -227,8 +227,8 @@ def test_an_invalid_request_gets_a_problem_document(service: Service, verb: str,
 
 def test_problems_are_titled_by_the_reason_phrase_of_their_status(service: Service) -> None:
     replies = [
-        service.ask("GET", "/nowhere"),
-        service.ask("GET", "/v1/check"),
+        service.send_request("GET", "/nowhere"),
+        service.send_request("GET", "/v1/check"),
         service.post("refund", receipt="made up"),
     ]
     titles = [(reply.status, reply.json["title"]) for reply in replies]
@@ -238,9 +238,9 @@ def test_problems_are_titled_by_the_reason_phrase_of_their_status(service: Servi
 @pytest.mark.parametrize("cost", [b"2.0", b"2e0", b"0.2e1"])
 def test_a_whole_number_may_be_written_otherwise(service: Service, cost: bytes) -> None:
     body = b'{"attributes": {"path": "/login", "user": "%s"}, "cost": %s}' % (user().encode(), cost)
-    assert service.ask("POST", "/v1/check", body).json["remaining"] == 0
+    assert service.send_request("POST", "/v1/check", body).json["remaining"] == 0
     batch = b'{"checks": [{"attributes": {}, "cost": 1}, %s]}' % body
-    assert not service.ask("POST", "/v1/checks", batch).json["allowed"]
+    assert not service.send_request("POST", "/v1/checks", batch).json["allowed"]
 
 
 def test_attributes_are_texts_whatever_they_were(service: Service) -> None:
@@ -251,21 +251,25 @@ def test_attributes_are_texts_whatever_they_were(service: Service) -> None:
     assert service.check(path="/login", user="true")["remaining"] == 0
     assert service.check(path="/login", user=None)["rule"] is None
     twice = b'{"attributes": {"path": "/", "path": "/login", "user": "%s"}}' % user().encode()
-    assert service.ask("POST", "/v1/check", twice).json["rule"] == "login"  # the last counts
+    assert service.send_request("POST", "/v1/check", twice).json["rule"] == "login"  # the last counts
 
 
 def test_health_and_what_is_not_here(service: Service) -> None:
-    assert service.ask("GET", "/healthz").body == b"ok\n"
-    assert service.ask("GET", "/readyz").json == {"ready": True, "rules": len(BOOK["rules"]), "degraded": []}
-    head = service.ask("HEAD", "/healthz")
+    assert service.send_request("GET", "/healthz").body == b"ok\n"
+    assert service.send_request("GET", "/readyz").json == {
+        "ready": True,
+        "rules": len(BOOK["rules"]),
+        "degraded": [],
+    }
+    head = service.send_request("HEAD", "/healthz")
     assert (head.status, head.body) == (200, b"")
-    assert service.ask("POST", "/healthz").headers["allow"] == "GET, HEAD"
+    assert service.send_request("POST", "/healthz").headers["allow"] == "GET, HEAD"
     for method in ("GET", "HEAD", "PUT", "OPTIONS", "DELETE"):
-        reply = service.ask(method, "/v1/check")
+        reply = service.send_request(method, "/v1/check")
         assert (reply.status, reply.headers["allow"]) == (405, "POST")
     for path in ("/", "/v1/check/", "/v1", "/auth/envoys", "/v1/checker"):
-        assert service.ask("POST", path).status == 404
-    assert service.ask("GET", "/json").status == 405
+        assert service.send_request("POST", path).status == 404
+    assert service.send_request("GET", "/json").status == 405
 
 
 def test_a_service_with_too_much_to_do_says_when_to_come_back() -> None:
@@ -279,9 +283,9 @@ def test_a_service_with_too_much_to_do_says_when_to_come_back() -> None:
             reply.json["detail"]
             == "This service has too much to do. Ask again after the seconds that Retry-After says."
         )
-        response = service.ask("GET", "/auth/nginx")
+        response = service.send_request("GET", "/auth/nginx")
         assert (response.status, response.headers["x-headgate-code"], response.body) == (403, "503", b"")
-        assert {service.ask("GET", path).status for path in ("/healthz", "/readyz")} == {200}
+        assert {service.send_request("GET", path).status for path in ("/healthz", "/readyz")} == {200}
         until(lambda: None if service.post("check", attributes={}).status == 200 else "still too much", 10)
 
 

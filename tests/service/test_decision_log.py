@@ -25,7 +25,7 @@ RULES = {
 }
 
 
-def test_every_way_to_ask_is_logged_and_replayed(tmp_path: Path) -> None:
+def test_every_kind_of_request_is_logged_and_replayed(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with Service(RULES, decision_log=path, trusted="127.0.0.0/8") as service:
         for _ in range(8):
@@ -34,7 +34,9 @@ def test_every_way_to_ask_is_logged_and_replayed(tmp_path: Path) -> None:
         service.post("checks", {"checks": [{"attributes": {"user": "bob"}}] * 2})
         for _ in range(6):
             fields = {"Uri": "/x/y", "For": "192.0.2.7", "Method": "GET", "Host": "shop"}
-            service.ask("GET", "/auth/forward", headers={f"X-Forwarded-{name}": fields[name] for name in fields})
+            service.send_request(
+                "GET", "/auth/forward", headers={f"X-Forwarded-{name}": fields[name] for name in fields}
+            )
         service.post("reserve", {"attributes": {"user": "kim"}, "timeout": 1})
         service.post("peek", {"attributes": {"user": "kim"}})
         with grpc.insecure_channel(service.grpc) as channel:
@@ -87,6 +89,6 @@ def test_a_disk_that_is_full_refuses_nothing() -> None:
         until(lambda: None if sentence in service.output else service.output, 10)
         for _ in range(3):
             service.check(user="ann")
-        service.tell(signal.SIGTERM)
+        service.send_signal(signal.SIGTERM)
         service.wait()
         assert service.output.count(sentence) == 1

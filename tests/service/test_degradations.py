@@ -28,7 +28,7 @@ def test_an_engine_that_is_gone_and_comes_back() -> None:
         with Service(RULES, engine=engine) as service, grpc.insecure_channel(service.grpc) as channel:
             server = f"Redis at 127.0.0.1:{redis.port}"
             sentence = f"{server} does not answer; calls are decided by the fallbacks of their rules."
-            assert service.ask("GET", "/healthz").body == b"ok\n"
+            assert service.send_request("GET", "/healthz").body == b"ok\n"
             assert check(channel, "engine") == (SERVING, [])
             watch: Any = channel.unary_stream(WATCH)
             watched = watch(StringValue(value="engine").SerializeToString(), timeout=120)
@@ -37,10 +37,14 @@ def test_an_engine_that_is_gone_and_comes_back() -> None:
 
             def healthy() -> str | None:
                 service.check(user="ann")
-                return None if service.ask("GET", "/healthz").body == f"degraded\n{sentence}\n".encode() else "ok"
+                return (
+                    None
+                    if service.send_request("GET", "/healthz").body == f"degraded\n{sentence}\n".encode()
+                    else "ok"
+                )
 
             until(healthy, 30)
-            ready = service.ask("GET", "/readyz")
+            ready = service.send_request("GET", "/readyz")
             assert (ready.status, ready.json["ready"], ready.json["degraded"]) == (200, True, [sentence])
             assert check(channel, "engine") == (NOT_SERVING, [sentence])
             assert check(channel, "") == (SERVING, [sentence])
@@ -49,7 +53,7 @@ def test_an_engine_that_is_gone_and_comes_back() -> None:
 
             def degraded() -> str | None:
                 service.check(user="ann")
-                return None if service.ask("GET", "/healthz").body == b"ok\n" else "degraded"
+                return None if service.send_request("GET", "/healthz").body == b"ok\n" else "degraded"
 
             until(degraded, 30)
             assert check(channel, "engine") == (SERVING, [])
@@ -70,14 +74,14 @@ def test_an_engine_without_a_fallback_and_a_log_on_a_full_disk() -> None:
         service.check(user="ann")
 
         def missing() -> str | None:
-            degraded = service.ask("GET", "/readyz").json["degraded"]
+            degraded = service.send_request("GET", "/readyz").json["degraded"]
             log = "The decision log /dev/full cannot be written: No space left on device."
             return None if degraded == [log] else f"{degraded}"
 
         until(missing, 30)
         redis.stop()
         assert service.post("check", {"attributes": {"user": "ann"}}).status == 503
-        engine, _ = service.ask("GET", "/readyz").json["degraded"]
+        engine, _ = service.send_request("GET", "/readyz").json["degraded"]
         assert engine.startswith("Calls could not be decided: ")
 
 
@@ -86,10 +90,10 @@ def test_a_rulebook_that_is_refused() -> None:
         service.write('{"rules": [{"name": "api", "limit": "many"}]}')
 
         def accepted() -> str | None:
-            degraded = service.ask("GET", "/readyz").json["degraded"]
+            degraded = service.send_request("GET", "/readyz").json["degraded"]
             return None if degraded and degraded[0].startswith("A new rulebook is refused") else f"{degraded}"
 
         until(accepted, 30)
         assert service.check(user="ann")["allowed"]
         service.write({"rules": []})
-        until(lambda: None if service.ask("GET", "/healthz").body == b"ok\n" else "still refused", 30)
+        until(lambda: None if service.send_request("GET", "/healthz").body == b"ok\n" else "still refused", 30)

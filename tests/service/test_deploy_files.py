@@ -67,7 +67,7 @@ def test_the_service_needs_no_system_call_that_the_unit_forbids() -> None:
             assert over_grpc(service) == rls_pb2.RateLimitResponse.OK
             assert "Seccomp:\t2" in Path(f"/proc/{service.pid}/status").read_text()
             assert {os.sched_getscheduler(pid) for pid in service.worker_pids} == {os.SCHED_BATCH}
-            service.tell(signal.SIGTERM)
+            service.send_signal(signal.SIGTERM)
             assert service.wait() == 0
             assert "died" not in service.output
 

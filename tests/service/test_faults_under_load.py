@@ -31,7 +31,7 @@ from tests.service.test_supervisor import BOOK, FORWARDED
 IDLE = 10_000
 FEW = 20  # descriptors that come and go
 PROMPT = 3.0  # seconds: a busy machine, and far less than any of our timeouts
-ASKED = b'{"attributes": {"user": "ann"}}'
+CHECK_BODY = b'{"attributes": {"user": "ann"}}'
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_silent_connections_block_no_client(where: str, sent: bytes) -> None:
     service = Service(QUEUED)
     service.before = ("prlimit", "--nofile=1024:1024")
     with service, ExitStack() as silent, service.connection() as waits:
-        assert service.ask("GET", "/auth/forward", headers=FORWARDED).status == 200
+        assert service.send_request("GET", "/auth/forward", headers=FORWARDED).status == 200
         waits.timeout = 30
         waits.request("GET", "/auth/forward", headers=FORWARDED)  # answered after 5 s
         for _ in range(500):
@@ -144,7 +144,7 @@ def test_silent_connections_block_no_client(where: str, sent: bytes) -> None:
             try:
                 if where == "grpc":
                     return None if over_grpc(service, seconds=5) == rls_pb2.RateLimitResponse.OK else "refused"
-                assert service.ask("GET", "/healthz").status == 200
+                assert service.send_request("GET", "/healthz").status == 200
                 return None if service.check()["allowed"] else "refused"
             except (OSError, grpc.RpcError) as error:
                 return str(error)
@@ -213,7 +213,7 @@ def test_slow_clients_hold_nobody_but_themselves() -> None:
         for number in range(3):
             for line in heads:
                 line.sendall(b"x-%d: 1\r\n" % number)
-            for line, letter in zip(bodies, ASKED * 4, strict=False):
+            for line, letter in zip(bodies, CHECK_BODY * 4, strict=False):
                 line.sendall(bytes((letter,)))
             promptly(service)
         assert memory_mib(service.pid) - memory < 200
@@ -225,7 +225,7 @@ def test_slow_clients_hold_nobody_but_themselves() -> None:
 def test_a_body_in_too_many_parts_is_not_put_together() -> None:
     with Service(BOOK) as service, closing(connected(service.http)) as line:
         line.sendall(b"POST /v1/check HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n")
-        line.sendall(b"1\r\n \r\n" * 3000 + b"%x\r\n%s\r\n0\r\n\r\n" % (len(ASKED), ASKED))
+        line.sendall(b"1\r\n \r\n" * 3000 + b"%x\r\n%s\r\n0\r\n\r\n" % (len(CHECK_BODY), CHECK_BODY))
         answer = line.recv(4096)
         assert answer.startswith(b"HTTP/1.1 413")
         assert b"connection: close" in answer  # the rest is not read, so nobody may ask on it again
@@ -250,7 +250,7 @@ def test_no_name_of_a_method_ends_the_server(path: bytes) -> None:
             with pytest.raises(grpc.RpcError) as refused:
                 call(b"", timeout=10)
         assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
-        service.tell(signal.SIGTERM)
+        service.send_signal(signal.SIGTERM)
         assert service.wait() == 0
         assert "error" not in service.output
 
@@ -315,7 +315,7 @@ def test_redis_is_killed_and_comes_back(fallback: str | None) -> None:
     rule = {"name": "all", "limit": "1000000/day fixed"} | ({"fallback": fallback} if fallback else {})
     with RedisServer() as redis, Service({"rules": [rule]}, engine=redis.url + "?deadline=500ms") as service:
 
-        def ask() -> str:
+        def send_request() -> str:
             reply = service.post("check", attributes={})
             if reply.status == 503:
                 assert reply.headers["retry-after"] == "1"
@@ -325,7 +325,7 @@ def test_redis_is_killed_and_comes_back(fallback: str | None) -> None:
 
         meanwhile = {"local": "passed degraded", "allow": "passed degraded", "deny": "refused degraded"}
         without = meanwhile.get(fallback or "", "undecided")
-        with BackgroundClients(ask) as load:
+        with BackgroundClients(send_request) as load:
             load.more("passed")
             redis.kill()
             load.more(without)
@@ -378,7 +378,7 @@ def test_a_stop_under_load_answers_every_accepted_request() -> None:
 
         def wait() -> None:
             try:
-                statuses.append(service.ask("GET", "/auth/forward", headers=FORWARDED).status)
+                statuses.append(service.send_request("GET", "/auth/forward", headers=FORWARDED).status)
             except BaseException as error:
                 odd.append(error)
 
@@ -388,7 +388,7 @@ def test_a_stop_under_load_answers_every_accepted_request() -> None:
         # Some are answered, so all have been taken: each takes its place when it comes.
         until(lambda: None if len(statuses) > 5 else "not yet", 10)
         stayed = len(statuses)
-        service.tell(signal.SIGTERM)
+        service.send_signal(signal.SIGTERM)
         for client in waiting:
             client.join()
         assert (statuses, odd) == ([200] * 40, [])
@@ -406,10 +406,12 @@ def test_secrets_are_not_logged() -> None:
             receipt = service.post("check", attributes={"user": "pr1v4te"}, receipt=True).json["receipt"]
             assert service.post("refund", receipt=receipt).status == 200
             assert service.post("refund", receipt=receipt[:-1]).status == 404
-            service.ask("GET", "/auth/forward", headers={"Authorization": "b34rer", "Cookie": "sid=c00kie"})
+            service.send_request(
+                "GET", "/auth/forward", headers={"Authorization": "b34rer", "Cookie": "sid=c00kie"}
+            )
             redis.kill()
             assert service.post("check", attributes={"user": "pr1v4te"}).status == 503
-            assert service.ask("GET", "/auth/forward", headers=FORWARDED).status == 503
+            assert service.send_request("GET", "/auth/forward", headers=FORWARDED).status == 503
             output = service.output
         for word in (*secrets.values(), "p4ssw0rd", receipt[:40], "pr1v4te", "b34rer", "c00kie"):
             assert word not in output
@@ -420,13 +422,13 @@ def test_a_foreign_value_is_reported_over_every_protocol(server: RedisServer) ->
     server.call("RPUSH", "hg2:fw:all:{all}", "not ours")
     message = "the key hg2:fw:all:{all} holds a value that headgate did not write"
     with Service(BOOK, engine=server.url) as service:
-        reply = service.ask("POST", "/v1/check", ASKED)
+        reply = service.send_request("POST", "/v1/check", CHECK_BODY)
         assert reply.status == 500
         assert message in reply.json["detail"]
-        assert service.ask("GET", "/auth/forward", headers=FORWARDED).status == 503
+        assert service.send_request("GET", "/auth/forward", headers=FORWARDED).status == 503
         with pytest.raises(grpc.RpcError) as refused:
             over_grpc(service)
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert message in str(refused.value.details())
         server.call("DEL", "hg2:fw:all:{all}")
-        assert service.ask("POST", "/v1/check", ASKED).status == 200
+        assert service.send_request("POST", "/v1/check", CHECK_BODY).status == 200

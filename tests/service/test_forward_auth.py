@@ -17,7 +17,7 @@ PROXIES = Proxies(["127.0.0.0/8", "10.0.0.0/8", "unix"])
 GATEWAY, CLIENT = "10.0.0.1:4711", "203.0.113.7"
 Pairs = list[tuple[str, str]]
 
-SAID: dict[GatewayKind, Pairs] = {
+GATEWAY_FIELDS: dict[GatewayKind, Pairs] = {
     "auth_request": [
         ("X-Original-Method", "PUT"),
         ("X-Original-URI", "/a%2Fb?q=1"),
@@ -32,26 +32,37 @@ SAID: dict[GatewayKind, Pairs] = {
     ],
     "ext_authz": [("host", "Shop.example:81"), ("x-forwarded-for", f"6.6.6.6,{CLIENT}")],
 }
-OWN: Pairs = [("cookie", "a=b"), ("cookie", "c=d"), ("authorization", "Basic x"), ("x-a", "1"), ("X-A", "2")]
+CLIENT_FIELDS: Pairs = [
+    ("cookie", "a=b"),
+    ("cookie", "c=d"),
+    ("authorization", "Basic x"),
+    ("x-a", "1"),
+    ("X-A", "2"),
+]
 KINDS: tuple[GatewayKind, ...] = get_args(GatewayKind)
 
 
-def ask(kind: GatewayKind, headers: Sequence[tuple[Any, Any]], peer: str = GATEWAY) -> dict[str, str]:
+def attributes_of(kind: GatewayKind, headers: Sequence[tuple[Any, Any]], peer: str = GATEWAY) -> dict[str, str]:
     if kind == "ext_authz":
         return forwarded_attributes(kind, "PUT", "/a/b", "q=1", headers, peer, PROXIES)
     return forwarded_attributes(kind, "GET", "/check", "r=2", headers, peer, PROXIES)
 
 
-EXPECTED = request("PUT", "/a%2Fb?q=1", [("Host", "Shop.example:81"), *OWN], CLIENT)
+EXPECTED = request("PUT", "/a%2Fb?q=1", [("Host", "Shop.example:81"), *CLIENT_FIELDS], CLIENT)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_clients_request(kind: GatewayKind) -> None:
     assert EXPECTED["host"] == "shop.example"
     assert (EXPECTED["path"], EXPECTED["cookie.c"], EXPECTED["header.x-a"]) == ("/a/b", "d", "1, 2")
-    assert ask(kind, SAID[kind] + OWN) == EXPECTED
-    assert ask(kind, [(name.upper().encode(), value.encode()) for name, value in OWN + SAID[kind]]) == EXPECTED
-    assert ask(kind, SAID[kind] + OWN, peer="unix:") == EXPECTED
+    assert attributes_of(kind, GATEWAY_FIELDS[kind] + CLIENT_FIELDS) == EXPECTED
+    assert (
+        attributes_of(
+            kind, [(name.upper().encode(), value.encode()) for name, value in CLIENT_FIELDS + GATEWAY_FIELDS[kind]]
+        )
+        == EXPECTED
+    )
+    assert attributes_of(kind, GATEWAY_FIELDS[kind] + CLIENT_FIELDS, peer="unix:") == EXPECTED
 
 
 BETWEEN = [
@@ -73,17 +84,17 @@ BETWEEN = [
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_hop_by_hop_fields_are_no_attributes(kind: GatewayKind) -> None:
-    names = {name.lower() for name, _ in SAID[kind]}
-    others = [pair for other in KINDS for pair in SAID[other]] + BETWEEN
+    names = {name.lower() for name, _ in GATEWAY_FIELDS[kind]}
+    others = [pair for other in KINDS for pair in GATEWAY_FIELDS[other]] + BETWEEN
     noise = [(name, "/evil") for name, _ in others if name.lower() not in names]
-    assert ask(kind, noise + SAID[kind] + noise + OWN) == EXPECTED
+    assert attributes_of(kind, noise + GATEWAY_FIELDS[kind] + noise + CLIENT_FIELDS) == EXPECTED
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_peer_that_is_no_trusted_proxy_is_not_believed(kind: GatewayKind) -> None:
-    for headers in (SAID[kind] + OWN, []):
+    for headers in (GATEWAY_FIELDS[kind] + CLIENT_FIELDS, []):
         with pytest.raises(InvalidSubrequest, match=r'"203.0.113.9:80" is not among the trusted proxies'):
-            ask(kind, headers, peer="203.0.113.9:80")
+            attributes_of(kind, headers, peer="203.0.113.9:80")
 
 
 SENTENCES: dict[str, str] = {
@@ -99,8 +110,8 @@ SENTENCES: dict[str, str] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_field_that_is_read_is_needed_once(kind: GatewayKind) -> None:
-    for pair in SAID[kind]:
-        rest = [other for other in SAID[kind] if other is not pair] + OWN
+    for pair in GATEWAY_FIELDS[kind]:
+        rest = [other for other in GATEWAY_FIELDS[kind] if other is not pair] + CLIENT_FIELDS
         name = pair[0]
         is_list, is_host = name.lower() == "x-forwarded-for", name.lower().endswith("host")
         cases = [(rest, "is missing")]
@@ -108,7 +119,7 @@ def test_every_field_that_is_read_is_needed_once(kind: GatewayKind) -> None:
         cases += [] if is_host else [([*rest, (name, "")], "is missing")]
         for headers, fault in cases:
             with pytest.raises(InvalidSubrequest) as raised:
-                ask(kind, headers)
+                attributes_of(kind, headers)
             sentence = str(raised.value)
             assert fault in sentence
             assert sentence.lower().startswith(name.lower() + " ")
@@ -119,33 +130,37 @@ def test_every_field_that_is_read_is_needed_once(kind: GatewayKind) -> None:
 @pytest.mark.parametrize("kind", ["auth_request", "forward_auth"])
 def test_a_request_without_a_host(kind: GatewayKind) -> None:
     """Of HTTP/1.0. Caddy and Traefik then write an empty field; Envoy refuses such a request itself."""
-    headers = [(name, "" if name.endswith("Host") else value) for name, value in SAID[kind]]
-    assert ask(kind, headers) == request("PUT", "/a%2Fb?q=1", [], CLIENT)
+    headers = [(name, "" if name.endswith("Host") else value) for name, value in GATEWAY_FIELDS[kind]]
+    assert attributes_of(kind, headers) == request("PUT", "/a%2Fb?q=1", [], CLIENT)
 
 
 @pytest.mark.parametrize("kind", ["auth_request", "forward_auth"])
 def test_the_gateway_names_the_host_whatever_the_target_says(kind: GatewayKind) -> None:
     headers = [
         (name, "http://evil.example/a%2Fb?q=1" if name.lower().endswith("uri") else value)
-        for name, value in SAID[kind]
+        for name, value in GATEWAY_FIELDS[kind]
     ]
-    assert ask(kind, headers + OWN) == EXPECTED
+    assert attributes_of(kind, headers + CLIENT_FIELDS) == EXPECTED
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_lines_of_a_list_are_one_list(kind: GatewayKind) -> None:
-    rest = [pair for pair in SAID[kind] if pair[0].lower() != "x-forwarded-for"]
+    rest = [pair for pair in GATEWAY_FIELDS[kind] if pair[0].lower() != "x-forwarded-for"]
     lines = [("X-Forwarded-For", line) for line in ("6.6.6.6", f"9.9.9.9, {CLIENT}", "10.0.0.9")]
-    assert ask(kind, rest + lines)["address"] == CLIENT
+    assert attributes_of(kind, rest + lines)["address"] == CLIENT
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_64_kilobytes_change_nothing(kind: GatewayKind) -> None:
     long = "z" * 65536
-    attributes = ask(kind, [*SAID[kind], *OWN, ("x-long", long), (long, "1"), ("x-original-" + long, "1")])
+    attributes = attributes_of(
+        kind, [*GATEWAY_FIELDS[kind], *CLIENT_FIELDS, ("x-long", long), (long, "1"), ("x-original-" + long, "1")]
+    )
     assert attributes == EXPECTED | {"header.x-long": long, "header." + long: "1"}
-    spoofed = [(n, "6.6.6.6, " * 7000 + v if n.lower() == "x-forwarded-for" else v) for n, v in SAID[kind]]
-    assert ask(kind, spoofed + OWN) == EXPECTED
+    spoofed = [
+        (n, "6.6.6.6, " * 7000 + v if n.lower() == "x-forwarded-for" else v) for n, v in GATEWAY_FIELDS[kind]
+    ]
+    assert attributes_of(kind, spoofed + CLIENT_FIELDS) == EXPECTED
 
 
 SENT = [("X-A", "1"), ("X-A", "2"), ("Cookie", "a=b"), ("Cookie", "c=d")]
@@ -175,17 +190,21 @@ def test_recorded_requests_of_real_gateways() -> None:
 @pytest.mark.parametrize("second", ["n=2", "junk", "n=2; m=3", "sid", "=x", "sid=1", ",,;"])
 def test_a_second_line_of_cookies_makes_no_other_session_behind_envoy(second: str) -> None:
     for line in (f"sid=1,{second}", f"{second},sid=1", f"a=b; sid=1 , {second}"):
-        assert ask("ext_authz", [*SAID["ext_authz"], ("Cookie", line)])["cookie.sid"] == "1"
+        assert attributes_of("ext_authz", [*GATEWAY_FIELDS["ext_authz"], ("Cookie", line)])["cookie.sid"] == "1"
     for lines in (["sid=1,sid=2"], ["z=1,sid=2; sid=1"], ["sid=1", "z=0,sid=2"]):
         with pytest.raises(InvalidSubrequest, match="one of them has two values"):
-            ask("ext_authz", [*SAID["ext_authz"], *(("cookie", line) for line in lines)])
-    whole = ask("ext_authz", [*SAID["ext_authz"], ("cookie", "sid=1; sid=2")])
+            attributes_of("ext_authz", [*GATEWAY_FIELDS["ext_authz"], *(("cookie", line) for line in lines)])
+    whole = attributes_of("ext_authz", [*GATEWAY_FIELDS["ext_authz"], ("cookie", "sid=1; sid=2")])
     assert (whole["cookie.sid"], whole["header.cookie"]) == ("1", "sid=1; sid=2")
-    assert ask("auth_request", [*SAID["auth_request"], ("cookie", "a=1,b=2")])["cookie.a"] == "1,b=2"
+    assert (
+        attributes_of("auth_request", [*GATEWAY_FIELDS["auth_request"], ("cookie", "a=1,b=2")])["cookie.a"]
+        == "1,b=2"
+    )
 
 
 NAMES = st.sampled_from(
-    [name for name, _ in BETWEEN + OWN] + [name for kind in KINDS for name, _ in SAID[kind] if name != "host"]
+    [name for name, _ in BETWEEN + CLIENT_FIELDS]
+    + [name for kind in KINDS for name, _ in GATEWAY_FIELDS[kind] if name != "host"]
 ) | st.text("aXx-_", min_size=1, max_size=6)
 VALUES = st.text(st.characters(max_codepoint=0x2FF, exclude_characters="\r\n\0"), max_size=12) | st.sampled_from(
     ["/evil", "6.6.6.6", "10.0.0.9", "a=1; b=2", "", "unix:"]
@@ -220,7 +239,7 @@ READ_BY_GATEWAYS = ("x-original-", "x-forwarded-", "x-envoy-", "keep-alive")
 BETWEEN_NAMES = {"host", "x-real-ip", "via", "content-length", "connection"}
 
 
-Asked = tuple[GatewayKind, str, str, str, Pairs]
+SubRequest = tuple[GatewayKind, str, str, str, Pairs]
 
 
 def without(headers: Pairs, *names: str) -> Pairs:
@@ -240,7 +259,7 @@ def one_line_each(headers: Pairs) -> Pairs:
     return list(lines.items())
 
 
-def nginx(method: str, target: str, host: str, headers: Pairs, address: str) -> Asked:
+def nginx(method: str, target: str, host: str, headers: Pairs, address: str) -> SubRequest:
     """As nginx does with the four lines of the docstring."""
     read = {"x-original-method": method, "x-original-uri": target, "x-original-host": host}
     read["x-forwarded-for"] = appended(headers, address)
@@ -253,7 +272,7 @@ def nginx(method: str, target: str, host: str, headers: Pairs, address: str) -> 
     )
 
 
-def caddy(method: str, target: str, host: str, headers: Pairs, address: str) -> Asked:
+def caddy(method: str, target: str, host: str, headers: Pairs, address: str) -> SubRequest:
     read = {"x-forwarded-method": method, "x-forwarded-uri": target, "x-forwarded-host": host}
     read["x-forwarded-for"] = address
     return (
@@ -265,7 +284,7 @@ def caddy(method: str, target: str, host: str, headers: Pairs, address: str) -> 
     )
 
 
-def envoy(method: str, target: str, host: str, headers: Pairs, address: str) -> Asked:
+def envoy(method: str, target: str, host: str, headers: Pairs, address: str) -> SubRequest:
     """It makes one line of several; and granian reads escapes."""
     path, _, query = target.partition("?")
     forwarded = one_line_each(without(headers, "host", "x-forwarded-for"))
@@ -289,7 +308,7 @@ def envoy(method: str, target: str, host: str, headers: Pairs, address: str) -> 
     st.sampled_from([CLIENT, "2001:db8::1"]),
 )
 def test_the_sub_request_of_any_request_has_the_attributes_of_that_request(
-    gateway: Callable[..., Asked], method: str, target: str, host: str, headers: Pairs, address: str
+    gateway: Callable[..., SubRequest], method: str, target: str, host: str, headers: Pairs, address: str
 ) -> None:
     original = [
         pair
@@ -314,7 +333,7 @@ JARS = st.dictionaries(WORDS, WORDS, min_size=1, max_size=6).map(
 @given(JARS, st.data())
 def test_cookies_in_any_lines_are_the_same_cookies_behind_envoy(jar: dict[str, str], data: st.DataObject) -> None:
     line = "".join(f"{data.draw(st.sampled_from(';,'))}{name}={value}" for name, value in jar.items())[1:]
-    attributes = ask("ext_authz", [*SAID["ext_authz"], ("cookie", line)])
+    attributes = attributes_of("ext_authz", [*GATEWAY_FIELDS["ext_authz"], ("cookie", line)])
     cookies = {name: value for name, value in attributes.items() if name.startswith("cookie.")}
     assert cookies == {f"cookie.{name}": value.strip() for name, value in jar.items()}
 
@@ -335,7 +354,7 @@ def test_nothing_but_a_sentence_is_ever_raised(
 ) -> None:
     try:
         attributes: dict[str, str] | None = forwarded_attributes(
-            kind, *line, headers + (SAID[kind] if complete else []), peer, PROXIES
+            kind, *line, headers + (GATEWAY_FIELDS[kind] if complete else []), peer, PROXIES
         )
     except InvalidSubrequest:
         attributes = None

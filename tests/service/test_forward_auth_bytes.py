@@ -30,7 +30,7 @@ class RecordingApp:
         raise error
 
 
-def heard_by_granian(raw: bytes, tmp_path: Path | None = None) -> Request:
+def request_from_granian(raw: bytes, tmp_path: Path | None = None) -> Request:
     """Returns the request that a real granian reads from these bytes, on a port or on a socket file."""
     app = RecordingApp()
 
@@ -63,7 +63,7 @@ async def _connected(port: int, path: Path | None) -> tuple[asyncio.StreamReader
             await asyncio.sleep(0.02)
 
 
-def test_granian_hands_over_every_byte_of_a_field(tmp_path: Path) -> None:
+def test_granian_passes_on_every_byte_of_a_field(tmp_path: Path) -> None:
     lines = [
         b"PUT /a%2Fb%252Fc%3Fd%E9?q=%41 HTTP/1.1",
         b"Host: Ex.com",
@@ -76,7 +76,7 @@ def test_granian_hands_over_every_byte_of_a_field(tmp_path: Path) -> None:
         b"X-Long: " + b"z" * 65536,
         b"Connection: close",
     ]
-    app = heard_by_granian(b"\r\n".join(lines) + b"\r\n\r\n")
+    app = request_from_granian(b"\r\n".join(lines) + b"\r\n\r\n")
     assert (app.method, app.path, app.query) == ("PUT", "/a/b%2Fc?d\ufffd", "q=%41")
     assert app.client.startswith("127.0.0.1:")
     assert PROXIES.client(app.client, None) == "127.0.0.1"
@@ -87,6 +87,6 @@ def test_granian_hands_over_every_byte_of_a_field(tmp_path: Path) -> None:
     assert forwarded_attributes("ext_authz", *forwarded)["path"] == app.path
     with pytest.raises(InvalidSubrequest, match="X-Forwarded-Host is missing"):
         forwarded_attributes("forward_auth", *forwarded)
-    peer = heard_by_granian(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", tmp_path).client
+    peer = request_from_granian(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", tmp_path).client
     assert PROXIES.behind(peer, CLIENT) == CLIENT, peer
     assert Proxies(["0.0.0.0/0", "::/0"]).behind(peer, CLIENT) is None, peer

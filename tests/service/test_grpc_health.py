@@ -28,13 +28,13 @@ def health_request(service: str) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["", "ratelimit", rls.SERVICE, rlqs.SERVICE])
-def test_known_services_are_served(name: str) -> None:
+def test_registered_services_are_served(name: str) -> None:
     with Service(BOOK) as service, grpc.insecure_channel(service.grpc) as channel:
         check: Any = channel.unary_unary(CHECK)
         assert status(check(health_request(name), timeout=10)) == SERVING
 
 
-def test_names_and_bytes_that_are_not_known() -> None:
+def test_unknown_names_and_bytes() -> None:
     with Service(BOOK) as service, grpc.insecure_channel(service.grpc) as channel:
         check: Any = channel.unary_unary(CHECK)
         watch: Any = channel.unary_stream(WATCH)
@@ -50,12 +50,12 @@ def test_names_and_bytes_that_are_not_known() -> None:
         call.cancel()
 
 
-def test_a_watch_is_told_that_the_service_stops() -> None:
+def test_a_watch_reports_that_the_service_stops() -> None:
     with Service(BOOK) as service, grpc.insecure_channel(service.grpc) as channel:
         watch: Any = channel.unary_stream(WATCH)
         call = watch(health_request(""), timeout=30)
         assert status(next(call)) == SERVING
-        service.tell(signal.SIGTERM)
+        service.send_signal(signal.SIGTERM)
         assert [status(data) for data in call] == [NOT_SERVING]
         assert service.wait() == 0
 
@@ -97,5 +97,5 @@ def test_envoy_takes_it_for_healthy() -> None:
 
 def test_the_path_of_the_reference_service() -> None:
     with Service(BOOK) as service:
-        reply = service.ask("GET", "/healthcheck")
+        reply = service.send_request("GET", "/healthcheck")
         assert (reply.status, reply.body) == (200, b"OK")

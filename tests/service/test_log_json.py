@@ -54,8 +54,8 @@ def test_a_whole_run(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
         service = Service(BOOK, engine=redis.url, workers=workers, log="json", log_level="debug", drain="1s")
         with service:
             assert service.check(user="ann")["allowed"]
-            assert service.ask("POST", "/v1/check", b"\xff{").status == 400
-            assert service.ask("GET", "/nowhere").status == 404
+            assert service.send_request("POST", "/v1/check", b"\xff{").status == 400
+            assert service.send_request("GET", "/nowhere").status == 404
             for data in GARBAGE:
                 for address in (service.http, service.grpc):
                     send(address, data)
@@ -69,7 +69,7 @@ def test_a_whole_run(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
                 time.sleep(max(0.0, 5.2 - (time.monotonic() - service.started_at)))  # old enough to be replaced
                 os.kill(service.worker_pids[0], signal.SIGSEGV)
                 until(lambda: None if "is replaced" in service.output else "nobody noticed", 20)
-            service.tell(signal.SIGTERM)
+            service.send_signal(signal.SIGTERM)
             service.wait(60)
             records = lines_of(service.output)
     assert records[0]["http"] == service.url
@@ -165,7 +165,7 @@ def test_stderr_output_of_libraries_is_logged_as_lines(tmp_path: Path, monkeypat
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with Service(BOOK, log="json") as service:
         until(lambda: None if "as a library" in service.output else "the library wrote nothing", 60)
-        service.tell(signal.SIGTERM)
+        service.send_signal(signal.SIGTERM)
         assert service.wait(60) == 0
         lines = [line for line in lines_of(service.output) if "as a library" in str(line)]
     assert [line["message"] for line in lines] == ["a library wrote to stderr: as a library in C or Rust does"]

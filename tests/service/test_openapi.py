@@ -20,7 +20,7 @@ def service() -> Iterator[Service]:
 
 
 def test_the_service_serves_its_openapi_description(service: Service) -> None:
-    reply = service.ask("GET", "/openapi.json")
+    reply = service.send_request("GET", "/openapi.json")
     assert reply.headers["content-type"] == "application/json"
     assert reply.json == json.loads(json.dumps(description(100)))
     assert set(reply.json["paths"]) == {"/healthz", "/metrics", "/readyz", *(f"/v1/{verb.name}" for verb in VERBS)}

@@ -62,7 +62,9 @@ class InProcessService:
         self.app = App(checker, self.limits, Settings())
         self._asgi = Asgi(self.app)
 
-    async def ask(self, method: str, path: str, headers: list[tuple[bytes, bytes]], body: bytes = b"") -> Any:
+    async def send_request(
+        self, method: str, path: str, headers: list[tuple[bytes, bytes]], body: bytes = b""
+    ) -> Any:
         sent: list[Any] = []
 
         async def receive() -> dict[str, Any]:
@@ -78,7 +80,7 @@ class InProcessService:
 
     async def check(self, request: dict[str, Any]) -> Any:
         body = json.dumps(request).encode()
-        return await self.ask("POST", "/v1/check", [(b"content-length", b"%d" % len(body))], body)
+        return await self.send_request("POST", "/v1/check", [(b"content-length", b"%d" % len(body))], body)
 
     async def forwarded(self, uri: str, more: list[tuple[bytes, bytes]]) -> Any:
         fields = [
@@ -87,7 +89,7 @@ class InProcessService:
             (b"x-original-host", b"shop.example"),
             (b"x-forwarded-for", b"192.0.2.7"),
         ]
-        return await self.ask("GET", "/auth/nginx", [*fields, *more])
+        return await self.send_request("GET", "/auth/nginx", [*fields, *more])
 
     async def envoy(self, request: Any) -> Any:
         return RateLimitResponse.FromString(await self.limits.should_rate_limit(request.SerializeToString()))
@@ -101,7 +103,7 @@ class InProcessService:
 
 
 PATHS = st.sampled_from(["/", "/odd", "/quiet", "/free", "/held", "/strict", "/lock"])
-ASKED = st.fixed_dictionaries(
+CACHED_REQUESTS = st.fixed_dictionaries(
     {
         "attributes": st.fixed_dictionaries(
             {"path": PATHS}, optional={"user": st.sampled_from("ab"), "sku": st.just("7")}
@@ -112,7 +114,7 @@ ASKED = st.fixed_dictionaries(
 
 
 @settings(max_examples=150)
-@given(st.lists(st.tuples(ASKED, st.integers(0, 40)), max_size=15))
+@given(st.lists(st.tuples(CACHED_REQUESTS, st.integers(0, 40)), max_size=15))
 async def test_a_repeated_request_gets_the_same_response(story: list[tuple[dict[str, Any], int]]) -> None:
     clock = ManualClock()
     ours, plain = InProcessService(clock), InProcessService(clock)
@@ -168,7 +170,7 @@ async def test_envoy_gets_the_same_answer(requests: list[Any], story: list[tuple
         clock.advance(pause)
 
 
-async def test_each_descriptor_reports_its_own_count() -> None:
+async def test_each_descriptor_reports_its_count() -> None:
     service = InProcessService(ManualClock(), LIMITED)
     request = RateLimitRequest(domain="edge")
     for key, value in (("user", "a"), ("nothing", "at all"), ("sku", "7")):

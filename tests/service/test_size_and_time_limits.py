@@ -33,7 +33,7 @@ from headgate.service.receipt_tokens import ReceiptSigner
 from headgate.service.settings import Settings
 from tests.service.service_harness import Service
 
-ASKED = b'{"attributes": {"user": "ann"}}'
+CHECK_BODY = b'{"attributes": {"user": "ann"}}'
 BODY = 65536
 
 
@@ -78,7 +78,7 @@ def attributes(**found: Any) -> bytes:
 
 def test_sizes_are_bounded(service: Service) -> None:
     def check(body: bytes) -> int:
-        return service.ask("POST", "/v1/check", body).status
+        return service.send_request("POST", "/v1/check", body).status
 
     assert check(attributes(**{f"a{n}": 1 for n in range(check_schema.MAX_ATTRIBUTES)})) == 200
     assert check(attributes(**{f"a{n}": 1 for n in range(check_schema.MAX_ATTRIBUTES + 1)})) == 400
@@ -86,8 +86,8 @@ def test_sizes_are_bounded(service: Service) -> None:
     assert check(attributes(**{"n" * (check_schema.MAX_NAME_CHARS + 1): 1})) == 400
     assert check(attributes(user="v" * check_schema.MAX_VALUE_CHARS)) == 200
     assert check(attributes(user="v" * (check_schema.MAX_VALUE_CHARS + 1))) == 400
-    assert check(ASKED.ljust(BODY)) == 200
-    assert check(ASKED.ljust(BODY + 1)) == 413
+    assert check(CHECK_BODY.ljust(BODY)) == 200
+    assert check(CHECK_BODY.ljust(BODY + 1)) == 413
     one: dict[str, Any] = {"attributes": {}}
     assert service.post("checks", checks=[one] * 100).status == 200
     reply = service.post("checks", checks=[one] * 101)
@@ -98,7 +98,7 @@ def test_sizes_are_bounded(service: Service) -> None:
 
 def test_a_body_may_come_in_parts_and_is_bounded_all_the_same(service: Service) -> None:
     chunked = "transfer-encoding: chunked"
-    whole = b"%x\r\n%s\r\n0\r\n\r\n" % (len(ASKED), ASKED)
+    whole = b"%x\r\n%s\r\n0\r\n\r\n" % (len(CHECK_BODY), CHECK_BODY)
     assert status(sent(service, posted(whole, chunked))) == 200
     part = b"4000\r\n" + b" " * 0x4000 + b"\r\n"
     assert status(sent(service, posted(part * 5, chunked))) == 413  # and it has not ended yet
@@ -124,14 +124,14 @@ def test_a_body_may_come_in_parts_and_is_bounded_all_the_same(service: Service) 
         (b'{"attributes": {"user": ' + b"[" * 20_000 + b"]" * 20_000 + b"}}", "must be"),
         (b'{"attributes": ' + b'{"a":' * 10_000, "must be"),
         (b"\xef\xbb\xbf{}", "not JSON"),
-        (ASKED + b" x", "trailing characters"),
+        (CHECK_BODY + b" x", "trailing characters"),
         (b'{"x` - at `$.foo[0].bar": 1}', "is not a field"),
         (b'{"x` - at `$.attributes[...]": 1}', "attributes"),
     ],
     ids=range(18),
 )
 def test_an_invalid_body_is_refused(service: Service, body: bytes, sentence: str) -> None:
-    reply = service.ask("POST", "/v1/check", body)
+    reply = service.send_request("POST", "/v1/check", body)
     assert reply.status == 400
     assert sentence in reply.json["detail"]
     assert len(reply.body) < 500
@@ -140,19 +140,22 @@ def test_an_invalid_body_is_refused(service: Service, body: bytes, sentence: str
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (posted(ASKED, target="http://elsewhere/v1/check"), 200),  # absolute form
-        (posted(ASKED, target="/v1/%63heck"), 200),
-        (posted(ASKED, target="/v1/check?debug=1"), 200),
-        (posted(ASKED, target="/v1//check"), 404),
-        (posted(ASKED, version="1.0"), 200),
+        (posted(CHECK_BODY, target="http://elsewhere/v1/check"), 200),  # absolute form
+        (posted(CHECK_BODY, target="/v1/%63heck"), 200),
+        (posted(CHECK_BODY, target="/v1/check?debug=1"), 200),
+        (posted(CHECK_BODY, target="/v1//check"), 404),
+        (posted(CHECK_BODY, version="1.0"), 200),
         (b"GET /healthz HTTP/1.1\r\nhost: h\r\ncontent-length: 5\r\n\r\nhello", 200),
         (b"OPTIONS * HTTP/1.1\r\nhost: h\r\n\r\n", 404),
         (b"CONNECT h:1 HTTP/1.1\r\nhost: h\r\n\r\n", 404),
-        (posted(ASKED, "content-length: 5"), 400),  # says less than it sends
-        (posted(ASKED, "content-length: -5"), 400),
-        (posted(ASKED, f"content-length: {'0' * 4400}{len(ASKED)}"), 200),  # more digits than Python reads
-        (posted(ASKED, f"content-length: {'0' * 4400}{2**63}"), 413),
-        (posted(ASKED, "content-length: 5", "content-length: 6"), 400),
+        (posted(CHECK_BODY, "content-length: 5"), 400),  # says less than it sends
+        (posted(CHECK_BODY, "content-length: -5"), 400),
+        (
+            posted(CHECK_BODY, f"content-length: {'0' * 4400}{len(CHECK_BODY)}"),
+            200,
+        ),  # more digits than Python reads
+        (posted(CHECK_BODY, f"content-length: {'0' * 4400}{2**63}"), 413),
+        (posted(CHECK_BODY, "content-length: 5", "content-length: 6"), 400),
         (posted(b"zz\r\nabc\r\n", "transfer-encoding: chunked"), 400),
         (b"GET /healthz\r\n\r\n", 400),
         (b"\x16\x03\x01\x00\xff" * 20, 400),
@@ -174,7 +177,7 @@ def test_a_client_that_ends_in_the_middle_is_no_mistake_of_ours(service: Service
 
 
 def test_http_2_without_tls(service: Service, tmp_path: Path) -> None:
-    (tmp_path / "asked").write_bytes(ASKED)
+    (tmp_path / "asked").write_bytes(CHECK_BODY)
     run = subprocess.run(
         ["nghttp", "-v", "--data", str(tmp_path / "asked"), f"{service.url}/v1/check"],
         capture_output=True,
@@ -200,7 +203,7 @@ class _AsgiClient:
     def __init__(self, body: bytes | None = None) -> None:
         self._body = body
 
-    async def ask(self, served: Asgi) -> None:
+    async def send_request(self, served: Asgi) -> None:
         await served(self.scope, self._receive, self._send)
 
     async def _receive(self) -> dict[str, Any]:
@@ -221,10 +224,10 @@ async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     for _ in range(2):  # the timer is set again
         silent = [_AsgiClient() for _ in range(3)]
         async with asyncio.timeout(10):
-            await asyncio.gather(*(each.ask(served) for each in silent))
+            await asyncio.gather(*(each.send_request(served) for each in silent))
         assert [each.status for each in silent] == [408, 408, 408]
     one = _AsgiClient()
-    stopped = asyncio.ensure_future(one.ask(served))
+    stopped = asyncio.ensure_future(one.send_request(served))
     await asyncio.sleep(0)
     stopped.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -239,8 +242,8 @@ class _SlowLimiter(AsyncRuleLimiter):
 
 
 async def test_a_decision_may_take_longer_than_a_body() -> None:
-    client = _AsgiClient(ASKED)
-    await client.ask(_served(_SlowLimiter(sample_rules.SAMPLE_RULEBOOK)))
+    client = _AsgiClient(CHECK_BODY)
+    await client.send_request(_served(_SlowLimiter(sample_rules.SAMPLE_RULEBOOK)))
     assert client.status == 200
 
 

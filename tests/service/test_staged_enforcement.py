@@ -105,7 +105,7 @@ async def test_too_many_refusals_roll_it_back(evening: Evening) -> None:
 async def test_a_version_of_somebody_else_stays(evening: Evening) -> None:
     await evening.start()
     other = TEXT.replace("5/minute", "6/minute")
-    await evening.staged._ask("publish", "oleg", "", body=other.encode(), format="yaml")
+    await evening.staged._call_handler("publish", "oleg", "", body=other.encode(), format="yaml")
     assert await evening.after(61) == "stopped 1"
     assert evening.limiter.rulebook.text == other
 
@@ -113,7 +113,7 @@ async def test_a_version_of_somebody_else_stays(evening: Evening) -> None:
 async def test_stopping_keeps_a_version_of_somebody_else(evening: Evening) -> None:
     await evening.start()
     other = TEXT.replace("5/minute", "6/minute")
-    await evening.staged._ask("publish", "oleg", "", body=other.encode(), format="yaml")
+    await evening.staged._call_handler("publish", "oleg", "", body=other.encode(), format="yaml")
     with pytest.raises(InvalidRule, match="the stages have ended"):
         await evening.staged.stop("ann", "")
     assert evening.limiter.rulebook.text == other

@@ -34,12 +34,12 @@ def redis() -> Iterator[RedisServer]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_signal_finishes_begun_requests(number: signal.Signals) -> None:
     with Service(SLOW) as service:
-        assert service.ask("GET", "/auth/forward", headers=FORWARDED).status == 200
+        assert service.send_request("GET", "/auth/forward", headers=FORWARDED).status == 200
         with service.connection() as line:
             began = time.monotonic()
             line.request("GET", "/auth/forward", headers=FORWARDED)
             time.sleep(0.2)
-            service.tell(number)
+            service.send_signal(number)
             assert reply_of(line).status == 200
             assert time.monotonic() - began > 0.5
         assert service.wait() == 0
@@ -49,11 +49,11 @@ def test_a_stop_signal_finishes_begun_requests(number: signal.Signals) -> None:
 def test_requests_longer_than_the_drain_time_are_dropped() -> None:
     endless = {"rules": [{"name": "slow", "limit": "1/minute queue 5"}]}
     with Service(endless, drain="300ms") as service, service.connection() as line:
-        service.ask("GET", "/auth/forward", headers=FORWARDED)
+        service.send_request("GET", "/auth/forward", headers=FORWARDED)
         line.request("GET", "/auth/forward", headers=FORWARDED)
         time.sleep(0.1)
         began = time.monotonic()
-        service.tell(signal.SIGTERM)
+        service.send_signal(signal.SIGTERM)
         assert service.wait() == 0
         assert time.monotonic() - began < 5
         reply = reply_of(line)
@@ -69,19 +69,19 @@ def test_several_workers_count_together(redis: RedisServer) -> None:
         assert passed == 20
 
 
-def test_a_killed_worker_is_replaced_and_only_its_own_clients_notice(redis: RedisServer) -> None:
+def test_a_killed_worker_is_replaced_and_only_its_clients_notice(redis: RedisServer) -> None:
     with Service(BOOK, engine=redis.url, workers=2) as service:
         seen: Counter[str] = Counter()
         over = threading.Event()
 
-        def ask() -> None:
+        def send_request() -> None:
             while not over.is_set():
                 try:
                     seen["passed" if service.check()["allowed"] else "refused"] += 1
                 except (http.client.HTTPException, OSError):
                     seen["lost"] += 1
 
-        clients = [threading.Thread(target=ask) for _ in range(4)]
+        clients = [threading.Thread(target=send_request) for _ in range(4)]
         for client in clients:
             client.start()
         until(lambda: None if seen["passed"] > 50 else "not yet under load", 20)

@@ -16,7 +16,7 @@ from headgate.service.envoy import rls
 from tests.servers.tls import certificates
 from tests.service.service_harness import Service
 
-ASKED = {"attributes": {"user": "ann"}}
+CHECK_BODY = {"attributes": {"user": "ann"}}
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def context(pair: tuple[Path, Path] | None = None, *, http_2: bool = False) -> s
 
 def checked(service: Service, pair: tuple[Path, Path] | None = None) -> Any:
     with httpx.Client(verify=context(pair), trust_env=False) as client:
-        return client.post(f"https://{service.http}/v1/check", json=ASKED).json()
+        return client.post(f"https://{service.http}/v1/check", json=CHECK_BODY).json()
 
 
 def rate_limit_code(service: Service, pair: tuple[Path, Path] | None = None) -> Any:
@@ -107,7 +107,7 @@ def test_a_client_that_does_not_trust_the_certificate_fails(service: Service) ->
         pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"),
         httpx.Client(trust_env=False) as client,
     ):
-        client.post(f"https://{service.http}/v1/check", json=ASKED)
+        client.post(f"https://{service.http}/v1/check", json=CHECK_BODY)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_bytes_that_are_no_tls_are_closed(service: Service, data: bytes) -> None
     assert rate_limit_code(service) == rls_pb2.RateLimitResponse.OK
 
 
-def test_a_client_whose_certificate_is_known_is_answered(strict: Service) -> None:
+def test_a_client_with_a_trusted_certificate_is_answered(strict: Service) -> None:
     assert checked(strict, ours())["allowed"] is True
     assert rate_limit_code(strict, ours()) == rls_pb2.RateLimitResponse.OK
 

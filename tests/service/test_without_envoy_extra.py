@@ -41,13 +41,13 @@ def http_only(without_envoy: None) -> Iterator[Service]:
 def test_http_is_answered(http_only: Service) -> None:
     assert [http_only.check(user="ann")["allowed"] for _ in range(3)] == [True, True, False]
     assert (
-        http_only.ask("GET", "/auth/envoy/x", headers={"x-forwarded-for": "192.0.2.7"}).status == 200
+        http_only.send_request("GET", "/auth/envoy/x", headers={"x-forwarded-for": "192.0.2.7"}).status == 200
     )  # ext_authz over HTTP
     assert f"gRPC   off      Envoy's rate limit and quota services need: {INSTALL}" in http_only.output
 
 
 def test_the_reference_services_json_says_what_it_needs(http_only: Service) -> None:
-    reply = http_only.ask("POST", "/json", b'{"domain": "a", "descriptors": []}')
+    reply = http_only.send_request("POST", "/json", b'{"domain": "a", "descriptors": []}')
     assert reply.status == 501
     assert INSTALL in reply.json["detail"]
 
@@ -70,7 +70,7 @@ def test_grpc_is_refused_with_a_sentence(variable: bool, without_envoy: None) ->
     )
 
 
-def test_off_may_be_said(without_envoy: None) -> None:
+def test_off_may_be_configured(without_envoy: None) -> None:
     with Service(BOOK, grpc="off") as service:
         assert service.check(user="ann")["allowed"]
 
@@ -87,7 +87,7 @@ def test_without_the_extra_service_it_says_what_to_install(
     )
 
 
-def test_without_uvloop_it_runs_on_asyncios_own_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_uvloop_it_runs_on_the_loop_of_asyncio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lacking(tmp_path, monkeypatch, "uvloop")
     with Service(BOOK) as service:
         assert service.check(user="ann")["allowed"]

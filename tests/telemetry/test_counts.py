@@ -48,7 +48,7 @@ def test_a_limiter_without_rules_is_counted_under_its_name() -> None:
     assert counts.totals()["5/s"].calls == 3
 
 
-def test_each_rule_is_counted_by_its_own_verdict() -> None:
+def test_each_rule_is_counted_by_its_verdict() -> None:
     counts = Counts(clock=ManualClock())
     rules = {"rules": [rule("small", "1/minute"), rule("large", "100/minute")]}
     limiter = Limiter.from_rules(rules, clock=ManualClock(), observers=[counts])

@@ -22,7 +22,7 @@ def test_a_thread_writes_within_seconds(redis_server: RedisServer) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_has_a_thread_of_its_own(redis_server: RedisServer) -> None:
+def test_a_forked_child_has_a_separate_thread(redis_server: RedisServer) -> None:
     counts = Counts(shared_at=redis_server.url)
     limiter = Limiter("100/s", name="api", observers=[counts])
     limiter.take("ann")

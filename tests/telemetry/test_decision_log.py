@@ -12,7 +12,7 @@ import pytest
 
 from headgate import AsyncLimiter, Charge, EngineUnavailable, Limiter, ManualClock
 from headgate.algorithms.decision import Decision
-from headgate.enforcement.check_together import Ask
+from headgate.enforcement.check_together import BatchedCall
 from headgate.errors import InvalidSetting
 from headgate.rules import load
 from headgate.telemetry import decision_log
@@ -131,7 +131,9 @@ def test_a_limiter_without_rules(tmp_path: Path) -> None:
 def test_calls_decided_together_say_so(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with Limiter.from_rules(RULES, observers=[DecisionLog(path)]) as limiter:
-        limiter.check_together([Ask({"address": "192.0.2.7"}), Ask({}), Ask({"address": "192.0.2.8"}, 5)])
+        limiter.check_together(
+            [BatchedCall({"address": "192.0.2.7"}), BatchedCall({}), BatchedCall({"address": "192.0.2.8"}, 5)]
+        )
     lines = read_lines(path)
     assert [each["together"] for each in lines] == [[0, 3], [1, 3], [2, 3]]
     assert [each["cost"] for each in lines] == [None, None, 5]
@@ -173,7 +175,7 @@ def test_overrides_and_the_version_of_the_rulebook(tmp_path: Path) -> None:
     assert bob["verdicts"][0]["override"] is None
 
 
-def test_the_response_is_added_when_it_is_known(tmp_path: Path) -> None:
+def test_the_response_is_added_when_it_is_complete(tmp_path: Path) -> None:
     path, log = tmp_path / "log", DecisionLog(tmp_path / "log")
     with Limiter.from_rules(RULES, observers=[log]) as limiter:
         decisions = [
@@ -213,7 +215,7 @@ def test_a_sample_keeps_every_refusal(tmp_path: Path) -> None:
     assert {each["sample"] for each in lines} == {0}
 
 
-def test_a_sample_is_about_as_large_as_was_asked(tmp_path: Path) -> None:
+def test_a_sample_is_about_as_large_as_requested(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with Limiter("1000000/s", observers=[DecisionLog(path, sample=0.1)]) as limiter:
         for number in range(5000):
@@ -245,7 +247,9 @@ async def test_async_limiters_write_the_same(tmp_path: Path) -> None:
     path = tmp_path / "log"
     async with AsyncLimiter.from_rules(RULES, clock=ManualClock(NOW_US), observers=[DecisionLog(path)]) as limiter:
         await limiter.check({"address": "192.0.2.7"}, 2)
-        await limiter.check_together([Ask({"address": "192.0.2.7"}), Ask({"address": "192.0.2.8"})])
+        await limiter.check_together(
+            [BatchedCall({"address": "192.0.2.7"}), BatchedCall({"address": "192.0.2.8"})]
+        )
     assert [each["allowed"] for each in read_lines(path)] == [True, False, True]
 
 
@@ -282,7 +286,7 @@ def test_a_log_that_nobody_holds_any_more_is_written(tmp_path: Path) -> None:
     assert not any(thread.is_alive() for thread in before)
 
 
-def test_a_forked_child_writes_its_own_calls(tmp_path: Path) -> None:
+def test_a_forked_child_writes_its_calls(tmp_path: Path) -> None:
     path = tmp_path / "log"
     log = DecisionLog(path)
     limiter = Limiter("9/s", observers=[log])

@@ -150,7 +150,7 @@ def test_a_long_key_is_shortened_and_stays_apart_from_others() -> None:
     assert len(short_key("ü" * 300).encode()) <= 64
 
 
-def test_calls_refusals_and_verdicts_that_are_not_enforced_have_their_own_hot_keys() -> None:
+def test_calls_refusals_and_verdicts_that_are_not_enforced_have_their_hot_keys() -> None:
     clock = ManualClock()
     counts = Counts(clock=clock)
     rules = [

@@ -16,7 +16,7 @@ import pytest
 
 from headgate import AsyncLimiter, Limiter, RuleLimiter
 from headgate.cli import main
-from headgate.enforcement.check_together import Ask
+from headgate.enforcement.check_together import BatchedCall
 from headgate.telemetry.decision_log import DecisionLog
 from tests.servers import RedisServer
 from tests.telemetry.log_lines import read_lines, replay
@@ -182,10 +182,11 @@ def test_calls_together_and_reservations(tmp_path: Path) -> None:
     with Limiter.from_rules(rules, observers=[DecisionLog(path)]) as limiter:
         for number in range(300):
             asks = [
-                Ask({"user": chance.choice(("ann", "bob", "kim"))}, chance.choice((0, 1, 3))) for _ in range(3)
+                BatchedCall({"user": chance.choice(("ann", "bob", "kim"))}, chance.choice((0, 1, 3)))
+                for _ in range(3)
             ]
             if number % 3 == 0:
-                limiter.check_together([*asks, Ask({})][: chance.choice((3, 3, 3, 4))])
+                limiter.check_together([*asks, BatchedCall({})][: chance.choice((3, 3, 3, 4))])
             elif number % 3 == 1:
                 limiter.reserve(asks[0].attributes, 1, timeout=chance.choice((0, 0.01)))
             else:

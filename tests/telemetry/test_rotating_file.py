@@ -63,7 +63,7 @@ def test_a_process_that_starts_later_rotates_what_is_old(tmp_path: Path) -> None
     assert (tmp_path / "log.1").read_text() == "old\n"
 
 
-def test_nothing_is_kept_if_so_asked(tmp_path: Path) -> None:
+def test_no_old_file_is_kept_if_so_configured(tmp_path: Path) -> None:
     file = open_file(tmp_path / "log", max_bytes=1, keep_files=0)
     for number in range(3):
         file.append([b"%d\n" % number])

@@ -318,7 +318,7 @@ def test_a_foreign_value_is_reported_once_and_left_alone(
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_shares_its_own_counts(redis_server: RedisServer, clock: ManualClock) -> None:
+def test_a_forked_child_shares_its_counts(redis_server: RedisServer, clock: ManualClock) -> None:
     counts = Counts(shared_at=redis_server.url, clock=clock)
     limiter = Limiter("5/s", name="api", observers=[counts])
     limiter.take("ann")

@@ -19,7 +19,7 @@ from headgate import (
     ManualClock,
     RateLimited,
 )
-from headgate.enforcement.check_together import Ask
+from headgate.enforcement.check_together import BatchedCall
 from headgate.errors import InvalidSetting
 from headgate.integrations.asgi import RateLimitMiddleware
 from headgate.integrations.asgi import limit as asgi_limit
@@ -104,8 +104,10 @@ def test_every_verb_of_a_rulebook_passes() -> None:
         assert limiter.peek({})
         assert all(limiter.wait({}).delay == 0 for _ in range(2))
         assert limiter.cancel(limiter.reserve({}))
-        assert [decision.allowed for decision in limiter.check_together([Ask({}), Ask({}, cost=9)])] == [True] * 2
-        assert limiter.give_back(Ask({}), 1)
+        assert [
+            decision.allowed for decision in limiter.check_together([BatchedCall({}), BatchedCall({}, cost=9)])
+        ] == [True] * 2
+        assert limiter.give_back(BatchedCall({}), 1)
         with limiter.hold({}) as first, limiter.hold({}):
             assert limiter.refund(first)
     assert [limiter.check({}).allowed for _ in range(2)] == [True, False]
@@ -117,8 +119,8 @@ async def test_every_verb_of_an_async_rulebook_passes() -> None:
         assert [(await limiter.check({})).allowed for _ in range(2)] == [True, True]
         assert await limiter.peek({})
         assert (await limiter.wait({})).delay == 0
-        assert len(await limiter.check_together([Ask({}), Ask({}, cost=9)])) == 2
-        assert await limiter.give_back(Ask({}), 1)
+        assert len(await limiter.check_together([BatchedCall({}), BatchedCall({}, cost=9)])) == 2
+        assert await limiter.give_back(BatchedCall({}), 1)
         async with limiter.hold({}), limiter.hold({}):
             pass
     assert [(await limiter.check({})).allowed for _ in range(2)] == [True, False]

@@ -305,8 +305,8 @@ class AdaptiveLimiter:
         try:
             return self._classes[priority]
         except (KeyError, TypeError):
-            known = ", ".join(self._classes) or "none, give the limiter priorities"
-            raise InvalidCharge(f"{priority!r} is no priority of this limiter. Known: {known}.") from None
+            valid = ", ".join(self._classes) or "none, give the limiter priorities"
+            raise InvalidCharge(f"{priority!r} is no priority of this limiter. Known: {valid}.") from None
 
     def _strained(self) -> bool:
         readings = [signal.strained() for signal in self._signals]  # all of them, so that each is up to date

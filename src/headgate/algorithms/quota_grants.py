@@ -195,17 +195,17 @@ def damped_demand(before: int, wants: int) -> int:
 
 def target(least: int, demands: Sequence[int], rank: int) -> int:
     """Returns what the holder of this rank should have, by the demands of all."""
-    own_demand = demands[rank]
-    if own_demand == DEPARTED:
+    holder_demand = demands[rank]
+    if holder_demand == DEPARTED:
         return 0
     max_seats = ALL_GRANT_UNITS // least
     needs = [max(least, each) for each in demands if each > 0][:max_seats]
     before = sum(each > 0 for each in demands[:rank])
     level, extra_count, unused = _level(needs)
-    if own_demand > 0:
+    if holder_demand > 0:
         if before >= max_seats:
             return 0
-        need, position = max(least, own_demand), before
+        need, position = max(least, holder_demand), before
         if need > level >= 0:
             ahead = sum(each > level for each in needs[:before])
             return level + (ahead < extra_count)

@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> Output:
     if not args.yes and not args.json and sys.stdin.isatty() and sys.stdout.isatty():
         Output(None, [*lines, ""]).write(as_json=False)
         lines = []
-        args.yes = _ask(f"Write {target}? [y/N] ")
+        args.yes = _confirm(f"Write {target}? [y/N] ")
     if not args.yes:
         how = f"{target} was not written: say --yes to write it, or run this on a terminal and answer y."
         return Output(document | {"written": False}, [*lines, *([""] if lines else []), (how, "yellow")], NEGATIVE)
@@ -114,7 +114,7 @@ def _read(folder: Path) -> Project:
     return Project(folder, python, redis, find_nginx(folder, files.nginx), files.complete)
 
 
-def _ask(question: str) -> bool:
+def _confirm(question: str) -> bool:
     try:
         return input(question).strip().lower() in ("y", "yes")
     except EOFError:

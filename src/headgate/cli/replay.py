@@ -27,7 +27,7 @@ from headgate.traffic.replay import Replay, RulebookPlayer, enforced, needed_att
 from headgate.traffic.replay_counts import DELAYED, PASSED, REFUSED, RuleCounts, Timeline
 from headgate.traffic.report.documents import replay_document
 from headgate.traffic.report.replay_page import format_instant, replay_page
-from headgate.traffic.suggest_and_replay import known_attributes
+from headgate.traffic.suggest_and_replay import attribute_names
 from headgate.traffic.unmatched_rules import describe_unmatched_rules
 
 _COLUMNS = 70  # of the picture
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> Output:
     for name, book, player in ((args.rules, new, replay.new), (args.against, old, replay.old)):
         if book is not None and player is not None:
             decided = {rule for rule, _ in player.counts}
-            warn_unmatched(name, describe_unmatched_rules(book, decided, known_attributes(reader)), args)
+            warn_unmatched(name, describe_unmatched_rules(book, decided, attribute_names(reader)), args)
     document = {"logs": [log_document(summary) for summary in reader.summaries]} | replay_document(replay)
     names = Path(args.rules).name, None if args.against is None else Path(args.against).name
     written = write_report(args.html, replay_page(replay, *names, read_lines))

@@ -65,9 +65,11 @@ class AdaptiveAgreement:
         rules = {name: rule for name, rule in list(self._rules().items())[:MAX_RULES] if rule.is_agreed}
         if not rules:
             return
-        own = {_ballot(rule): vote for rule in rules.values() if (vote := rule.vote()) is not None}
+        process_votes = {_ballot(rule): vote for rule in rules.values() if (vote := rule.vote()) is not None}
         try:
-            replies = self._store.exchange(self._process, LIVE_US, json.dumps(own, separators=(",", ":")).encode())
+            replies = self._store.exchange(
+                self._process, LIVE_US, json.dumps(process_votes, separators=(",", ":")).encode()
+            )
         except (EngineUnavailable, CorruptState) as error:
             self._report_outage(error)
             return

@@ -258,13 +258,13 @@ class AdaptiveRules:
 
     def follow(self, rules: Iterable[Rule]) -> dict[str, AdaptiveRule]:
         """Goes on with the adaptive rules among these, and returns them; the others are forgotten."""
-        known, followed_rules = self.rules, dict[str, AdaptiveRule]()
+        previous_rules, followed_rules = self.rules, dict[str, AdaptiveRule]()
         for rule in rules:
             limit = adaptive_limit_of(rule)
             if limit is None:
                 continue
             classes = [str(test.expected) for test, _ in rule.limit.cases]
-            followed = known.get(rule.name)
+            followed = previous_rules.get(rule.name)
             if followed is None:
                 followed = AdaptiveRule(rule.name, limit, classes, self._clock_ns)
                 followed.on_change = self._on_change

@@ -240,12 +240,12 @@ class CallPlan:
         an engine decides every charge of a request by the counter's state before the request."""
         if self._is_shared:
             self._unshare()
-        indices, known_indices, charges = [], self._indices, self.charges
+        indices, counter_indices, charges = [], self._indices, self.charges
         for (meter, key, cost), label, stage in zip(other.charges, other.labels, other._stages, strict=True):
             counter = id(meter), key
-            index = known_indices.get(counter) if stage in (LOCAL, REMOTE) else None
+            index = counter_indices.get(counter) if stage in (LOCAL, REMOTE) else None
             if index is None:
-                index = known_indices[counter] = len(charges)
+                index = counter_indices[counter] = len(charges)
                 charges.append((meter, key, cost))
                 self.labels.append(label)
                 self._stages.append(stage)

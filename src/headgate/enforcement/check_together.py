@@ -3,8 +3,8 @@
 A gateway checks several things at once: Envoy's descriptors, an order's items. The rules are matched for each call
 by itself; the charges of all of them are one request to the engine, and each call gets its own verdict.
 
-    Ask({"path": "/buy", "sku": "7"}, cost=2)            by the rulebook
-    Ask({}, limit=parse("10/minute fixed"), name=..., key=...)     by a limit that the caller passes
+    BatchedCall({"path": "/buy", "sku": "7"}, cost=2)    by the rulebook
+    BatchedCall({}, limit=parse("10/minute fixed"), name=..., key=...)    by a limit that the caller passes
 
 Laws (tests/enforcement/test_check_together.py):
   - a single call is decided as check() decides it;
@@ -31,10 +31,10 @@ from headgate.observer import ObservedDecision
 from headgate.refund_without_decision import give_back
 from headgate.validation import check_cost, describe
 
-EXAMPLE_ASK = 'Ask({"user": "ann"}, cost=2)'
+EXAMPLE_CALL = 'BatchedCall({"user": "ann"}, cost=2)'
 
 
-class Ask(NamedTuple):
+class BatchedCall(NamedTuple):
     """One of several calls. If it has a limit, that decides in place of the rules, under this name and key."""
 
     attributes: Mapping[str, Any]
@@ -49,13 +49,15 @@ class CallBatch:
 
     __slots__ = ("joint_plan", "plans", "shares_counters")
 
-    def __init__(self, compiled: CompiledRulebook, asks: Sequence[Ask]) -> None:
-        if not isinstance(asks, list | tuple) or isinstance(asks, Ask):
-            raise InvalidCharge(f"Calls are a list of Asks, such as [{EXAMPLE_ASK}]; not {describe(asks)}.")
+    def __init__(self, compiled: CompiledRulebook, calls: Sequence[BatchedCall]) -> None:
+        if not isinstance(calls, list | tuple) or isinstance(calls, BatchedCall):
+            raise InvalidCharge(
+                f"Calls are a list of BatchedCalls, such as [{EXAMPLE_CALL}]; not {describe(calls)}."
+            )
         self.joint_plan: CallPlan = CallPlan(compiled)
         join = self.joint_plan.join
         self.plans: list[tuple[CallPlan, list[int]]] = [
-            (plan, join(plan)) for plan in (plan_of(compiled, ask) for ask in asks)
+            (plan, join(plan)) for plan in (plan_of(compiled, call) for call in calls)
         ]
         # Whether several calls share a counter.
         self.shares_counters: bool = len(self.joint_plan.charges) < sum(len(indices) for _, indices in self.plans)
@@ -98,9 +100,9 @@ class CallBatch:
         return self.decisions(outcomes, several_requests)
 
 
-def refund_untracked(compiled: CompiledRulebook, ask: Ask, units: int) -> Flow[RuleDecision]:
+def refund_untracked(compiled: CompiledRulebook, call: BatchedCall, units: int) -> Flow[RuleDecision]:
     """Refunds units of a call whose decision is gone, and returns the state of its counters after that."""
-    plan, outcomes = plan_of(compiled, check_ask(ask)._replace(cost=units)), []
+    plan, outcomes = plan_of(compiled, check_batched_call(call)._replace(cost=units)), []
     for meter, key, cost in plan.charges:
         if isinstance(meter, AdaptiveMeter):  # its calls end by themselves
             free = meter.free(key)
@@ -117,24 +119,25 @@ def refund_untracked(compiled: CompiledRulebook, ask: Ask, units: int) -> Flow[R
     return plan.decision(outcomes)
 
 
-def check_ask(ask: object) -> Ask:
-    """Raises InvalidCharge if it is not an Ask."""
-    if not isinstance(ask, Ask):
+def check_batched_call(call: object) -> BatchedCall:
+    """Raises InvalidCharge if it is not a BatchedCall."""
+    if not isinstance(call, BatchedCall):
         raise InvalidCharge(
-            f"A call is an Ask, such as {EXAMPLE_ASK} of headgate.enforcement.check_together; not {describe(ask)}."
+            f"A call is a BatchedCall, such as {EXAMPLE_CALL} of headgate.enforcement.check_together; "
+            f"not {describe(call)}."
         )
-    return ask
+    return call
 
 
-def plan_of(compiled: CompiledRulebook, ask: Ask) -> CallPlan:
+def plan_of(compiled: CompiledRulebook, call: BatchedCall) -> CallPlan:
     """Returns the charges of one call."""
-    check_ask(ask)
-    if not isinstance(ask.attributes, Mapping):
-        raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {ask.attributes!r}.')
-    cost = None if ask.cost is None else check_cost(ask.cost)
-    if ask.limit is None:
+    check_batched_call(call)
+    if not isinstance(call.attributes, Mapping):
+        raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {call.attributes!r}.')
+    cost = None if call.cost is None else check_cost(call.cost)
+    if call.limit is None:
         matched_cost = 1 if cost == 0 else cost
-        plan = CallPlan(compiled, compiled.match(ask.attributes, matched_cost), ask.attributes, matched_cost)
+        plan = CallPlan(compiled, compiled.match(call.attributes, matched_cost), call.attributes, matched_cost)
         if cost == 0:  # a peek at all rules, also those that state a cost; one that never allows must still refuse
             unpassable = [rule in compiled.never_allowed for rule, _ in plan.labels]
             charges = zip(unpassable, plan.charges, strict=True)
@@ -144,12 +147,14 @@ def plan_of(compiled: CompiledRulebook, ask: Ask) -> CallPlan:
             plan.stated_cost = 0
         return plan
     plan = CallPlan(compiled, stated_cost=cost)  # no rule is matched by its attributes
-    if not isinstance(ask.limit, Limit):
-        raise InvalidCharge(f'An Ask\'s limit is a Limit, such as parse("10/minute"); not {describe(ask.limit)}.')
-    if not isinstance(ask.name, str):
-        raise InvalidCharge(f"An Ask's name is a text, not {describe(ask.name)}.")
-    if not isinstance(ask.key, str):
-        raise InvalidCharge(f"A key is a string, not {describe(ask.key)}.")
-    meter = compiled.caller_meter(ask.limit, ask.name)
-    plan.add((REMOTE, (ask.name, None), [meter]), ask.key, 1 if cost is None else cost)
+    if not isinstance(call.limit, Limit):
+        raise InvalidCharge(
+            f'A BatchedCall\'s limit is a Limit, such as parse("10/minute"); not {describe(call.limit)}.'
+        )
+    if not isinstance(call.name, str):
+        raise InvalidCharge(f"A BatchedCall's name is a text, not {describe(call.name)}.")
+    if not isinstance(call.key, str):
+        raise InvalidCharge(f"A key is a string, not {describe(call.key)}.")
+    meter = compiled.caller_meter(call.limit, call.name)
+    plan.add((REMOTE, (call.name, None), [meter]), call.key, 1 if cost is None else cost)
     return plan

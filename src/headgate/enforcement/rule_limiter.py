@@ -32,7 +32,7 @@ from headgate.clock import Clock, check_clock
 from headgate.enforcement import adaptive_rules, held_slots
 from headgate.enforcement.adaptive_rules import SUCCESS, CallEnd, check_outcome
 from headgate.enforcement.call_plan import CallPlan
-from headgate.enforcement.check_together import Ask, CallBatch, refund_untracked
+from headgate.enforcement.check_together import BatchedCall, CallBatch, refund_untracked
 from headgate.enforcement.open_rulebook import Rules
 from headgate.enforcement.override_checks import AsyncRuleOverrides, RuleOverrides
 from headgate.enforcement.rule_decision import RuleDecision
@@ -130,15 +130,15 @@ class RuleLimiter(RulebookFollower):
             observed.report(decision, plan.attributes, False, plan.stated_cost)
             return decision
 
-    def check_together(self, asks: Sequence[Ask]) -> tuple[RuleDecision, ...]:
+    def check_together(self, calls: Sequence[BatchedCall]) -> tuple[RuleDecision, ...]:
         """Decides several calls, and charges them all or none; returns a decision for each.
 
-        >>> from headgate.enforcement.check_together import Ask
-        >>> calls = [Ask({"user": "ann"}), Ask({"user": "bob"}, cost=3)]
+        >>> from headgate.enforcement.check_together import BatchedCall
+        >>> calls = [BatchedCall({"user": "ann"}), BatchedCall({"user": "bob"}, cost=3)]
         >>> [decision.allowed for decision in Limiter.from_rules(RULES).check_together(calls)]
         [True, False]
         """
-        batch = CallBatch(self._compiled, asks)
+        batch = CallBatch(self._compiled, calls)
         if self.observers is None:
             return self._decide_batch(batch)
         with ObservedDecision(self.observers) as observed:
@@ -233,16 +233,16 @@ class RuleLimiter(RulebookFollower):
         """
         return run(limiter_flows.settle(part_of_rule(check_decision(decision, awaited=False), rule), cost))
 
-    def give_back(self, ask: Ask, units: int) -> RuleDecision:
+    def give_back(self, call: BatchedCall, units: int) -> RuleDecision:
         """Gives back units of a call whose decision is gone, as far as they are counted; returns the state
         after that.
 
-        >>> from headgate.enforcement.check_together import Ask
+        >>> from headgate.enforcement.check_together import BatchedCall
         >>> limiter = Limiter.from_rules(RULES)
-        >>> limiter.check({"user": "ann"}).remaining, limiter.give_back(Ask({"user": "ann"}), 1).remaining
+        >>> limiter.check({"user": "ann"}).remaining, limiter.give_back(BatchedCall({"user": "ann"}), 1).remaining
         (1, 2)
         """
-        return run(refund_untracked(self._compiled, ask, check_units(units)))
+        return run(refund_untracked(self._compiled, call, check_units(units)))
 
     def renew(self, decision: Decision) -> bool:
         """Holds the decision's slots for another ttl; False if one is lost: another caller may hold it.
@@ -423,9 +423,9 @@ class AsyncRuleLimiter(RulebookFollower):
             observed.report(decision, plan.attributes, False, plan.stated_cost)
             return decision
 
-    async def check_together(self, asks: Sequence[Ask]) -> tuple[RuleDecision, ...]:
+    async def check_together(self, calls: Sequence[BatchedCall]) -> tuple[RuleDecision, ...]:
         """Decides several calls, and charges them all or none; returns a decision for each."""
-        return await self.decide_batch(self.plan_batch(asks))
+        return await self.decide_batch(self.plan_batch(calls))
 
     async def decide_batch(self, batch: CallBatch) -> tuple[RuleDecision, ...]:
         """Decides several calls whose charges are planned."""
@@ -511,11 +511,11 @@ class AsyncRuleLimiter(RulebookFollower):
         """
         return await arun(limiter_flows.settle(part_of_rule(check_decision(decision, awaited=True), rule), cost))
 
-    async def give_back(self, ask: Ask, units: int) -> RuleDecision:
+    async def give_back(self, call: BatchedCall, units: int) -> RuleDecision:
         """Gives back units of a call whose decision is gone, as far as they are counted; returns the
         state after that.
         """
-        return await arun(refund_untracked(self._compiled, ask, check_units(units)))
+        return await arun(refund_untracked(self._compiled, call, check_units(units)))
 
     async def renew(self, decision: Decision) -> bool:
         """Holds the decision's slots for another ttl; False if one is lost: another caller may hold it."""

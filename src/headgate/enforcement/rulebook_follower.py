@@ -17,7 +17,7 @@ from headgate.clock import Clock
 from headgate.enforcement import held_slots
 from headgate.enforcement.adaptive_rules import AdaptiveMeter, AdaptiveRules
 from headgate.enforcement.call_plan import CallPlan, CompiledRulebook
-from headgate.enforcement.check_together import Ask, CallBatch
+from headgate.enforcement.check_together import BatchedCall, CallBatch
 from headgate.enforcement.open_rulebook import Rules, open_rulebook
 from headgate.enforcement.repeated_calls import RepeatedCalls
 from headgate.enforcement.rule_decision import RuleDecision
@@ -152,9 +152,9 @@ class RulebookFollower:
             self.__dict__.pop("plan_call", None)
         return type(self).plan_call(self, attributes, cost)
 
-    def plan_batch(self, asks: Sequence[Ask]) -> CallBatch:
+    def plan_batch(self, calls: Sequence[BatchedCall]) -> CallBatch:
         """Plans the charges of several calls; sends no request."""
-        return CallBatch(self._compiled, asks)
+        return CallBatch(self._compiled, calls)
 
     def _cancel_flow(self, decision: Decision) -> Flow[bool]:
         if not decision.allowed:

@@ -155,8 +155,11 @@ class SimpleRateThrottle(LimitThrottle):
 
     def _user_key(self, request: Any) -> str:
         user = request.user
-        is_known = user is not None and user.is_authenticated
-        return self.cache_format % {"scope": self.scope, "ident": user.pk if is_known else self.get_ident(request)}
+        is_logged_in = user is not None and user.is_authenticated
+        return self.cache_format % {
+            "scope": self.scope,
+            "ident": user.pk if is_logged_in else self.get_ident(request),
+        }
 
 
 class AnonRateThrottle(SimpleRateThrottle):

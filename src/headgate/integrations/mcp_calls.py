@@ -51,7 +51,7 @@ INTERNAL_ERROR = -32603
 META_PREFIX = "headgate/"  # of the header fields in the _meta of a result
 
 _NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-_OWN_ATTRIBUTES = ("tool", "session", "user")
+_CALL_ATTRIBUTES = ("tool", "session", "user")
 
 _current: ContextVar[RequestRecord | None] = ContextVar("headgate_mcp_record", default=None)
 
@@ -154,7 +154,7 @@ class MCPLimits(AsyncRequestLimits):
         return self.begin(calls[0].parts()) if len(calls) == 1 else RequestRecord(_BatchParts(calls), False)
 
     def _how_to_supply(self, attribute: str) -> str | None:
-        if attribute in _OWN_ATTRIBUTES or self._given_attributes is not None:
+        if attribute in _CALL_ATTRIBUTES or self._given_attributes is not None:
             return None
         return self.supply_hints["attributes"]
 

@@ -145,7 +145,7 @@ class OutboundCalls(Generic[Request, Response]):
             response = yield send
             return response
         gate = self._gate(key)
-        asked_ns = time.monotonic_ns()
+        requested_at_ns = time.monotonic_ns()
         entered: int = yield partial(gate.enter_async if self._awaited else gate.enter, self._timeout)
         if not entered:
             outcome = (False, 0, SECOND, 0, 0, self._now_us(), 0)
@@ -153,7 +153,7 @@ class OutboundCalls(Generic[Request, Response]):
         ended = IGNORED
         started_ns = time.monotonic_ns()
         try:
-            if self._limiter is not None and started_ns - asked_ns > MAX_UNCHECKED_NS:
+            if self._limiter is not None and started_ns - requested_at_ns > MAX_UNCHECKED_NS:
                 while paused := (yield partial(self._limiter.peek, key)).paused_for:
                     yield partial(self._sleep_us, round(paused * SECOND))
                 started_ns = time.monotonic_ns()

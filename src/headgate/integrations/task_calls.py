@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 MARK = "__headgate_limits__"  # the limits of a function, on the function
 _ARGUMENT = "argument."
-_OWN_ATTRIBUTES = ("task", "queue")
+_TASK_ATTRIBUTES = ("task", "queue")
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -106,7 +106,7 @@ class TaskLimit(CodeLimit):
         arguments = [each.name for each in parameters if each.kind not in _VARIADIC]
         for name in self._names:
             argument = name.removeprefix(_ARGUMENT)
-            if argument not in arguments and name not in _OWN_ATTRIBUTES:
+            if argument not in arguments and name not in _TASK_ATTRIBUTES:
                 similar = get_close_matches(argument, arguments, 1)
                 hint = f"Did you mean {similar[0]}?" if similar else f"It has {_listed(arguments)}."
                 raise InvalidRule(
@@ -116,7 +116,7 @@ class TaskLimit(CodeLimit):
     @property
     def named_arguments(self) -> list[str]:
         """The arguments that the key and the cost name."""
-        return [name.removeprefix(_ARGUMENT) for name in self._names if name not in _OWN_ATTRIBUTES]
+        return [name.removeprefix(_ARGUMENT) for name in self._names if name not in _TASK_ATTRIBUTES]
 
 
 # Python names the function in the error of a wrong number of arguments; users know it as limit().
@@ -174,7 +174,7 @@ def _key(call: TaskCall, limit: CodeLimit) -> object:
 
 
 def _attribute(name: str) -> str:
-    return name if name in _OWN_ATTRIBUTES or name.startswith(_ARGUMENT) else _ARGUMENT + name
+    return name if name in _TASK_ATTRIBUTES or name.startswith(_ARGUMENT) else _ARGUMENT + name
 
 
 def _listed(arguments: list[str]) -> str:

@@ -165,13 +165,13 @@ class TaskLimits:
         return tuple(bound)
 
     def _add_rule(self, rule: Rule, location: str) -> None:
-        known, known_location = self._rules_in_code.setdefault(rule.name, (rule, location))
-        if known != rule:
+        registered_rule, first_location = self._rules_in_code.setdefault(rule.name, (rule, location))
+        if registered_rule != rule:
             raise InvalidRule(
-                f'{location}: The limit "{rule.name}" is written differently at {known_location}. Limits of one '
+                f'{location}: The limit "{rule.name}" is written differently at {first_location}. Limits of one '
                 "name share a counter: make them equal, or give each a name of its own."
             )
-        if known is rule and self._limiter is not None:
+        if registered_rule is rule and self._limiter is not None:
             for other in self._limiter.rulebook.rules:
                 self._check_name(other.name, rule.name, self._limiter.rulebook.source)
             self._limiter.add_code_rules([rule])

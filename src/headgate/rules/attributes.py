@@ -25,7 +25,7 @@ from urllib.parse import unquote_to_bytes
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.rules.ip_networks import canonical
 
-WELL_KNOWN = ("method", "path", "host", "address", "user", "plan", "server")
+STANDARD_ATTRIBUTES = ("method", "path", "host", "address", "user", "plan", "server")
 PREFIXES = ("header.", "argument.", "cookie.")
 ROUTE_PREFIX = "param."  # path parameters, which only an application knows
 MAX_CACHED_LENGTH = 128  # longer names and hosts are not cached, so that clients cannot fill the memory
@@ -170,8 +170,8 @@ def parse_attribute_name(name: str) -> str:
             return normalize_name(name)
     if not _attribute_name.fullmatch(name):
         raise InvalidRule(
-            f'"{name}" is no attribute: write {", ".join(WELL_KNOWN)}, header.NAME, argument.NAME, cookie.NAME, '
-            "param.NAME, or a name of your own in small letters, such as tenant_id."
+            f'"{name}" is no attribute: write {", ".join(STANDARD_ATTRIBUTES)}, header.NAME, argument.NAME, '
+            "cookie.NAME, param.NAME, or a name of your own in small letters, such as tenant_id."
         )
     return name
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 
 from headgate.errors import InvalidRule
-from headgate.rules.attributes import WELL_KNOWN, segments
+from headgate.rules.attributes import STANDARD_ATTRIBUTES, segments
 
 ANY_DEPTH = "**"
 
@@ -118,7 +118,7 @@ def segments_match(globs: tuple[Glob | None, ...], path: list[str]) -> bool:
 def _capture_name(pattern: str, segment: str) -> str | None:
     capture = _capture.fullmatch(segment)
     if capture is not None:
-        if capture[1] in WELL_KNOWN:
+        if capture[1] in STANDARD_ATTRIBUTES:
             raise InvalidRule(
                 f'"{pattern}": {capture[1]} is the name of something else of the call; take another, such as '
                 f"{{the_{capture[1]}}}."

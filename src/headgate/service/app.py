@@ -126,7 +126,7 @@ class App:
                 raise HttpError(404, "See /openapi.json for all paths.")
             entry = self._handlers["/auth/envoy"]
         if self._self_limit is not None:
-            self._limit_own_load(self._self_limit)
+            self._limit_worker_load(self._self_limit)
         if entry[0] is not None and request.method != "POST":
             raise HttpError(405, "Ask by POST.", [("allow", "POST")])
         return entry
@@ -157,7 +157,7 @@ class App:
         body = self._encode(check_schema.ErrorBody("about:blank", refusal_body.REASONS[status], status, detail))
         return status, encode_headers([("content-type", refusal_body.PROBLEM), *(fields or [])]), body
 
-    def _limit_own_load(self, meter: Any) -> None:
+    def _limit_worker_load(self, meter: Any) -> None:
         """Raises 503 if this worker has more requests than its own limit."""
         outcome = meter.decide("", 1)
         if not outcome[ALLOWED]:

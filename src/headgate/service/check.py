@@ -24,7 +24,7 @@ from headgate.algorithms.decision import ALLOWED, AT_US, DegradedOutcome, Outcom
 from headgate.algorithms.limit import SECOND, UNLIMITED, Limit
 from headgate.algorithms.slots import Slots
 from headgate.enforcement import adaptive_rules
-from headgate.enforcement.check_together import Ask
+from headgate.enforcement.check_together import BatchedCall
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter, part_of_rule
 from headgate.enforcement.stored_decision import ChargeReceipt
@@ -58,8 +58,8 @@ class Checker:
         if len(request.checks) > self._batch:
             raise InvalidCharge(f"These are {len(request.checks)} checks; {self._batch} at a time are answered.")
         if request.together:
-            asks = [Ask(check.attributes, check.cost) for check in request.checks]
-            decisions = await self.limiter.check_together(asks)
+            batched_calls = [BatchedCall(check.attributes, check.cost) for check in request.checks]
+            decisions = await self.limiter.check_together(batched_calls)
         else:
             calls = [self.limiter.check(check.attributes, check.cost) for check in request.checks]
             decisions = tuple(await asyncio.gather(*calls))

@@ -56,13 +56,13 @@ class NodeReports:
         """Writes the report of this worker once."""
         began = time.perf_counter()
         try:
-            await self._table.write(self._name, json.dumps(self.own_report()[1:]))
+            await self._table.write(self._name, json.dumps(self.make_report()[1:]))
         except (EngineUnavailable, CorruptState) as error:
             self._latency_ms, self._problem = None, str(error)
         else:
             self._latency_ms, self._problem = 1000 * (time.perf_counter() - began), ""
 
-    def own_report(self) -> NodeReport:
+    def make_report(self) -> NodeReport:
         """Returns the report of this worker."""
         engine = self._limiter.engine
         shards = [f"{describe_shard(engine, name)}: {state}" for name, state in engine.degraded_shards()]
@@ -72,7 +72,7 @@ class NodeReports:
     async def reports(self) -> list[NodeReport]:
         """Returns the reports of all workers."""
         if self._table is None:
-            return [self.own_report()]
+            return [self.make_report()]
         reports = []
         for name, packed in (await self._table.read()).items():
             report = NodeReport(name, *json.loads(packed))

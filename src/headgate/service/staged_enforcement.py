@@ -128,7 +128,7 @@ class StagedEnforcement:
             raise InvalidRule(
                 f"A stage is held for {MIN_HOLD_S} s to 30 days, and its bound lies between 0 and 100 %."
             )
-        current = await self._ask("rules", author, remote)
+        current = await self._call_handler("rules", author, remote)
         base = current.version.version
         plan = StagedPlan(rule, hold_s, max_refused, author, remote, reason, base, base, 0, self._now_s())
         await self._save(await self._publish_stage(plan, 0))
@@ -176,7 +176,7 @@ class StagedEnforcement:
 
     async def _is_overtaken(self, plan: StagedPlan) -> bool:
         """Ends the stages if the version in force is not theirs."""
-        info = (await self._ask("rules", plan.author, plan.remote)).version
+        info = (await self._call_handler("rules", plan.author, plan.remote)).version
         if info is not None and info.version == plan.version:
             return False
         whose = "no version" if info is None else f"version {info.version} of {info.author}"
@@ -198,10 +198,10 @@ class StagedEnforcement:
 
     async def _publish_stage(self, plan: StagedPlan, stage: int) -> StagedPlan:
         """Publishes a stage, and returns the plan that is at it."""
-        current = await self._ask("rules", plan.author, plan.remote)
+        current = await self._call_handler("rules", plan.author, plan.remote)
         text = with_rule_mode(current.text, current.format, plan.rule, STAGES[stage] * 100)
         note = f'stage {stage + 1} of {len(STAGES)}: "{plan.rule}" is enforced for {STAGES[stage]} % of its keys'
-        published = await self._ask(
+        published = await self._call_handler(
             "publish",
             plan.author,
             plan.remote,
@@ -215,14 +215,14 @@ class StagedEnforcement:
 
     async def _roll_back(self, plan: StagedPlan, author: str, remote: str, why: str, state: str) -> None:
         note = f'the stages of "{plan.rule}" end: {why}'[:500]
-        await self._ask("rollback", author, remote, why, body=schema.RollbackRequest(plan.base, note))
+        await self._call_handler("rollback", author, remote, why, body=schema.RollbackRequest(plan.base, note))
         await self._save(plan._replace(state=state, why=why))
         _log.warning("staged enforcement of %s: %s", plan.rule, why)
 
     async def _save(self, plan: StagedPlan) -> None:
         await self._store.save(json.dumps(plan))
 
-    async def _ask(self, name: str, author: str, remote: str, reason: str = "", **parts: Any) -> Any:
+    async def _call_handler(self, name: str, author: str, remote: str, reason: str = "", **parts: Any) -> Any:
         request = AdminRequest(
             {},
             parts.get("query", {}),

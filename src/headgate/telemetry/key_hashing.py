@@ -59,11 +59,11 @@ def counted_dimensions(rules: Iterable[Rule]) -> dict[str, Dimension]:
     dimensions: dict[str, Dimension] = {}
     for rule in rules:
         for dimension in rule.key:
-            known = dimensions.get(dimension.name)
-            if known is None or known.v4 is None or dimension.v4 is None or known.v6 is None:
+            previous = dimensions.get(dimension.name)
+            if previous is None or previous.v4 is None or dimension.v4 is None or previous.v6 is None:
                 dimensions[dimension.name] = dimension
             else:
                 dimensions[dimension.name] = Dimension(
-                    dimension.name, max(known.v4, dimension.v4), max(known.v6, dimension.v6 or 0)
+                    dimension.name, max(previous.v4, dimension.v4), max(previous.v6, dimension.v6 or 0)
                 )
     return dimensions

@@ -45,7 +45,7 @@ def a_charge_counts_and_a_look_does_not(engine: Engine, clock: TurnedClock) -> N
     assert meter.decide("key", 0)[AT_US] == clock.now_us()
 
 
-def a_refusal_leaves_no_trace_and_ends_when_it_said(engine: Engine, clock: TurnedClock) -> None:
+def a_refusal_leaves_no_trace_and_ends_at_its_retry_after(engine: Engine, clock: TurnedClock) -> None:
     for text in _TEXTS:
         meter = engine.meter(parse(text), text)
         while meter.decide("key", 1)[ALLOWED]:
@@ -218,7 +218,7 @@ def waiters_are_served_by_ticket(engine: Engine, clock: TurnedClock) -> None:
 
 engine_stories: tuple[Story, ...] = (
     a_charge_counts_and_a_look_does_not,
-    a_refusal_leaves_no_trace_and_ends_when_it_said,
+    a_refusal_leaves_no_trace_and_ends_at_its_retry_after,
     keys_and_names_do_not_meet,
     meters_of_one_name_share_a_count,
     reservations_are_served_in_order_and_within_patience,

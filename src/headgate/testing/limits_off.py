@@ -22,7 +22,7 @@ from headgate.adaptive.limiter import AdaptiveLimiter
 from headgate.algorithms.decision import Decision
 from headgate.algorithms.slots import Slots
 from headgate.enforcement.call_plan import CallPlan
-from headgate.enforcement.check_together import Ask, CallBatch
+from headgate.enforcement.check_together import BatchedCall, CallBatch
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
@@ -160,18 +160,18 @@ def _reserve_plan(limiter: Any, plan: CallPlan, timeout: float | None = None) ->
     return CallPlan(limiter.compiled_rulebook).decision(())
 
 
-def _plan_batch(limiter: Any, asks: Sequence[Ask]) -> CallBatch:
+def _plan_batch(limiter: Any, calls: Sequence[BatchedCall]) -> CallBatch:
     compiled = limiter.compiled_rulebook
     batch = CallBatch(compiled, ())
-    batch.plans = [(CallPlan(compiled), []) for _ in asks]
+    batch.plans = [(CallPlan(compiled), []) for _ in calls]
     return batch
 
 
-def _check_together(limiter: RuleLimiter, asks: Sequence[Ask]) -> tuple[RuleDecision, ...]:
-    return _plan_batch(limiter, asks).decisions(())
+def _check_together(limiter: RuleLimiter, calls: Sequence[BatchedCall]) -> tuple[RuleDecision, ...]:
+    return _plan_batch(limiter, calls).decisions(())
 
 
-def _give_back(limiter: Any, ask: Ask, units: int) -> RuleDecision:
+def _give_back(limiter: Any, call: BatchedCall, units: int) -> RuleDecision:
     return CallPlan(limiter.compiled_rulebook).decision(())
 
 

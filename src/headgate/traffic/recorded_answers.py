@@ -33,8 +33,8 @@ class RecordedAnswers:
             if self._overrides.get(counter) == limit:
                 continue
             rule, key = counter
-            known_rule = limiter.rulebook.rule(rule)
-            if known_rule is None or not known_rule.overrides:
+            live_rule = limiter.rulebook.rule(rule)
+            if live_rule is None or not live_rule.overrides:
                 continue
             if limit is None:  # it was removed
                 limiter.overrides(rule).unset(key)

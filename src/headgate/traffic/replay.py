@@ -16,7 +16,7 @@ from headgate.algorithms.decision import ALLOWED, DELAY_US, Outcome
 from headgate.algorithms.slots import Slots
 from headgate.clock import ManualClock
 from headgate.enforcement.call_plan import REMOTE, SLOTS, CallPlan
-from headgate.enforcement.check_together import Ask
+from headgate.enforcement.check_together import BatchedCall
 from headgate.enforcement.rule_decision import Charged, ChargeLabel, Denied, RuleDecision
 from headgate.enforcement.rule_limiter import RuleLimiter
 from headgate.engines.memory.engine import MemoryEngine
@@ -130,7 +130,9 @@ class RulebookPlayer:
         self._tend_slots(time_us)
         self._clock.set_us(time_us)
         answers = []
-        for call, decision in zip(calls, self.limiter.check_together([_ask(call) for call in calls]), strict=True):
+        for call, decision in zip(
+            calls, self.limiter.check_together([_batched_call(call) for call in calls]), strict=True
+        ):
             self._end_later(decision, call)
             matches = decision.denied_matches
             answers.append(self._count_all(decision.labels, decision.charges, decision.outcomes, matches, time_us))
@@ -365,12 +367,12 @@ def _play_together(
         recorded.compare(call, answers[index] != REFUSED)
 
 
-def _ask(call: RecordedCall) -> Ask:
+def _batched_call(call: RecordedCall) -> BatchedCall:
     """Returns one of several calls that were decided together."""
     if call.record is not None and call.record.code_charges:
         rule, key, limit, cost = call.record.code_charges[0]
-        return Ask(call.attributes, cost, parse(limit), rule, key)
-    return Ask(call.attributes, call.cost)
+        return BatchedCall(call.attributes, cost, parse(limit), rule, key)
+    return BatchedCall(call.attributes, call.cost)
 
 
 def _compare(

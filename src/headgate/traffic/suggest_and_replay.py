@@ -109,7 +109,7 @@ def replay_logs(
     return replay_calls(reader.batches(ahead=True), rules, against, max_listed)
 
 
-def known_attributes(reader: LogReader) -> frozenset[str] | None:
+def attribute_names(reader: LogReader) -> frozenset[str] | None:
     """Returns the attributes that calls of the logs may have; None: any."""
     attributes: frozenset[str] = frozenset()
     for summary in reader.summaries:
@@ -123,7 +123,7 @@ def _check_attributes(reader: LogReader, counted: Sequence[str], tested: Iterabl
     """Raises InvalidLog if a log lacks a field that calls are counted by, or all lack one that is tested."""
     for summary in reader.summaries:
         _check_names(counted, "calls are to be counted by {}", summary, summary.call_attributes)
-        _check_names(tested, "the condition tests {}", summary, known_attributes(reader))
+        _check_names(tested, "the condition tests {}", summary, attribute_names(reader))
 
 
 def _check_names(names: Iterable[str], use: str, summary: LogSummary, attributes: frozenset[str] | None) -> None:

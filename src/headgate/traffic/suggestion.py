@@ -42,7 +42,7 @@ MAX_REFILL_US = 10 * MINUTE
 REFILL_SHARE = 1 / 4  # of the log, in which a bucket must refill
 MIN_CONFIRMING_KEYS = 20
 MIN_PARALLEL_CALLS = 500_000
-_GROUPED, _DEMAND_KNOWN, _FRONTIER_KNOWN, _CONFIRMED = 0.05, 0.2, 0.75, 0.85  # of the work, when that is done
+_GROUPED, _DEMAND_COUNTED, _FRONTIER_COMPUTED, _CONFIRMED = 0.05, 0.2, 0.75, 0.85  # of the work, when that is done
 
 
 class Refusals(NamedTuple):
@@ -124,7 +124,7 @@ def suggest_limit(
     whole = table.by_key()
     report(_GROUPED)
     demand = demand_rows(whole)
-    report(_DEMAND_KNOWN)
+    report(_DEMAND_COUNTED)
     split_us = split_time_us(table)
     choosing, confirming = whole.before(split_us), whole.since(split_us)
     per_second = demand[0].most
@@ -132,9 +132,9 @@ def suggest_limit(
     bursts = _key_bursts(
         choosing,
         rates,
-        lambda share: report(_DEMAND_KNOWN + (_FRONTIER_KNOWN - _DEMAND_KNOWN) * (share or 0)),
+        lambda share: report(_DEMAND_COUNTED + (_FRONTIER_COMPUTED - _DEMAND_COUNTED) * (share or 0)),
     )
-    report(_FRONTIER_KNOWN)
+    report(_FRONTIER_COMPUTED)
     heavy = find_heavy_keys(bursts.by_rate.values())
     ordinary = [index for index in range(len(bursts.numbers)) if index not in heavy]
     frontier = [frontier_point(rate, (row[index] for index in ordinary)) for rate, row in bursts.by_rate.items()]

@@ -62,7 +62,7 @@ def test_all_limiters_meet_the_same_arrivals() -> None:
     assert len(offered) == 1
 
 
-def test_a_bulkhead_and_no_limit_are_what_they_are_known_for() -> None:
+def test_a_bulkhead_and_no_limit_behave_as_expected() -> None:
     none = _run(STAGED, "none")[1].row()
     fixed = _run(STAGED, "bulkhead", limit=24)[1].row()
     assert none["goodput"] < 10

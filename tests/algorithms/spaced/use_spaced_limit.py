@@ -20,7 +20,10 @@ for engine in ("memory://", sys.argv[1]):
         first, second = limiter.check({}), limiter.check({})
         lines.append(f"{first.allowed} {second.allowed} {second.rule} {headers(second)[0]}")
 lua = start_twins()
-share_in_lua, share = lua.ask("share", limit=bundle_entry(limit), count=3, rank=None), equal_share(limit, 3)
+share_in_lua, share = (
+    lua.call_driver("share", limit=bundle_entry(limit), count=3, rank=None),
+    equal_share(limit, 3),
+)
 assert share is not None
 lines.append(f"{share_in_lua['numbers']} {share_in_lua['window']} {[str(number) for number in share.args]}")
 lua.close()

@@ -121,7 +121,7 @@ def by(attribute: str, otherwise: str = "5/minute", **cases: str) -> dict[str, o
         ),
     ],
 )
-def test_cases_have_counts_of_their_own_unless_the_key_decides_between_them(
+def test_cases_have_separate_counts_unless_the_key_decides_between_them(
     old: dict[str, object], new: dict[str, object], why: str | None
 ) -> None:
     (change,) = compare(book(old), book(new)).rules

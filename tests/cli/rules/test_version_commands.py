@@ -207,7 +207,7 @@ def test_gateways_find_the_bundle_its_scripts_and_their_texts(
     assert server.call("EXISTS", "hg2:scripts") == 0
 
 
-def replicas_told(cluster: Cluster) -> list[int]:
+def replica_versions(cluster: Cluster) -> list[int]:
     """By each master, of each part of the slots."""
     replies = [master.call("CLUSTER", "SLOTS") for master in cluster.masters()]
     parts = [part for slots in replies if isinstance(slots, list) for part in slots]
@@ -218,7 +218,7 @@ def test_in_a_cluster_every_node_knows_the_scripts(prompt: Prompt, write: Write,
     # A node does not tell of a replica that never had anything to copy.
     for number in range(30):
         cluster.master_of(f"key {number}").call("SET", f"key {number}", "")
-    until(lambda: None if set(replicas_told(cluster)) == {1} else "a replica is not told of", 20)
+    until(lambda: None if set(replica_versions(cluster)) == {1} else "a replica is not told of", 20)
     cluster.script_flush()
     text = ONE.replace("10/hour", "7/day log")
     assert push(prompt, write, text, "--engine", cluster.url, "--author", "ann") == 0

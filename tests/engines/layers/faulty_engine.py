@@ -32,7 +32,7 @@ class FaultyMeter:
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
         method = getattr(self.meter, verb)
-        return lambda *words: self._engine.ask(words[0], method, *words)
+        return lambda *words: self._engine.call(words[0], method, *words)
 
 
 class FaultyEngine(InnermostEngine):
@@ -47,7 +47,7 @@ class FaultyEngine(InnermostEngine):
         self.closed = False
         self._parts = parts
 
-    def ask(self, key: str, verb: Callable[..., Any], *words: Any) -> Any:
+    def call(self, key: str, verb: Callable[..., Any], *words: Any) -> Any:
         self.calls += 1
         if self.down or self.shard(key) in self.down_parts:
             raise EngineUnavailable("Nobody is there.")
@@ -66,9 +66,9 @@ class FaultyEngine(InnermostEngine):
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]:
         inner = [(meter.meter, key, cost) for meter, key, cost in charges if isinstance(meter, FaultyMeter)]
-        answers = [self.ask(key, lambda _: None, key) for _, key, _ in inner[1:]]
+        answers = [self.call(key, lambda _: None, key) for _, key, _ in inner[1:]]
         assert not any(answers)
-        decided: list[Outcome] = self.ask(
+        decided: list[Outcome] = self.call(
             inner[0][1], lambda _: self.engine.decide_all(inner, patience_us, commit), inner[0][1]
         )
         return decided

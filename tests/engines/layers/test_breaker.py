@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.engines.layers.fallback.breaker import (
-    ASK,
+    CALL,
     CLOSED,
     FALL_BACK,
     OPEN,
@@ -23,7 +23,7 @@ SETTLE_US = 1_000_000
 def opened(now_us: int = NOW) -> Breaker:
     breaker = Breaker()
     for _ in range(3):
-        breaker = breaker.on_failure(ASK, now_us)
+        breaker = breaker.on_failure(CALL, now_us)
     return breaker
 
 
@@ -32,9 +32,9 @@ def route(breaker: Breaker, now_us: int) -> BreakerRoute:
 
 
 def test_three_failures_in_a_row_open_it() -> None:
-    breaker = Breaker().on_failure(ASK, NOW).on_failure(ASK, NOW)
-    assert route(breaker, NOW) is ASK
-    breaker = breaker.on_failure(ASK, NOW)
+    breaker = Breaker().on_failure(CALL, NOW).on_failure(CALL, NOW)
+    assert route(breaker, NOW) is CALL
+    breaker = breaker.on_failure(CALL, NOW)
     assert breaker.phase is OPEN
     assert route(breaker, NOW) is FALL_BACK
     assert breaker.pause_left_us(NOW + 40 * MS) == 60 * MS
@@ -43,7 +43,7 @@ def test_three_failures_in_a_row_open_it() -> None:
 def test_a_slow_trickle_does_not_open_it() -> None:
     breaker = Breaker()
     for _ in range(100):
-        breaker = breaker.on_failure(ASK, NOW).on_failure(ASK, NOW).on_success(ASK, NOW, SETTLE_US)
+        breaker = breaker.on_failure(CALL, NOW).on_failure(CALL, NOW).on_success(CALL, NOW, SETTLE_US)
         assert (breaker.phase, breaker.failures) == (CLOSED, 0)
 
 
@@ -70,10 +70,10 @@ def test_a_probe_that_succeeds_begins_the_settling() -> None:
     at = NOW + 100 * MS
     breaker = opened().choose_route(at)[1].on_success(PROBE, at, SETTLE_US)
     assert breaker.phase is SETTLING
-    assert breaker.choose_route(at + SETTLE_US - 1) == (ASK, breaker)
+    assert breaker.choose_route(at + SETTLE_US - 1) == (CALL, breaker)
     route, breaker = breaker.choose_route(at + SETTLE_US)
-    assert (route, breaker.phase) == (ASK, CLOSED)
-    assert breaker.on_failure(ASK, at).on_failure(ASK, at).phase is CLOSED  # it counts from nothing
+    assert (route, breaker.phase) == (CALL, CLOSED)
+    assert breaker.on_failure(CALL, at).on_failure(CALL, at).phase is CLOSED  # it counts from nothing
 
 
 def test_with_nothing_to_settle_it_is_closed_at_once() -> None:
@@ -83,22 +83,22 @@ def test_with_nothing_to_settle_it_is_closed_at_once() -> None:
 def test_three_failures_while_settling_open_it_again() -> None:
     at = NOW + 100 * MS
     breaker = opened().choose_route(at)[1].on_success(PROBE, at, SETTLE_US)
-    breaker = breaker.on_failure(ASK, at).on_failure(ASK, at)
+    breaker = breaker.on_failure(CALL, at).on_failure(CALL, at)
     assert breaker.phase is SETTLING
-    assert breaker.on_failure(ASK, at).pause_left_us(at) == 100 * MS
+    assert breaker.on_failure(CALL, at).pause_left_us(at) == 100 * MS
 
 
 def test_results_of_calls_sent_before_it_opened_change_nothing() -> None:
     for breaker in (opened(), opened().choose_route(NOW + 100 * MS)[1]):
-        assert breaker.on_failure(ASK, NOW + 100 * MS) is breaker
-        assert breaker.on_success(ASK, NOW + 100 * MS, SETTLE_US) is breaker
+        assert breaker.on_failure(CALL, NOW + 100 * MS) is breaker
+        assert breaker.on_success(CALL, NOW + 100 * MS, SETTLE_US) is breaker
 
 
 def test_an_unsent_probe_frees_its_place() -> None:
     at = NOW + 100 * MS
     breaker = opened().choose_route(at)[1].on_withdrawal(PROBE, at)
     assert route(breaker, at) is PROBE
-    assert Breaker().on_withdrawal(ASK, at) == Breaker()
+    assert Breaker().on_withdrawal(CALL, at) == Breaker()
 
 
 def test_a_probe_without_a_result_is_given_up() -> None:

@@ -218,7 +218,7 @@ def test_while_settling_a_call_must_pass_both(clock: ManualClock) -> None:
     assert sum(meter.decide("key", 1)[0] for _ in range(10)) == 5
 
 
-def test_a_lost_answer_is_not_asked_for_again(clock: ManualClock) -> None:
+def test_a_request_without_a_reply_is_not_sent_again(clock: ManualClock) -> None:
     engine, wire = stands("local", clock)
     meter = engine.meter(parse(DAY), "limit")
     wire.deaf = True

@@ -25,7 +25,7 @@ def harness(request: pytest.FixtureRequest) -> Iterator[FallbackHarness]:
     harness.engine.close()
 
 
-def test_each_rule_alone_by_its_own(harness: FallbackHarness) -> None:
+def test_each_rule_alone_by_its_fallback(harness: FallbackHarness) -> None:
     allow, deny, local, none = [harness.rule(str(word), word) for word in ("allow", "deny", "local", None)]
     assert all(meter.decide("k", 1)[:2] == (True, 9) for meter in (allow, deny, local, none))
     harness.outage()
@@ -79,7 +79,7 @@ def parse_slots() -> Slots:
     return limit
 
 
-def test_together_each_by_its_own_and_a_share_that_refuses_refuses_for_all(harness: FallbackHarness) -> None:
+def test_together_each_by_its_fallback_and_a_share_that_refuses_refuses_for_all(harness: FallbackHarness) -> None:
     allow, one, two = harness.rule("allow", "allow"), harness.rule("one", "local"), harness.rule("two", "local")
     harness.outage()
     assert list(map(allowed_and_remaining, harness.together((allow, "k", 9), (one, "k", 2), (two, "k", 3)))) == [

@@ -41,7 +41,7 @@ EVENTS = st.lists(
 class FallbackFleet:
     """Members, what they admitted in each window, and what happened to the engine in it."""
 
-    def __init__(self, limit: Limit, size: int, members_known: bool = True) -> None:
+    def __init__(self, limit: Limit, size: int, members_counted: bool = True) -> None:
         self.clock = ManualClock(START_US)
         self.limit = limit
         self.shared = MemoryEngine(self.clock)

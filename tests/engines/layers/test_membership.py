@@ -29,7 +29,7 @@ from tests.servers import RedisServer
 SCRIPT = (files("headgate") / "lua" / "commands" / "membership.lua").read_text()
 
 
-def ask(server: RedisServer, verb: str, member: int) -> object:
+def run_command(server: RedisServer, verb: str, member: int) -> object:
     return server.call("EVAL", SCRIPT, 1, "hg2:members", verb, member, MEMBER_TTL_US)
 
 
@@ -41,41 +41,41 @@ def eventually(happens: Callable[[], object]) -> None:
 
 
 def test_everybody_is_counted_and_ranked_by_id(driven_server: RedisServer) -> None:
-    assert ask(driven_server, "heartbeat", 500) == [1, 0]
-    assert ask(driven_server, "heartbeat", 7) == [2, 0]
-    assert ask(driven_server, "heartbeat", 2**48) == [3, 2]
-    assert ask(driven_server, "heartbeat", 500) == [3, 1]
-    assert ask(driven_server, "leave", 7) == 1
-    assert ask(driven_server, "leave", 7) == 0
-    assert ask(driven_server, "heartbeat", 500) == [2, 0]
+    assert run_command(driven_server, "heartbeat", 500) == [1, 0]
+    assert run_command(driven_server, "heartbeat", 7) == [2, 0]
+    assert run_command(driven_server, "heartbeat", 2**48) == [3, 2]
+    assert run_command(driven_server, "heartbeat", 500) == [3, 1]
+    assert run_command(driven_server, "leave", 7) == 1
+    assert run_command(driven_server, "leave", 7) == 0
+    assert run_command(driven_server, "heartbeat", 500) == [2, 0]
 
 
 def test_the_silent_are_dead_after_the_ttl(driven_server: RedisServer) -> None:
-    ask(driven_server, "heartbeat", 1)
+    run_command(driven_server, "heartbeat", 1)
     driven_server.clock.advance_us(MEMBER_TTL_US - 1)
-    assert ask(driven_server, "heartbeat", 2) == [2, 1]
+    assert run_command(driven_server, "heartbeat", 2) == [2, 1]
     driven_server.clock.advance_us(1)
-    assert ask(driven_server, "heartbeat", 2) == [1, 0]
+    assert run_command(driven_server, "heartbeat", 2) == [1, 0]
     assert driven_server.call("ZCARD", "hg2:members") == 2  # the dead are gone, not just uncounted
     assert 0 < int(str(driven_server.call("PTTL", "hg2:members"))) <= MEMBER_TTL_US // 1000
 
 
 def test_a_clock_that_steps_back_does_not_keep_the_dead(driven_server: RedisServer) -> None:
-    ask(driven_server, "heartbeat", 1)
-    ask(driven_server, "heartbeat", 2)
+    run_command(driven_server, "heartbeat", 1)
+    run_command(driven_server, "heartbeat", 2)
     driven_server.clock.advance_us(-3_600_000_000)
-    assert ask(driven_server, "heartbeat", 1) == [1, 0]
-    assert ask(driven_server, "heartbeat", 2) == [2, 1]
+    assert run_command(driven_server, "heartbeat", 1) == [1, 0]
+    assert run_command(driven_server, "heartbeat", 2) == [2, 1]
     driven_server.clock.advance_us(MEMBER_TTL_US)
-    assert ask(driven_server, "heartbeat", 1) == [1, 0]
+    assert run_command(driven_server, "heartbeat", 1) == [1, 0]
 
 
 @given(st.lists(st.integers(1, 2**48), min_size=1, max_size=8, unique=True))
 def test_ranks_are_all_different_and_stable(redis_server: RedisServer, ids: list[int]) -> None:
     redis_server.flush()
     for member in ids:
-        ask(redis_server, "heartbeat", member)
-    places = [ask(redis_server, "heartbeat", member) for member in ids]
+        run_command(redis_server, "heartbeat", member)
+    places = [run_command(redis_server, "heartbeat", member) for member in ids]
     assert places == [[len(ids), sorted(ids).index(member)] for member in ids]
 
 
@@ -94,7 +94,7 @@ def test_it_calls_nothing_that_the_documented_rights_do_not_grant() -> None:
     }
 
 
-def test_a_member_that_has_heard_nothing_is_alone_or_one_of_the_number_it_was_given() -> None:
+def test_a_member_without_a_reply_is_alone_or_one_of_the_stated_number() -> None:
     assert MembershipState().position == (1, 0)
     assert MembershipState(4).position == (4, None)
 
@@ -170,7 +170,7 @@ def test_with_a_fallback_that_keeps_no_shares_nobody_beats() -> None:
     assert "headgate-members" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_forked_child_is_a_member_of_its_own() -> None:
+def test_a_forked_child_is_a_separate_member() -> None:
     fork = multiprocessing.get_context("fork")
     beats = fork.SimpleQueue()
 

@@ -68,7 +68,7 @@ def test_a_rule_without_prefetch_is_not_prefetched(
     assert harness.inside.prefetched == 0
 
 
-def test_a_rule_is_prefetched_by_its_own_options(harness: RulePrefetchHarness) -> None:
+def test_a_rule_is_prefetched_by_its_options(harness: RulePrefetchHarness) -> None:
     costs = harness.lends(ChargeOptions("hot", prefetch=(100_000, None)))
     assert len(costs) < 20
     assert 1 < max(costs) <= 101  # a tenth, and the call's own
@@ -137,7 +137,7 @@ def test_a_meter_without_prefetch_is_passed_through() -> None:
     assert warehouse.overrides("r").get("k") == "5/day fixed"
 
 
-def test_each_rule_reports_its_own_guarantee() -> None:
+def test_each_rule_reports_its_guarantee() -> None:
     off, on = PrefetchEngine(RecordingEngine(), hold_us=None), PrefetchEngine(RecordingEngine())
     assert (
         list(off.guarantees(DAY, 4))

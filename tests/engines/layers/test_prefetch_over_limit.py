@@ -15,7 +15,7 @@ CALL_US = 100  # one call in so many
 
 
 @pytest.mark.parametrize("text", ["100/s", "2000/s", "2000/s fixed", "2000/s log", "2000/s sliding"])
-def test_the_engine_is_asked_at_most_twice_the_limit(text: str) -> None:
+def test_the_engine_gets_at_most_twice_the_limit(text: str) -> None:
     clock = ManualClock()
     engine = RecordingEngine(clock)
     layers = DenialCacheEngine(PrefetchEngine(engine, clock=clock), clock=clock)

@@ -110,7 +110,7 @@ class Callers:
 @pytest.mark.parametrize(
     "text", ["100/s", "1000/s", "500/s fixed", "500/s log", "500/s sliding", "50/s; 1000/minute"]
 )
-async def test_the_engine_is_asked_at_most_twice_for_each_unit(text: str, prefetch: bool) -> None:
+async def test_the_engine_gets_at_most_two_requests_for_each_unit(text: str, prefetch: bool) -> None:
     callers = Callers(text, prefetch)
     await callers.call(1)
     assert callers.admitted >= 50
@@ -189,7 +189,7 @@ async def test_nobody_waits_long_for_a_slow_engine(monkeypatch: pytest.MonkeyPat
     assert sum(decision.allowed for decision in await asyncio.gather(*tasks)) == 1
 
 
-async def test_a_larger_room_lets_as_many_ask_at_once() -> None:
+async def test_a_larger_room_lets_as_many_request_at_once() -> None:
     limiter, engine, clock = await refused_limiter()
     limiter = AsyncLimiter("10/s burst 5", AsyncDenialCacheEngine(engine, clock=clock), clock=clock)
     engine.open.set()
@@ -216,7 +216,7 @@ async def test_joint_charges_wait_for_one_another_too() -> None:
 
 
 def test_threads_wait_for_one_another() -> None:
-    clock, answered, asked = ManualClock(), threading.Event(), threading.Semaphore(0)
+    clock, answered, requests = ManualClock(), threading.Event(), threading.Semaphore(0)
 
     class HeldEngine(RecordingEngine):
         def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> MemoryMeter:
@@ -224,7 +224,7 @@ def test_threads_wait_for_one_another() -> None:
             decide = meter.decide
 
             def decide_later(key: str, cost: int, patience_us: int | None = None) -> Outcome:
-                asked.release()
+                requests.release()
                 answered.wait(60)
                 return decide(key, cost, patience_us)
 
@@ -242,12 +242,12 @@ def test_threads_wait_for_one_another() -> None:
     decisions: list[Decision] = []
     threads = [threading.Thread(target=lambda: decisions.append(limiter.take("k"))) for _ in range(8)]
     for _ in range(2):
-        asked.acquire()
+        requests.acquire()
     for thread in threads:
         thread.start()
-    asked.acquire()
+    requests.acquire()
     time.sleep(0.2)  # the others are not waited for: if one comes late, it asks no question either
-    assert not asked.acquire(blocking=False)
+    assert not requests.acquire(blocking=False)
     answered.set()
     for thread in threads:
         thread.join()

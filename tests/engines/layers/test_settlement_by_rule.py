@@ -93,9 +93,9 @@ def test_a_rule_without_a_fallback_waits_while_accounts_are_settled() -> None:
     """In a hurry a call leaves the telling to the background; not if nothing else can answer it."""
 
     class SlowEngine(FaultyEngine):
-        def ask(self, key: str, verb: Callable[..., Any], *words: Any) -> Any:
+        def call(self, key: str, verb: Callable[..., Any], *words: Any) -> Any:
             clock.advance(0.02)
-            return super().ask(key, verb, *words)
+            return super().call(key, verb, *words)
 
     harness = FallbackHarness()
     clock = harness.clock

@@ -104,7 +104,7 @@ def test_they_know_no_rank_and_a_fork_does_not_change_their_number() -> None:
         assert engine.members.position == (3, None)
 
 
-def test_children_that_have_heard_nothing_still_admit() -> None:
+def test_children_without_a_reply_still_admit() -> None:
     """A server that forks its workers while Redis is gone: each of them holds a unit."""
     clock = ManualClock(1_700_000_000_000_000)
     wire = FaultyEngine(MemoryEngine(clock))

@@ -64,7 +64,7 @@ def test_a_key_under_two_limits_is_listed_once() -> None:
 @given(
     names=st.dictionaries(st.sampled_from(["a", "ab", "b"]), st.sets(st.text(max_size=3))), most=st.integers(1, 8)
 )
-def test_no_more_than_asked_for_and_all_if_there_is_room(
+def test_no_more_than_requested_and_all_if_there_is_room(
     begins: str, names: dict[str, set[str]], most: int
 ) -> None:
     engine = MemoryEngine()

@@ -43,9 +43,9 @@ class TableKeeper:
         return len(self.table) == 0
 
 
-@pytest.mark.parametrize("tell", stories, ids=lambda tell: tell.__name__)
-def test_story(tell: Story) -> None:
-    tell(SlotHarness(TableKeeper()))
+@pytest.mark.parametrize("run_story", stories, ids=lambda run_story: run_story.__name__)
+def test_story(run_story: Story) -> None:
+    run_story(SlotHarness(TableKeeper()))
 
 
 def test_a_key_outlives_a_clock_that_swings_at_its_end() -> None:
@@ -169,11 +169,11 @@ class SlotMachine(RuleBasedStateMachine):
 
     @rule(wait=st.booleans())
     def a_newcomer_asks(self, wait: bool) -> None:
-        self.ask(None, wait)
+        self.acquire_slot(None, wait)
 
     @rule(nth=st.integers(0, 50), wait=st.booleans())
     def a_waiter_asks_again(self, nth: int, wait: bool) -> None:
-        self.ask(self.tickets[nth % len(self.tickets)], wait)
+        self.acquire_slot(self.tickets[nth % len(self.tickets)], wait)
 
     @rule(nth=st.integers(0, 50))
     def a_holder_renews(self, nth: int) -> None:
@@ -221,7 +221,7 @@ class SlotMachine(RuleBasedStateMachine):
             assert self.truth.held(at_us) + self.truth.line(at_us) == []
             self.truth = ReferenceSlots()
 
-    def ask(self, ticket: int | None, wait: bool) -> None:
+    def acquire_slot(self, ticket: int | None, wait: bool) -> None:
         now_us, amount, truth = self.now_us, self.limit.amount, self.truth
         moment_us = truth.settle(now_us)
         line = truth.line(moment_us)

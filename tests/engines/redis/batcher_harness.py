@@ -33,7 +33,7 @@ async def charge_keys(limiter: AsyncLimiter, count: int) -> None:
     await asyncio.gather(*(limiter.take(f"key {n}", n) for n in range(count)))
 
 
-def is_own_answer(limiter_amount: int, n: int, answer: object) -> bool:
+def is_answer_of(limiter_amount: int, n: int, answer: object) -> bool:
     return isinstance(answer, Decision) and (answer.remaining, answer.key) == (limiter_amount - n, f"key {n}")
 
 

@@ -53,7 +53,7 @@ class SignalBursts:
 
     def run(self, bursts: int) -> SoakReport:
         done = threading.Event()
-        others = [threading.Thread(target=self._ask_on, args=[n, done]) for n in range(1, OTHERS + 1)]
+        others = [threading.Thread(target=self._take_until, args=[n, done]) for n in range(1, OTHERS + 1)]
         was = signal.signal(signal.SIGALRM, self._handle)
         for thread in others:
             thread.start()
@@ -61,7 +61,7 @@ class SignalBursts:
             for _ in range(bursts):
                 self._burst()
                 began = time.monotonic()
-                self._ask(0)
+                self._take(0)
                 self.report.slowest = max(self.report.slowest, time.monotonic() - began)
                 self.report.bursts += 1
         finally:
@@ -78,7 +78,7 @@ class SignalBursts:
                 self._raises = self._random.choice((1, 1, 1, 2))
                 signal.setitimer(signal.ITIMER_REAL, max(1e-6, self._random.uniform(0, LONGEST_S)))
                 for _ in range(calls):
-                    self._ask(0)
+                    self._take(0)
             finally:
                 self._raises = 0
         except SignalInterrupt:
@@ -92,11 +92,11 @@ class SignalBursts:
                 signal.setitimer(signal.ITIMER_REAL, max(1e-6, self._random.uniform(0, LONGEST_S / 10)))
             raise SignalInterrupt
 
-    def _ask_on(self, n: int, done: threading.Event) -> None:
+    def _take_until(self, n: int, done: threading.Event) -> None:
         while not done.is_set():
-            self._ask(n)
+            self._take(n)
 
-    def _ask(self, n: int) -> None:
+    def _take(self, n: int) -> None:
         """Key n was charged with n units, so whoever gets another's reply can tell."""
         try:
             charged = 10_000 - self._limiter.peek(f"key {n}").remaining

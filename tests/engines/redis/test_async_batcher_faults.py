@@ -16,7 +16,7 @@ import pytest
 from headgate.engines.redis.async_engine import AsyncRedisEngine
 from headgate.errors import EngineUnavailable
 from headgate.limiter import AsyncLimiter
-from tests.engines.redis.batcher_harness import charge_keys, is_own_answer, outcome, until_answered, used_units
+from tests.engines.redis.batcher_harness import charge_keys, is_answer_of, outcome, until_answered, used_units
 from tests.servers import Proxy, RedisServer
 
 
@@ -38,13 +38,13 @@ async def test_cancelled_callers_do_not_shift_the_replies_of_others(text: str, r
                 for n, answer in enumerate(answers):
                     if not isinstance(answer, asyncio.CancelledError):
                         survivors += 1
-                        assert is_own_answer(10_000, n, answer)
+                        assert is_answer_of(10_000, n, answer)
             assert 1000 < survivors < 3000
             link.heal()
-            assert is_own_answer(10_000, 5, await limiter.peek("key 5"))
+            assert is_answer_of(10_000, 5, await limiter.peek("key 5"))
 
 
-async def test_a_deadline_passes_and_the_next_get_their_own(redis_server: RedisServer) -> None:
+async def test_a_deadline_passes_and_the_next_callers_get_their_replies(redis_server: RedisServer) -> None:
     async with AsyncLimiter("10000/day", f"{redis_server.url}?deadline=150ms") as limiter:
         await charge_keys(limiter, 100)
         for paused in (0.05, 0.4):
@@ -62,7 +62,7 @@ async def test_a_deadline_passes_and_the_next_get_their_own(redis_server: RedisS
             assert 0.1 < took < 5.0
             await until_answered(limiter)
             for n, answer in enumerate(await asyncio.gather(*(limiter.peek(f"key {n}") for n in range(100)))):
-                assert is_own_answer(10_000, n, answer)
+                assert is_answer_of(10_000, n, answer)
 
 
 async def test_a_server_that_fell_silent_is_called_anew(redis_server: RedisServer) -> None:
@@ -83,7 +83,7 @@ async def test_replies_byte_by_byte(redis_server: RedisServer) -> None:
             await charge_keys(limiter, 20)
             link.trickle(0.1, "replies")
             answers = await asyncio.gather(*(limiter.peek(f"key {n}") for n in range(20)))
-            assert all(is_own_answer(10_000, n, answer) for n, answer in enumerate(answers))
+            assert all(is_answer_of(10_000, n, answer) for n, answer in enumerate(answers))
 
 
 async def test_a_reply_cut_in_the_middle(redis_server: RedisServer) -> None:
@@ -102,7 +102,7 @@ async def test_a_reply_cut_in_the_middle(redis_server: RedisServer) -> None:
             assert [answer.remaining for answer in answers] == [10_000 - n - 1 for n in range(20)]
 
 
-async def test_an_answer_that_was_lost_is_not_asked_for_again(redis_server: RedisServer) -> None:
+async def test_a_request_that_lost_its_reply_is_not_sent_again(redis_server: RedisServer) -> None:
     with Proxy(redis_server) as link:
         async with AsyncLimiter("100/day", f"{link.url}?deadline=200ms") as limiter:
             await asyncio.gather(*(limiter.peek("key") for _ in range(3)))

@@ -33,7 +33,7 @@ async def walk(
     try:
         await alone.decide("warm", 1)
         if lost:
-            await engine.ask(FLUSH)
+            await engine.execute(FLUSH)
         singles = [await alone.decide(key, cost) for key, cost in steps]
         return singles, list(await asyncio.gather(*(together.decide(key, cost) for key, cost in steps)))
     finally:

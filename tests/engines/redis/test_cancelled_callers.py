@@ -18,15 +18,15 @@ from tests.servers.wait_until import until
 CALLERS = 300
 WAY_MS = 20.0
 
-Ask = Callable[[], Awaitable[Any]]
+WaitingCall = Callable[[], Awaitable[Any]]
 
 
-async def cancelled(ask: Ask, callers: int = CALLERS) -> None:
+async def cancelled(waiting_call: WaitingCall, callers: int = CALLERS) -> None:
     """So many ask, wave after wave, and every one of them is cancelled while its question is on the way: before it
     was sent, while the server decides, while the answer comes, or in the very turn in which it has come."""
     left = 0
     for wave in range(10):
-        tasks = [asyncio.ensure_future(ask()) for _ in range(callers // 10)]
+        tasks = [asyncio.ensure_future(waiting_call()) for _ in range(callers // 10)]
         await asyncio.sleep(wave * WAY_MS / 9000)
         for task in tasks:
             task.cancel()
@@ -136,10 +136,10 @@ async def test_a_reservation_that_is_cancelled_on_a_cluster_keeps_no_place(clust
     async with AsyncRuleLimiter(rules, cluster.url) as limiter, AsyncLimiter("1/minute", cluster.url) as alone:
         await limiter.check(call)
         await alone.take("key")
-        asks: list[Ask] = [lambda: limiter.reserve(call), lambda: alone.wait("key")]
-        for ask in asks:
+        waiting_calls: list[WaitingCall] = [lambda: limiter.reserve(call), lambda: alone.wait("key")]
+        for waiting_call in waiting_calls:
             for turns in range(12):
-                tasks = [asyncio.ensure_future(ask()) for _ in range(10)]
+                tasks = [asyncio.ensure_future(waiting_call()) for _ in range(10)]
                 for _ in range(turns):
                     await asyncio.sleep(0)
                 for task in tasks:

@@ -111,9 +111,9 @@ class ClusterLoad:
 
     _one = threading.Lock()
 
-    def _count_result(self, key: str, ask: Callable[[], Decision]) -> None:
+    def _count_result(self, key: str, take: Callable[[], Decision]) -> None:
         try:
-            allowed = ask().allowed
+            allowed = take().allowed
         except EngineUnavailable:
             with self._one:
                 self.unanswered[key] += 1

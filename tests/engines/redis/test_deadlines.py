@@ -67,7 +67,7 @@ def test_of_several_the_shortest() -> None:
     assert shortest_deadline(meters[:3]) == 60.0
 
 
-def test_a_rule_waits_no_longer_than_it_said(link: Proxy) -> None:
+def test_a_rule_waits_no_longer_than_its_deadline(link: Proxy) -> None:
     engine = RedisEngine(link.url, deadline=LONG)
     rules = [engine.meter(DAY, name, terms) for name, terms in (("h", HURRIED), ("p", PATIENT), ("c", COUNTING))]
     h, p, c = rules
@@ -203,7 +203,7 @@ async def test_a_request_past_its_deadline_is_not_sent(link: Proxy) -> None:
     await engine.close()
 
 
-def test_the_engines_own_deadline_changes(link: Proxy) -> None:
+def test_the_deadline_of_the_engine_changes(link: Proxy) -> None:
     """Shorter, for lines that are open already; and longer, for the same ones."""
     engine = RedisEngine(link.url, deadline=LONG)
     stack = FallbackEngine(DenialCacheEngine(PrefetchEngine(engine, hold_us=None)), fallback=None)
@@ -219,7 +219,7 @@ def test_the_engines_own_deadline_changes(link: Proxy) -> None:
     stack.set_deadline(LONG)
     link.delay(150)
     meter.decide("k", 1)
-    engine.ask_all([meter.meter.meter.meter.builder.reset("k") for _ in range(4)])
+    engine.execute_all([meter.meter.meter.meter.builder.reset("k") for _ in range(4)])
     stack.close()
 
 

@@ -164,7 +164,7 @@ def test_a_thread_that_is_answered_long_after_its_deadline_keeps_nothing(
         slots.peek("key")
         queue.take("key")
 
-        def ask() -> None:
+        def reserve() -> None:
             for _ in range(3):
                 with pytest.raises(EngineUnavailable):
                     slots.acquire("key")
@@ -174,10 +174,10 @@ def test_a_thread_that_is_answered_long_after_its_deadline_keeps_nothing(
         redis_server.pause()
         try:
             if main:
-                ask()
+                reserve()
             else:
                 with ThreadPoolExecutor(1) as another:
-                    another.submit(ask).result()
+                    another.submit(reserve).result()
             time.sleep(PAUSE_S)
         finally:
             redis_server.resume()
@@ -246,7 +246,7 @@ def test_a_late_slot_is_given_back_by_the_next_thread_that_can_start(redis_serve
     with Limiter("5 slots ttl 1h", f"{redis_server.url}?deadline=5s") as limiter:
         limiter.peek("key")
         assert isinstance(limiter.engine, RedisEngine)
-        late_replies, (question, reply) = limiter.engine._late_replies, asked_for_a_slot(limiter.engine)
+        late_replies, (question, reply) = limiter.engine._late_replies, request_slot(limiter.engine)
         with no_thread_can_start():
             late_replies.undo(question, reply)
         assert slots_missing(redis_server, 5)() == "4 of 5 slots are free"
@@ -254,7 +254,7 @@ def test_a_late_slot_is_given_back_by_the_next_thread_that_can_start(redis_serve
         until(slots_missing(redis_server, 5), SURE_S)
 
 
-def asked_for_a_slot(engine: RedisEngine) -> tuple[RedisRequest, Any]:
+def request_slot(engine: RedisEngine) -> tuple[RedisRequest, Any]:
     limit = parse("5 slots ttl 1h")
     question = RequestBuilder(limit, limit.text, "hg").acquire("key", None, wait=False)
-    return question, engine.ask(question)
+    return question, engine.execute(question)

@@ -18,7 +18,7 @@ import pytest
 
 from headgate.engines.redis.pool_state import PoolEntry, PoolState, PoolWaiter
 
-NOTHING, OWN, TROUBLE = "nothing", "own reply", "trouble"
+NOTHING, REPLY, TROUBLE = "nothing", "own reply", "trouble"
 
 
 class Caller(PoolWaiter):
@@ -204,7 +204,7 @@ class CallerStep:
         self.caller.at = "asks alone" if self.state.claim(self.caller, self.caller.deadline_at) else "enqueues"
 
     def _asks_alone(self) -> None:
-        self.caller.reply = TROUBLE if self.caller.broken else OWN
+        self.caller.reply = TROUBLE if self.caller.broken else REPLY
         self.caller.at = "releases"
 
     def _releases(self) -> None:
@@ -265,7 +265,7 @@ class CallerStep:
     def _asks_for_all(self) -> None:
         for each in self.caller.batch:
             assert each.reply == NOTHING or each.number == 0  # who has left hears nothing
-            answer(each, TROUBLE if self.caller.broken else OWN)
+            answer(each, TROUBLE if self.caller.broken else REPLY)
         self.caller.batch = []
         self.caller.at = "releases"
 

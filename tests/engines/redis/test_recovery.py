@@ -17,7 +17,7 @@ from tests.servers import KINDS, RedisServer
 
 
 @pytest.fixture(params=KINDS)
-def own_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+def restartable_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     """A server that the test may stop."""
     with RedisServer(request.param) as server:
         yield server
@@ -62,12 +62,12 @@ async def test_forgotten_scripts_are_taught_again_awaited(server: RedisServer) -
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_a_server_that_came_back(end: str, own_server: RedisServer) -> None:
-    with Limiter("10/s", own_server.url) as limiter, Limiter("2 slots", own_server.url) as held:
+def test_a_server_that_came_back(end: str, restartable_server: RedisServer) -> None:
+    with Limiter("10/s", restartable_server.url) as limiter, Limiter("2 slots", restartable_server.url) as held:
         every_verb(limiter)
         slots(held)
-        getattr(own_server, end)()
-        own_server.start()
+        getattr(restartable_server, end)()
+        restartable_server.start()
         assert limiter.take("key", 10)  # new, and empty
         limiter.reset("key")
         every_verb(limiter)
@@ -75,18 +75,18 @@ def test_a_server_that_came_back(end: str, own_server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-async def test_a_server_that_came_back_awaited(end: str, own_server: RedisServer) -> None:
-    limiter = AsyncLimiter("10/s", own_server.url)
+async def test_a_server_that_came_back_awaited(end: str, restartable_server: RedisServer) -> None:
+    limiter = AsyncLimiter("10/s", restartable_server.url)
     # Several connections, all of which will be dead.
     assert all(await asyncio.gather(*(limiter.take("key") for _ in range(5))))
-    getattr(own_server, end)()
-    own_server.start()
+    getattr(restartable_server, end)()
+    restartable_server.start()
     assert sum(map(bool, await asyncio.gather(*(limiter.take("key") for _ in range(12))))) == 10
     await limiter.close()
 
 
-def test_idle_connections_of_many_threads_are_replaced(own_server: RedisServer) -> None:
-    limiter = Limiter("1000/hour", RedisEngine(own_server.url))
+def test_idle_connections_of_many_threads_are_replaced(restartable_server: RedisServer) -> None:
+    limiter = Limiter("1000/hour", RedisEngine(restartable_server.url))
 
     def crowd() -> list[bool]:
         barrier = threading.Barrier(6)
@@ -100,8 +100,8 @@ def test_idle_connections_of_many_threads_are_replaced(own_server: RedisServer) 
         return [allowed for visit in visits for allowed in visit.result()]
 
     assert crowd() == [True] * 120
-    own_server.kill()
-    own_server.start()
+    restartable_server.kill()
+    restartable_server.start()
     assert crowd() == [True] * 120
     limiter.close()
 

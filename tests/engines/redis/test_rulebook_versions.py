@@ -81,9 +81,9 @@ def test_a_cluster_keeps_them_on_one_node(cluster: Cluster) -> None:
 
 def test_the_first_request_goes_to_the_node_of_the_rulebook(cluster: Cluster) -> None:
     class TagRecordingEngine(RedisEngine):
-        def ask(self, question: RedisRequest, *others: Any) -> Any:
+        def execute(self, question: RedisRequest, *others: Any) -> Any:
             tags.append(question.tag)
-            return super().ask(question, *others)
+            return super().execute(question, *others)
 
     tags: list[bytes] = []
     engines.append(TagRecordingEngine(cluster.url))
@@ -127,7 +127,7 @@ def test_prefixes_are_apart(redis_server: RedisServer) -> None:
     assert open_versions(redis_server.url, "shop").version() == 0
 
 
-def test_pushes_at_once_get_numbers_of_their_own(server: RedisServer) -> None:
+def test_simultaneous_pushes_get_different_numbers(server: RedisServer) -> None:
     each = [open_versions(server.url) for _ in range(4)]
     with ThreadPoolExecutor(8) as crew:
         pushed = list(crew.map(lambda n: push_text(each[n % 4], f"book {n}"), range(MAX_VERSIONS)))

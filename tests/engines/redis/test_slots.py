@@ -45,20 +45,20 @@ class ServerKeeper:
         self.server.clock.set_us(now_us)
 
     def acquire(self, limit: Slots, ticket: int | None, wait: bool) -> tuple[Outcome, int | None]:
-        return slot(self._ask(limit, "acquire", "" if ticket is None else ticket, int(wait)))
+        return slot(self._run_command(limit, "acquire", "" if ticket is None else ticket, int(wait)))
 
     def renew(self, limit: Slots, fence: int) -> int | None:
-        held, expires_us = whole(self._ask(limit, "renew", fence))
+        held, expires_us = whole(self._run_command(limit, "renew", fence))
         return expires_us if held else None
 
     def release(self, limit: Slots, fence: int) -> bool:
-        return self._ask(limit, "release", fence) == 1
+        return self._run_command(limit, "release", fence) == 1
 
     def leave(self, limit: Slots, ticket: int) -> bool:
-        return self._ask(limit, "leave", ticket) == 1
+        return self._run_command(limit, "leave", ticket) == 1
 
     def peek(self, limit: Slots) -> Outcome:
-        return parse_outcome(whole(self._ask(limit, "peek")))
+        return parse_outcome(whole(self._run_command(limit, "peek")))
 
     def forgotten(self) -> bool:
         """Whether nothing lives: but for its last number, remembered for a day, the key is as never used."""
@@ -72,13 +72,13 @@ class ServerKeeper:
         assert isinstance(info, bytes)
         return int(info.split(b"rdb_changes_since_last_save:")[1].split()[0])
 
-    def _ask(self, limit: Slots, verb: str, *words: int | str) -> Reply:
+    def _run_command(self, limit: Slots, verb: str, *words: int | str) -> Reply:
         return evaluate(self.server.unix_path, limit, verb, *words)
 
 
-@pytest.mark.parametrize("tell", stories, ids=lambda tell: tell.__name__)
-def test_story(tell: Story, driven_server: RedisServer) -> None:
-    tell(SlotHarness(ServerKeeper(driven_server)))
+@pytest.mark.parametrize("run_story", stories, ids=lambda run_story: run_story.__name__)
+def test_story(run_story: Story, driven_server: RedisServer) -> None:
+    run_story(SlotHarness(ServerKeeper(driven_server)))
 
 
 def test_a_denied_newcomer_and_a_look_write_nothing(driven_server: RedisServer) -> None:

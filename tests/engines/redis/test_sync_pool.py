@@ -186,7 +186,7 @@ def test_replies_cut_in_the_middle(redis_server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 8])
-def test_an_answer_that_was_lost_is_not_asked_for_again(threads: int, redis_server: RedisServer) -> None:
+def test_a_request_that_lost_its_reply_is_not_sent_again(threads: int, redis_server: RedisServer) -> None:
     with Proxy(redis_server) as link, Limiter("10000/day", f"{link.url}?deadline=300ms") as limiter:
         limiter.peek("key")
         link.swallow("replies")
@@ -305,7 +305,7 @@ def interrupted_after(seconds: float) -> Iterator[None]:
 def pool(redis_server: RedisServer) -> Iterator[ConnectionPool]:
     """With both connections open."""
     made = ConnectionPool(ServerAddress.parse(redis_server.url), 20)
-    crowd(POOL_SIZE, lambda n: made.ask_queued(command("PING"), time.monotonic() + 20))
+    crowd(POOL_SIZE, lambda n: made.execute_queued(command("PING"), time.monotonic() + 20))
     until(lambda: None if made.idle else "nothing is open", 20)
     yield made
     made.close()
@@ -320,10 +320,12 @@ def test_other_threads_get_their_replies_if_the_sending_thread_is_interrupted(
         try:
             deadline_at = time.monotonic() + 20
             with pool._lock:  # they are in the queue before anybody can ask
-                others = [threads.submit(pool.ask_queued, command("ECHO", str(n)), deadline_at) for n in range(8)]
+                others = [
+                    threads.submit(pool.execute_queued, command("ECHO", str(n)), deadline_at) for n in range(8)
+                ]
             until(lambda: None if len(pool._state.waiting) + open_requests(pool) >= 8 else "not all have come", 20)
             with interrupted_after(0.3):
-                pool.ask_queued(command("ECHO", "main"), deadline_at + 20)
+                pool.execute_queued(command("ECHO", "main"), deadline_at + 20)
         finally:
             redis_server.resume()
         assert [each.result() for each in others] == [str(n).encode() for n in range(8)]
@@ -339,12 +341,12 @@ def test_a_reply_for_a_caller_that_was_interrupted(redis_server: RedisServer, po
     redis_server.pause()
     try:
         with interrupted_after(0.2):
-            pool.ask_queued(command("INCR", "n"), time.monotonic() + 20, on_late_reply=replies.put)
+            pool.execute_queued(command("INCR", "n"), time.monotonic() + 20, on_late_reply=replies.put)
         assert replies.empty()
     finally:
         redis_server.resume()
     assert replies.get(timeout=20) == 1
-    assert pool.ask(command("INCR", "n"), time.monotonic() + 20) == 2
+    assert pool.execute(command("INCR", "n"), time.monotonic() + 20) == 2
     assert replies.empty()
 
 
@@ -353,15 +355,15 @@ def test_a_reply_for_a_caller_whose_deadline_is_over(redis_server: RedisServer, 
     redis_server.pause()
     try:
         with pytest.raises(TimedOut):
-            pool.ask_queued(command("INCR", "n"), time.monotonic() + 0.1, on_late_reply=replies.put)
+            pool.execute_queued(command("INCR", "n"), time.monotonic() + 0.1, on_late_reply=replies.put)
     finally:
         redis_server.resume()
     assert replies.get(timeout=20) == 1
-    assert pool.ask_queued(command("INCR", "n"), time.monotonic() + 20, on_late_reply=replies.put) == 2
+    assert pool.execute_queued(command("INCR", "n"), time.monotonic() + 20, on_late_reply=replies.put) == 2
     assert replies.empty()
 
 
-def test_a_reply_for_one_for_whom_another_asked(redis_server: RedisServer, pool: ConnectionPool) -> None:
+def test_a_reply_for_a_caller_whose_request_another_sent(redis_server: RedisServer, pool: ConnectionPool) -> None:
     """Its own deadline is over before that of the one who asks."""
     replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
     redis_server.pause()
@@ -369,18 +371,18 @@ def test_a_reply_for_one_for_whom_another_asked(redis_server: RedisServer, pool:
         try:
             with pool._lock:
                 patient = [
-                    threads.submit(pool.ask_queued, command("PING"), time.monotonic() + 20) for _ in range(3)
+                    threads.submit(pool.execute_queued, command("PING"), time.monotonic() + 20) for _ in range(3)
                 ]
                 time.sleep(0.1)
                 hurried = threads.submit(
-                    pool.ask_queued, command("INCR", "n"), time.monotonic() + 0.5, 1, replies.put
+                    pool.execute_queued, command("INCR", "n"), time.monotonic() + 0.5, 1, replies.put
                 )
             assert isinstance(hurried.exception(), TimedOut)
         finally:
             redis_server.resume()
         assert [each.result() for each in patient] == [b"PONG"] * 3
     # Whether somebody had open_requests for it by then is not sure; if so, the reply is there.
-    charged = int(pool.ask(command("GET", "n"), time.monotonic() + 20) or 0)
+    charged = int(pool.execute(command("GET", "n"), time.monotonic() + 20) or 0)
     assert [replies.get(timeout=20) for _ in range(charged)] == [1] * charged
 
 
@@ -427,7 +429,7 @@ def test_a_caller_that_waits_does_not_spin(pool: ConnectionPool) -> None:
         entry.user, entry.until = another, deadline_at
     another.entry = pool._state.entries[0]
     with ThreadPoolExecutor(1) as threads:
-        waits = threads.submit(pool.ask_queued, command("PING"), deadline_at)
+        waits = threads.submit(pool.execute_queued, command("PING"), deadline_at)
         until(lambda: None if pool._state.waiting else "it does not wait", 20)
         batch: list[Any] = []
         with pool._lock:
@@ -491,7 +493,7 @@ def test_a_server_with_no_room_says_so() -> None:
         assert link.opened < 10
 
 
-def test_closed_while_others_ask(redis_server: RedisServer) -> None:
+def test_closed_while_others_send_requests(redis_server: RedisServer) -> None:
     """An engine that is closed opens again for whoever asks; nobody hears another's answer, or an error."""
     with Limiter("10000/day", redis_server.url) as limiter:
         prepare(limiter, 8)
@@ -577,7 +579,7 @@ def test_a_caller_that_is_interrupted_while_another_thread_begins_to_read_on(
     redis_server.pause()
     try:
         with interrupted_when_a_thread_starts():
-            pool.ask_queued(command("INCR", "n"), time.monotonic() + 0.1, on_late_reply=replies.put)
+            pool.execute_queued(command("INCR", "n"), time.monotonic() + 0.1, on_late_reply=replies.put)
     finally:
         redis_server.resume()
     assert replies.get(timeout=20) == 1

@@ -55,7 +55,7 @@ def test_several_seeds(scheme: str) -> None:
     assert found.node(b"key") is None  # nobody has been asked yet
 
 
-def test_sentinels_have_their_own_login() -> None:
+def test_sentinels_have_their_login() -> None:
     found = topology("redis+sentinel://me:secret@a,b:5/my%20master/3?sentinel_username=w&sentinel_password=x%2Fy")
     assert isinstance(found, SentinelTopology)
     assert [(watcher.host, watcher.port) for watcher in found._sentinels] == [("a", 26379), ("b", 5)]
@@ -159,44 +159,46 @@ def asking(answers: Answers) -> tuple[Callable[[ServerAddress, bytes], Any], lis
     """Servers by name, and in which order they were asked."""
     hosts: list[str] = []
 
-    def ask(address: ServerAddress, words: bytes) -> Any:
+    def execute(address: ServerAddress, words: bytes) -> Any:
         hosts.append(address.host)
         answer = answers[address.host]
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    return ask, hosts
+    return execute, hosts
 
 
-def test_a_cluster_is_discovered_from_whoever_can_tell() -> None:
+def test_a_cluster_is_discovered_from_any_node_that_replies() -> None:
     """One is dead, one hangs, one was thrown out of the cluster; the fourth tells, and is asked first later."""
     seeds = [ServerAddress(name) for name in ("dead", "hung", "lost", "good")]
     cluster = ClusterTopology(seeds)
     slots = [[0, 8191, [b"a", 1, b"id"], [b"r", 1, b"id"]], [8192, 16383, [None, 2, b"id"]]]
-    ask, hosts = asking({"dead": ConnectFailed("refused"), "hung": TimedOut("late"), "lost": [], "good": slots})
-    run(cluster.discover(ask))
+    execute, hosts = asking(
+        {"dead": ConnectFailed("refused"), "hung": TimedOut("late"), "lost": [], "good": slots}
+    )
+    run(cluster.discover(execute))
     assert hosts == ["dead", "hung", "lost", "good"]
     assert (str(cluster._owners[0]), str(cluster._owners[16383])) == ("a:1", "good:2")
     cluster.suspect(ServerAddress("a", 1))
     hosts.clear()
-    run(cluster.discover(ask))
+    run(cluster.discover(execute))
     assert hosts == ["good"]
 
 
 def test_no_node_knows_the_slots() -> None:
     cluster = ClusterTopology([ServerAddress("dead"), ServerAddress("lost")])
-    ask, _ = asking({"dead": ConnectFailed("refused"), "lost": []})
+    execute, _ = asking({"dead": ConnectFailed("refused"), "lost": []})
     with pytest.raises(
         ConnectFailed, match=r"no node could tell \(dead:6379: refused; lost:6379: it knows of no slots\)"
     ):
-        run(cluster.discover(ask))
+        run(cluster.discover(execute))
 
 
 def test_sentinels_are_tried_in_turn() -> None:
     found = topology("redis+sentinel://hung,new,good/m")
-    ask, hosts = asking({"hung": TimedOut("late"), "new": None, "good": [b"h", b"7"]})
-    run(found.discover(ask))
+    execute, hosts = asking({"hung": TimedOut("late"), "new": None, "good": [b"h", b"7"]})
+    run(found.discover(execute))
     assert hosts == ["hung", "new", "good"]
     assert str(found.node(b"")) == "h:7"
     found.suspect(ServerAddress("other", 1))
@@ -204,7 +206,7 @@ def test_sentinels_are_tried_in_turn() -> None:
     found.suspect(ServerAddress("h", 7))
     assert found.node(b"") is None
     hosts.clear()
-    run(found.discover(ask))
+    run(found.discover(execute))
     assert hosts == ["good"]
 
 
@@ -237,12 +239,12 @@ def test_a_calendar_that_turned_between_asking_and_charging() -> None:
     groups = [[(questions, "a", 1)], [(questions, "b", 1)]]
     rounds: list[list[RedisRequest]] = []
 
-    def ask_all(all_questions: list[RedisRequest], deadlines: list[float | None]) -> list[Any]:
+    def execute_all(all_questions: list[RedisRequest], deadlines: list[float | None]) -> list[Any]:
         rounds.append(all_questions)
         replies: Any = [[FACTS], [FACTS]], [[FACTS], [[-2, 10**15]]], [[[-2, 10**15]]], [FACTS]
         return replies[len(rounds) - 1]  # type: ignore[no-any-return]
 
     with pytest.raises(ClusterBusy):
-        run(cross_slot.decide_across_slots(ask_all, groups, None, 10**15))  # type: ignore[arg-type]
+        run(cross_slot.decide_across_slots(execute_all, groups, None, 10**15))  # type: ignore[arg-type]
     receipt = Receipt(1, 10**15, 1000, 0, 0)
     assert rounds[3] == [questions.refund("a", 1, receipt, False, 10**15)]

@@ -213,13 +213,13 @@ async def checked_async(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"allowed": record.allowed, "retry_after": record.retry_after})
 
 
-def limiter_of_its_own(request: HttpRequest) -> HttpResponse:
+def limiter_inside_view(request: HttpRequest) -> HttpResponse:
     Limiter("1/s").take("ann", cost=2).or_raise()
     return HttpResponse("never")
 
 
 @limit("1/minute", refuse={"status": 403, "body": "Slow down.", "type": "text/plain"})
-def own_body(request: HttpRequest) -> HttpResponse:
+def custom_body(request: HttpRequest) -> HttpResponse:
     return HttpResponse("passed")
 
 
@@ -243,8 +243,8 @@ urlpatterns = [
     path("unblocked", unblocked),
     path("checked", checked),
     path("checked-async", checked_async),
-    path("limiter", limiter_of_its_own),
-    path("own-body", own_body),
+    path("limiter", limiter_inside_view),
+    path("own-body", custom_body),
     path("slash/", free),
     path("api/", include("tests.integrations.django_project.api")),
 ]

@@ -83,7 +83,7 @@ class OutageLoad:
         self.seen: list[TimedReply] = []
         self._gate, self._pause = gate, pause
         self._end = threading.Event()
-        self._threads = [threading.Thread(target=self._ask) for _ in range(clients)]
+        self._threads = [threading.Thread(target=self._send_requests) for _ in range(clients)]
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -95,7 +95,7 @@ class OutageLoad:
         for thread in self._threads:
             thread.join()
 
-    def _ask(self) -> None:
+    def _send_requests(self) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self._gate.port, timeout=20)
         while not self._end.wait(self._pause):
             at = time.monotonic()

@@ -4,8 +4,8 @@
 --
 -- Each line is a question in JSON, and each answers one line of JSON.
 --
---   {"ask": "bound", "limit", "units"}                        U
---   {"ask": "receipts", "limit", "outcome", "extra", "lefts"}   the receipt for each number of units left, of units
+--   {"verb": "bound", "limit", "units"}                        U
+--   {"verb": "receipts", "limit", "outcome", "extra", "lefts"}   the receipt for each number of units left, of units
 --                                                             that was written and read again
 
 package.path = arg[1] .. "/?.lua;" .. package.path
@@ -35,6 +35,6 @@ end
 
 for line in io.lines() do
   local question = json.decode(line)
-  io.write(answers[question.ask](question), "\n")
+  io.write(answers[question.verb](question), "\n")
   io.flush()
 end

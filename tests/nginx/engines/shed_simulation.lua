@@ -43,7 +43,7 @@ local function flood(args)
     clocks[i] = now + exponential(1 / rates[i])
     while flight.first <= flight.last and flight[flight.first].answered_at <= now do
       local one = flight[flight.first]
-      shed_rate.observe(plan, state, 1, one.outcome, one.asked_at, one.answered_at)
+      shed_rate.observe(plan, state, 1, one.outcome, one.requested_at, one.answered_at)
       flight[flight.first] = nil
       flight.first = flight.first + 1
     end
@@ -58,7 +58,7 @@ local function flood(args)
       local outcome
       outcome, kept = model.decide(limit, kept, math.floor(now + args.away / 2), 1, -1)
       flight.last = flight.last + 1
-      flight[flight.last] = { outcome = outcome, asked_at = now, answered_at = now + args.away }
+      flight[flight.last] = { outcome = outcome, requested_at = now, answered_at = now + args.away }
       if counts then
         found.requests = found.requests + 1
         if outcome[1] == 1 then

@@ -52,7 +52,7 @@ def test_every_step_has_the_result_of_pythons(lua: LuajitProcess, steps: list[Br
     for step in steps:
         now_us += step.passed_us
         timed.append([step.name, now_us, step.route, step.settle_us])
-    assert lua.ask("breaker", steps=timed) == [list(result) for result in walk(timed)]
+    assert lua.call_driver("breaker", steps=timed) == [list(result) for result in walk(timed)]
 
 
 def walk(steps: list[list[Any]]) -> Iterator[tuple[Any, list[Any]]]:

@@ -10,7 +10,7 @@ from tests.nginx.engines.redis.redis_harness import NginxRedisEngine, RedisDrive
 from tests.nginx.flood import decision_calls
 from tests.servers import RedisServer
 
-# Whatever is opened has a denial cache around it, and a look into its dict in the place of `ask`.
+# Whatever is opened has a denial cache around it, and a look into its dict in the place of `command`.
 LINES = """
 lua_shared_dict memo 1m;
 init_by_lua_block {
@@ -66,7 +66,7 @@ class NginxDenialCacheHarness:
 
     def dict_names(self, *words: str) -> list[str]:
         """The names in the dict."""
-        return list(self.engine.do("ask", words=list(words)))
+        return list(self.engine.do("command", words=list(words)))
 
     @property
     def script_calls(self) -> int:
@@ -129,7 +129,7 @@ def test_a_cost_that_never_fits_is_repeated_as_never(gate: RedisDriverNginx, ser
     assert harness.script_calls == 1
 
 
-def test_own_refunds_end_it(gate: RedisDriverNginx, server: RedisServer) -> None:
+def test_refunds_of_this_nginx_end_it(gate: RedisDriverNginx, server: RedisServer) -> None:
     harness = NginxDenialCacheHarness(gate, server, {"sale": "1/minute fixed"})
     taken = harness.take("a")
     assert [harness.take("a")[0] for _ in range(3)] == [0, 0, 0]
@@ -142,7 +142,9 @@ def test_own_refunds_end_it(gate: RedisDriverNginx, server: RedisServer) -> None
     assert harness.script_calls == 0
 
 
-def test_one_refusal_refuses_all_and_the_others_are_not_told(gate: RedisDriverNginx, server: RedisServer) -> None:
+def test_one_refusal_refuses_all_and_the_others_are_not_cached(
+    gate: RedisDriverNginx, server: RedisServer
+) -> None:
     harness = NginxDenialCacheHarness(gate, server, {"sale": "1/minute", "all": "10/minute"})
     both = ("all", "x", 1), ("sale", "a", 1)
     assert [outcome[0] for outcome in harness.decide(*both)] == [1, 1]

@@ -159,7 +159,7 @@ def test_a_rule_does_what_its_word_says(
             assert gate.get("/").headers["retry-after"] == "1"
 
 
-def test_rules_of_one_request_keep_each_its_own_word(server: RedisServer) -> None:
+def test_rules_of_one_request_keep_their_fallbacks(server: RedisServer) -> None:
     """One that refuses refuses for all, and then no share is charged."""
     rules = [
         rule("shared", "3/day fixed", when={"path": ["/a", "/ab", "/ac", "/abs"]}),
@@ -273,11 +273,11 @@ class FallbackWalker:
             time.sleep(0.05 * step.times)
         elif step.what == "ask":
             for _ in range(step.times):
-                self._ask()
+                self._send_requests()
         assert self.admitted >= min(self.requests, self.LIMIT) - self.lost
         assert self.admitted <= 2 * self.LIMIT
 
-    def _ask(self) -> None:
+    def _send_requests(self) -> None:
         began = time.monotonic()
         [status] = statuses(self.gate, 1, user=f"{self.key}")
         assert status in (200, 429)

@@ -234,7 +234,7 @@ def test_after_a_failover_the_new_master_decides() -> None:
         assert watched.master.call("GET", "hg2:tb:api:{all}") != before
 
 
-def test_a_node_that_is_gone_degrades_its_own_keys_only() -> None:
+def test_a_node_that_is_gone_degrades_its_keys_only() -> None:
     with Cluster(masters=3, replicas=0, full_coverage=False, node_timeout_ms=60_000) as cluster:
         gone, fine = cluster.nodes[0], cluster.nodes[2]
         users = [f"u{number}" for number in range(100)]

@@ -156,7 +156,7 @@ def share_fields(fields: Any) -> Any:
 def test_a_share_is_pythons(lua: LuajitProcess, limit: Limit, count: int, rank: int) -> None:
     rank = min(rank, count - 1)
     assert doubles(
-        share_fields(lua.ask("share", limit=bundle_entry(limit), count=count, rank=rank))
+        share_fields(lua.call_driver("share", limit=bundle_entry(limit), count=count, rank=rank))
     ) == expected_fields(share(limit, count, rank))
 
 
@@ -171,7 +171,7 @@ def test_a_share_is_pythons(lua: LuajitProcess, limit: Limit, count: int, rank: 
 @example(SlidingWindow(3, 1, 10), 4)
 def test_the_share_of_a_member_without_a_rank_is_pythons(lua: LuajitProcess, limit: Limit, count: int) -> None:
     assert doubles(
-        share_fields(lua.ask("share", limit=bundle_entry(limit), count=count, rank=None))
+        share_fields(lua.call_driver("share", limit=bundle_entry(limit), count=count, rank=None))
     ) == expected_fields(share(limit, count, None))
 
 
@@ -182,7 +182,7 @@ def test_a_share_that_can_hardly_be_written_is_pythons(
 ) -> None:
     rank %= count
     assert doubles(
-        share_fields(lua.ask("share", limit=bundle_entry(limit), count=count, rank=rank))
+        share_fields(lua.call_driver("share", limit=bundle_entry(limit), count=count, rank=rank))
     ) == expected_fields(share(limit, count, rank))
 
 
@@ -192,7 +192,7 @@ def test_a_share_that_can_hardly_be_written_is_pythons(
 @example(TokenBucket(1, 10 * 365 * 86400, 10), 20, 19)
 def test_an_even_share_is_pythons(lua: LuajitProcess, limit: Limit, count: int, rank: int | None) -> None:
     assert doubles(
-        share_fields(lua.ask("even", limit=bundle_entry(limit), count=count, rank=rank))
+        share_fields(lua.call_driver("even", limit=bundle_entry(limit), count=count, rank=rank))
     ) == expected_fields(even_share(limit, count, rank))
 
 
@@ -200,19 +200,21 @@ def test_an_even_share_is_pythons(lua: LuajitProcess, limit: Limit, count: int, 
 @given(LIMITS | edges())
 @example(TokenBucket(90_001, 10_000_000_023 / 1_000_000, 27_628_826_087))  # one grain more than whole seconds
 def test_lua_computes_the_limit_fields_of_the_bundle(lua: LuajitProcess, limit: Limit) -> None:
-    answer = lua.ask("complete", limit=bundle_entry(limit))
+    answer = lua.call_driver("complete", limit=bundle_entry(limit))
     assert answer == expected_fields(limit)
 
 
 def test_shares_by_hand(lua: LuajitProcess) -> None:
     def numbers(verb: str, text: str, count: int, rank: int | None) -> list[str]:
-        numbers: list[str] = lua.ask(verb, limit=bundle_entry(parse(text)), count=count, rank=rank)["numbers"]
+        numbers: list[str] = lua.call_driver(verb, limit=bundle_entry(parse(text)), count=count, rank=rank)[
+            "numbers"
+        ]
         return numbers
 
     assert [numbers("share", "100/s burst 10", 3, rank)[:3] for rank in range(3)] == [
         ["1", "30000", str(burst)] for burst in (4, 3, 3)
     ]
-    assert lua.ask("share", limit=bundle_entry(parse("100/s burst 2")), count=3, rank=2) is False
+    assert lua.call_driver("share", limit=bundle_entry(parse("100/s burst 2")), count=3, rank=2) is False
     assert numbers("even", "100/s burst 2", 3, 2)[:3] == ["1", "30000", "1"]
     assert numbers("share", "100/s burst 2", 3, None)[:3] == ["1", "30000", "1"]
     assert numbers("even", "100/s queue 0", 4, 3)[:2] == ["25000", "0"]
@@ -225,7 +227,7 @@ def test_shares_by_hand(lua: LuajitProcess) -> None:
 @example(EXACT, EXACT - 2, EXACT - 1, EXACT - 1)
 @example(3 * 2**26, 2**26 + 1, 3 * 2**26 + 1, 2**26 + 1)
 def test_products_are_compared_exactly(lua: LuajitProcess, a: int, b: int, c: int, d: int) -> None:
-    assert lua.ask("at_most", factors=[a, b, c, d]) == (a * b <= c * d)
+    assert lua.call_driver("at_most", factors=[a, b, c, d]) == (a * b <= c * d)
 
 
 @settings(max_examples=1000, deadline=None)
@@ -233,7 +235,7 @@ def test_products_are_compared_exactly(lua: LuajitProcess, a: int, b: int, c: in
 def test_products_of_doubles_are_compared_exactly(lua: LuajitProcess, rate: float, count: int, off: int) -> None:
     """A whole, and a part that is that whole divided, give or take the last bit."""
     part = rate / count * (1 + off * 2.0**-52)
-    assert lua.ask("at_most", factors=[part, count, rate, 1]) == (Fraction(part) * count <= Fraction(rate))
+    assert lua.call_driver("at_most", factors=[part, count, rate, 1]) == (Fraction(part) * count <= Fraction(rate))
 
 
 @settings(max_examples=1000, deadline=None)
@@ -241,4 +243,4 @@ def test_products_of_doubles_are_compared_exactly(lua: LuajitProcess, rate: floa
 def test_products_that_are_nearly_the_same(lua: LuajitProcess, a: int, b: int, c: int, off: int) -> None:
     d = a * b // c + off
     assume(0 <= d <= EXACT)
-    assert lua.ask("at_most", factors=[a, b, c, d]) == (a * b <= c * d)
+    assert lua.call_driver("at_most", factors=[a, b, c, d]) == (a * b <= c * d)

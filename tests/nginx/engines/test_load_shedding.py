@@ -21,7 +21,7 @@ from tests.servers import RedisServer
 RATE, SECONDS = 200, 6
 UNFAIR = 1e-6  # chance that a fair gate would treat its callers so unequally
 
-# Whatever is opened is shed by one of two members, and there is a look into its dict in the place of `ask`.
+# Whatever is opened is shed by one of two members, and there is a look into its dict in the place of `command`.
 LINES = """
 lua_shared_dict rates 1m;
 init_by_lua_block {
@@ -111,7 +111,7 @@ def prefetched(text: str, name: str = "prefetched") -> dict[str, str]:
     ],
     ids=["bucket", "two gates", "window", "beside another", "both prefetched"],
 )
-def test_prefetched_rules_ask_at_most_three_times_for_a_unit(
+def test_prefetched_rules_send_at_most_three_requests_for_a_unit(
     server: RedisServer, rules: list[dict[str, str]], gates: int
 ) -> None:
     """Seen are 0.2 to 1.5 questions for each unit; from 5 to 18 if units are prefetched before shedding."""
@@ -151,12 +151,12 @@ def test_a_shed_charge_refuses_all_and_asks_nobody(gate: RedisDriverNginx, serve
 @pytest.mark.parametrize(
     "terms", [{"lockout": [1000, 1_000_000, 1_000_000]}, {"overrides": True}, {"is_shadow": True}]
 )
-def test_rules_that_must_be_asked_are_not_shed(
+def test_rules_that_redis_must_decide_are_not_shed(
     gate: RedisDriverNginx, server: RedisServer, terms: dict[str, Any]
 ) -> None:
     engine = _flooded(gate, server, "100/s", terms=terms)
     assert _shed(engine, 0) == []
-    assert not any("hot" in name for name in engine.do("ask", words=[]))
+    assert not any("hot" in name for name in engine.do("command", words=[]))
 
 
 def test_keys_that_are_not_refused_cost_nothing(gate: RedisDriverNginx, server: RedisServer) -> None:
@@ -164,12 +164,12 @@ def test_keys_that_are_not_refused_cost_nothing(gate: RedisDriverNginx, server: 
     engine = NginxRedisEngine(gate, server.url, {"sale": "2/minute", "other": "100/minute"}, {}, {})
     for number in range(100):
         engine.take("sale", f"quiet{number}")
-    assert not any("quiet" in name for name in engine.do("ask", words=[]))
+    assert not any("quiet" in name for name in engine.do("command", words=[]))
     for _ in range(3):
         engine.decide(("sale", "quiet0", 1), ("other", "quiet", 1))
-    assert sum("quiet" in name for name in engine.do("ask", words=[])) == 2
+    assert sum("quiet" in name for name in engine.do("command", words=[])) == 2
     time.sleep(2.1)
-    assert not any("quiet" in name for name in engine.do("ask", words=[]))
+    assert not any("quiet" in name for name in engine.do("command", words=[]))
 
 
 def _flooded(

@@ -167,7 +167,7 @@ def test_cut_off_they_admit_the_limit_together(server: RedisServer, limit: int) 
         assert here + there == limit
 
 
-def test_a_number_said_beforehand_asks_nobody(server: RedisServer) -> None:
+def test_a_stated_number_of_nodes_sends_no_requests(server: RedisServer) -> None:
     with gateway(server, "10/day fixed", "&nodes=4") as gate:
         assert admitted(gate, 1) == 1
         time.sleep(1.5)

@@ -154,7 +154,7 @@ def test_a_cold_key_asks_itself(redis_server: RedisServer) -> None:
         assert script_calls(redis_server) - before == 6
 
 
-def test_facts_tell_what_is_left(redis_server: RedisServer) -> None:
+def test_outcomes_report_the_remaining_units(redis_server: RedisServer) -> None:
     """Call for call, as if each had been asked of Redis. A stock knows nothing of what was asked of Redis after it
     was ordered, nor of another stock that it meets."""
     with start_prefetch_nginx(redis_server, HELD, count=1) as (nginx,):
@@ -234,7 +234,7 @@ def test_exact_limits_are_not_prefetched(redis_server: RedisServer, rule: str) -
         assert script_calls(redis_server) - before == 30
 
 
-def test_peeks_ask(redis_server: RedisServer) -> None:
+def test_peeks_are_sent_to_redis(redis_server: RedisServer) -> None:
     with start_prefetch_nginx(redis_server, HELD, count=1) as (nginx,):
         for _ in range(8):
             nginx.take("slow")

@@ -34,7 +34,7 @@ def lua() -> Iterator[LuajitProcess]:
 @given(limit=LIMITS, units=st.none() | st.integers(1, 2**50))
 def test_how_much_is_held_at_most(lua: LuajitProcess, limit: Limit, units: int | None) -> None:
     options = {} if units is None else {"units": units}
-    assert lua.ask("bound", limit=bundle_entry(limit), **options) == min(MOST, max_prefetch(limit, units))
+    assert lua.call_driver("bound", limit=bundle_entry(limit), **options) == min(MOST, max_prefetch(limit, units))
 
 
 @given(
@@ -56,7 +56,7 @@ def test_a_receipt_is_pythons(
     lefts = sorted({0, extra, data.draw(st.integers(0, extra))})
     batch = PrefetchedUnits(meter, "ada", outcome, 1, extra, PrefetchTable(), Demand(0))
     words = [int(word or 0) for word in outcome]
-    receipts = lua.ask("receipts", limit=bundle_entry(limit), outcome=words, extra=extra, lefts=lefts)
+    receipts = lua.call_driver("receipts", limit=bundle_entry(limit), outcome=words, extra=extra, lefts=lefts)
     for left, receipt in zip(lefts, receipts, strict=True):
         expected = batch.outcome(left)
         assert receipt[1] == expected[1]
@@ -74,7 +74,7 @@ def test_no_unit_outlasts_its_water(lua: LuajitProcess) -> None:
     batch = PrefetchedUnits(meter, "ada", outcome, 1, 100_000, PrefetchTable(), Demand(0))
     lefts = list(range(0, 100_000, 7))
     words = [int(word or 0) for word in outcome]
-    receipts = lua.ask("receipts", limit=bundle_entry(limit), outcome=words, extra=100_000, lefts=lefts)
+    receipts = lua.call_driver("receipts", limit=bundle_entry(limit), outcome=words, extra=100_000, lefts=lefts)
     less = {
         batch.outcome(left)[RESET_AFTER_US] - one[RESET_AFTER_US]
         for left, one in zip(lefts, receipts, strict=True)

@@ -85,7 +85,7 @@ def test_members_without_demand_leave_their_part_to_others(
 
 @pytest.mark.parametrize("text", ["200/s", "200/s fixed", "200/s sliding", "200/s burst 10"])
 @pytest.mark.parametrize("sharers", [5, 10])
-def test_many_nginx_ask_no_more_than_few(flood: Flood, text: str, sharers: int) -> None:
+def test_many_nginx_send_no_more_requests_than_few(flood: Flood, text: str, sharers: int) -> None:
     flooded = flood(text, [10_000 // sharers] * sharers)
     assert flooded["requests"] <= 1.6 * LIMITS[text]
     assert flooded["allowed"] >= 0.975 * LIMITS[text]

@@ -29,4 +29,4 @@ def lua() -> Iterator[LuajitProcess]:
 )
 def test_lua_chooses_as_python_does(lua: LuajitProcess, drawn: list[Verdict], locked: list[bool]) -> None:
     encoded = [verdict_fields(verdict, at < len(locked) and locked[at]) for at, verdict in enumerate(drawn)]
-    assert drawn[lua.ask("deciding", verdicts=encoded)] is most_restrictive(drawn)
+    assert drawn[lua.call_driver("deciding", verdicts=encoded)] is most_restrictive(drawn)

@@ -42,7 +42,7 @@ def fields(
         verdict_fields(verdict, at < len(locked) and locked[at]) for at, verdict in enumerate(decision.verdicts)
     ]
     wait = {} if wait_us is None else {"wait": wait_us}
-    answer = lua.ask("headers", form=form, verdicts=verdicts, allowed=decision.allowed, **wait)
+    answer = lua.call_driver("headers", form=form, verdicts=verdicts, allowed=decision.allowed, **wait)
     return [(name, value) for name, value in answer]
 
 
@@ -90,7 +90,7 @@ def test_a_call_that_was_refused_without_a_count(lua: LuajitProcess, drawn: list
 @pytest.mark.parametrize("form", FORMS)
 def test_a_wait_of_minus_one_is_never(lua: LuajitProcess, form: str) -> None:
     verdict = refused("10/minute", 10, None, 0, "login", cost=11)
-    answer = lua.ask("headers", form=form, verdicts=[verdict_fields(verdict)], allowed=False, wait=NEVER)
+    answer = lua.call_driver("headers", form=form, verdicts=[verdict_fields(verdict)], allowed=False, wait=NEVER)
     assert [tuple(field) for field in answer] == headers(StubDecision(verdict), form)  # type: ignore[arg-type]
 
 
@@ -103,7 +103,7 @@ def test_a_cached_policy_names_its_rule_only(lua: LuajitProcess) -> None:
 
 
 def test_an_unknown_form_is_named(lua: LuajitProcess) -> None:
-    answer = lua.ask("headers", form="draft-99", verdicts=[], allowed=True)
+    answer = lua.call_driver("headers", form="draft-99", verdicts=[], allowed=True)
     assert answer["error"] == (
         '"draft-99" is not a form of headers. Known are draft-11, legacy, envoy, spring and off.'
     )
@@ -115,5 +115,5 @@ def test_fields_of_a_limit_are_computed_once(lua: LuajitProcess) -> None:
         verdict_fields(passed("10/minute", 4, 36, "login")),
     )
     other = verdict_fields(passed("10/minute", 4, 36, "other"))
-    assert lua.ask("kept", one=first, other=second) is True
-    assert lua.ask("kept", one=first, other=other) is False
+    assert lua.call_driver("kept", one=first, other=second) is True
+    assert lua.call_driver("kept", one=first, other=other) is False

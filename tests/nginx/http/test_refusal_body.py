@@ -31,7 +31,7 @@ def answer(
 ) -> Any:
     request = {"rule": "login", "violated": violated}
     request |= {} if refuse is None else {"refuse": refuse}
-    return lua.ask("refusal", **request, **({} if accept is None else {"accept": accept}))
+    return lua.call_driver("refusal", **request, **({} if accept is None else {"accept": accept}))
 
 
 @pytest.mark.parametrize("accept", [None, BROWSER, CURL, ""])
@@ -83,7 +83,7 @@ def test_accept_headers_that_prefer_json(lua: LuajitProcess, accept: str, wants:
 
 
 @pytest.mark.parametrize("accept", [None, JSON, BROWSER])
-def test_a_body_of_its_own_is_answered_to_everybody(lua: LuajitProcess, accept: str | None) -> None:
+def test_the_body_of_a_rule_is_sent_to_every_client(lua: LuajitProcess, accept: str | None) -> None:
     refusal = {"status": 403, "body": "<b>Später</b>", "type": "text/html"}
     assert answer(lua, refusal, accept) == refusal | {"body": "<b>Später</b>".encode().decode("latin-1")}
     plain = {"status": 429, "body": "Later."}
@@ -171,11 +171,11 @@ LOCKED_OUT = [-3, 0, 9, 5, 0, 0, 0]
 )
 def test_shadow_verdicts_are_logged_as_dry_run(lua: LuajitProcess, asides: Any, expected: str) -> None:
     shadow_fields = {} if asides is None else {"asides": asides}
-    assert lua.ask("word", allowed=True, delayed=False, **shadow_fields) == expected
+    assert lua.call_driver("word", allowed=True, delayed=False, **shadow_fields) == expected
 
 
 @pytest.mark.parametrize("delayed", [False, True])
 @pytest.mark.parametrize("asides", [[], [PASSED], [DELAYS], [REFUSES]])
 def test_the_enforced_status_is_logged_before_dry_runs(lua: LuajitProcess, delayed: bool, asides: Any) -> None:
-    assert lua.ask("word", allowed=False, delayed=delayed, asides=asides) == "REJECTED"
-    assert lua.ask("word", allowed=True, delayed=True, asides=asides) == "DELAYED"
+    assert lua.call_driver("word", allowed=False, delayed=delayed, asides=asides) == "REJECTED"
+    assert lua.call_driver("word", allowed=True, delayed=True, asides=asides) == "DELAYED"

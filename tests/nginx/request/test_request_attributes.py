@@ -73,7 +73,7 @@ class MatchNginx:
         connection.close()
         self._book = book
 
-    def ask(self, request: bytes, address: str) -> tuple[int, list[tuple[bytes, bytes, int]]]:
+    def send_request(self, request: bytes, address: str) -> tuple[int, list[tuple[bytes, bytes, int]]]:
         family = "TCP6" if ":" in address else "TCP4"
         here = "::1" if ":" in address else "127.0.0.1"
         with socket.create_connection(("127.0.0.1", self.proxied), timeout=20) as link:
@@ -142,13 +142,14 @@ SENT = [param for param in ALL if "cost" not in param.values[0] and sendable(par
 def test_nginx_and_python_read_the_same_attributes(gate: MatchNginx, line: dict[str, Any]) -> None:
     book, expected = of(line)
     gate.use(book)
-    status, answer = gate.ask(written(line["request"]), line["request"]["address"])
+    status, answer = gate.send_request(written(line["request"]), line["request"]["address"])
     if status != 400:  # nginx has no ear for some of them: no backend sees those either
         assert (status, answer) == (200, expected)
 
 
 def test_nginx_accepts_nearly_all_vectors(gate: MatchNginx) -> None:
     count = sum(
-        gate.ask(written(p.values[0]["request"]), p.values[0]["request"]["address"])[0] == 200 for p in SENT
+        gate.send_request(written(p.values[0]["request"]), p.values[0]["request"]["address"])[0] == 200
+        for p in SENT
     )
     assert count > 0.8 * len(ALL)

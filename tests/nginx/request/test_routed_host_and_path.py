@@ -150,7 +150,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 # What is said instead of the well-known variables is made normal, too.
 
 
-def test_a_variable_for_a_well_known_attribute_is_normalized() -> None:
+def test_a_variable_for_a_standard_attribute_is_normalized() -> None:
     rules = [{"name": "all", "key": ["host", "address", "method", "path"], "missing": "one", "limit": "1/day"}]
     named = ", ".join(f'{name} = "$http_x_{name}"' for name in ("host", "address", "method", "path"))
     spellings = [

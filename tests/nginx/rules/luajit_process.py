@@ -24,12 +24,12 @@ class LuajitProcess:
             stderr=subprocess.PIPE,
         )
 
-    def ask(self, verb: str, **question: Any) -> Any:
+    def call_driver(self, verb: str, **question: Any) -> Any:
         to, back, errors = self._process.stdin, self._process.stdout, self._process.stderr
         assert to is not None
         assert back is not None
         assert errors is not None
-        line = json.dumps(driver_value({"ask": verb, **question}), ensure_ascii=False)
+        line = json.dumps(driver_value({"verb": verb, **question}), ensure_ascii=False)
         to.write(line.encode("latin-1") + b"\n")
         to.flush()
         answer = back.readline()

@@ -5,10 +5,10 @@
 -- LIB is nginx/lib. Each line is a question in JSON, and each answers one line of JSON. Texts are bytes on both ways:
 -- what is not ASCII is written as it is. What is known of the call is `request` or `attributes`, as in tests/vectors.
 --
---   {"ask": "match", "book": a document's JSON as a text, "cost", ...}    [{"rule", "key", ...}], as in match.jsonl
---   {"ask": "key", "key": [dimensions], "algorithm", "name", ...}         {"key", "missing", "redis"}
---   {"ask": "character", "text"}                                          how many bytes of it are one, or null
---   {"ask": "sha256" | "crc32", "text"}                                   the checksum
+--   {"verb": "match", "book": a document's JSON as a text, "cost", ...}    [{"rule", "key", ...}], as in match.jsonl
+--   {"verb": "key", "key": [dimensions], "algorithm", "name", ...}         {"key", "missing", "redis"}
+--   {"verb": "character", "text"}                                          how many bytes of it are one, or null
+--   {"verb": "sha256" | "crc32", "text"}                                   the checksum
 
 package.path = arg[1] .. "/?.lua;" .. package.path
 
@@ -74,6 +74,6 @@ function answers.crc32(question) return string.format("%.0f", crc32(question.tex
 
 for line in io.lines() do
   local question = json.decode(line)
-  io.write(answers[question.ask](question), "\n")
+  io.write(answers[question.verb](question), "\n")
   io.flush()
 end

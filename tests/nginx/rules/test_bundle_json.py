@@ -41,15 +41,15 @@ def restored(value: Any) -> Any:
 
 @given(value=VALUES, plain=st.booleans())
 def test_lua_decodes_the_json_of_python(lua: LuajitProcess, value: Any, plain: bool) -> None:
-    decoded = restored(lua.ask("read", text=json.dumps(value, ensure_ascii=plain)))
+    decoded = restored(lua.call_driver("read", text=json.dumps(value, ensure_ascii=plain)))
     assert decoded == [value]
 
 
 @given(text=TEXTS)
 def test_lua_strings_survive_json_quoting(lua: LuajitProcess, text: str) -> None:
-    quoted = restored(lua.ask("quoted", text=text))
+    quoted = restored(lua.call_driver("quoted", text=text))
     assert json.loads(quoted) == text
-    assert restored(lua.ask("read", text=quoted)) == [text]
+    assert restored(lua.call_driver("read", text=quoted)) == [text]
 
 
 @pytest.mark.parametrize(
@@ -68,17 +68,17 @@ def test_lua_strings_survive_json_quoting(lua: LuajitProcess, text: str) -> None
     ],
 )
 def test_a_text_that_is_not_json_is_refused_with_its_place(lua: LuajitProcess, text: str, at: int) -> None:
-    why = lua.ask("read", text=text)["error"]
+    why = lua.call_driver("read", text=text)["error"]
     assert why.startswith("This is not JSON: ")
     assert why.endswith(f" at character {at}.")
 
 
 def test_a_null_in_a_mapping_is_absent(lua: LuajitProcess) -> None:
-    assert lua.ask("read", text='{"a": null, "b": {"c": null, "d": 1}}') == [{"b": {"d": 1}}]
+    assert lua.call_driver("read", text='{"a": null, "b": {"c": null, "d": 1}}') == [{"b": {"d": 1}}]
 
 
 def test_a_null_in_a_list_is_refused(lua: LuajitProcess) -> None:
-    assert lua.ask("read", text='{"a": [1, null]}') == {
+    assert lua.call_driver("read", text='{"a": [1, null]}') == {
         "error": "This is not a bundle's JSON: a list contains null."
     }
 

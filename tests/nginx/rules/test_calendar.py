@@ -77,7 +77,7 @@ def offsets(zone: str) -> list[list[int]]:
 
 
 def calendar_answer(lua: LuajitProcess, limit: Limit, zone: str, times: list[int]) -> Any:
-    return lua.ask("calendar", limit=bundle_entry(limit), zones={zone: offsets(zone)}, times=times)
+    return lua.call_driver("calendar", limit=bundle_entry(limit), zones={zone: offsets(zone)}, times=times)
 
 
 def words(limit: Limit, now_us: int) -> list[str]:
@@ -141,13 +141,13 @@ def test_within_a_window_nothing_is_worked_out_again(lua: LuajitProcess) -> None
 @pytest.mark.parametrize("text", ["1000/day fixed", "10/s", "10/minute queue 5", "5/s smooth"])
 def test_without_a_calendar_the_numbers_are_the_bundles(lua: LuajitProcess, text: str) -> None:
     limit = parse(text)
-    answer = lua.ask("calendar", limit=bundle_entry(limit), zones={}, times=[second(2026, 1, 1) * SECOND])
+    answer = lua.call_driver("calendar", limit=bundle_entry(limit), zones={}, times=[second(2026, 1, 1) * SECOND])
     assert answer["words"] == [bundle_entry(limit)["numbers"]]
 
 
 def test_a_zone_that_the_bundle_leaves_out_is_named(lua: LuajitProcess) -> None:
     limit = parse("1000/month fixed in Europe/Berlin")
-    answer = lua.ask("calendar", limit=bundle_entry(limit), zones={}, times=[second(2026, 1, 1) * SECOND])
+    answer = lua.call_driver("calendar", limit=bundle_entry(limit), zones={}, times=[second(2026, 1, 1) * SECOND])
     assert answer["words"][0]["error"] == (
         'The bundle does not say when the clocks of "Europe/Berlin" change, which the limit 1000/month fixed in '
         "Europe/Berlin asks for. Compile or push the rulebook again."

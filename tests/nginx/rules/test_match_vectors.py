@@ -29,7 +29,9 @@ from tests.rules.random_rulebooks import CALLS, books
 
 @pytest.mark.parametrize("line", lines("keys.jsonl"))
 def test_keys(lua: LuajitProcess, line: dict[str, Any]) -> None:
-    answer = lua.ask("key", key=line["key"], algorithm=line["algorithm"], name=line["name"], **call_fields(line))
+    answer = lua.call_driver(
+        "key", key=line["key"], algorithm=line["algorithm"], name=line["name"], **call_fields(line)
+    )
     if line["expect"] is None:
         assert line["missing"] == "skip"
         assert answer["missing"]
@@ -77,7 +79,7 @@ def test_any_request_has_the_same_key(
 ) -> None:
     key = key_builder([Dimension(name) for name in DIMENSIONS], blank=True)(request(method, target, headers)) or ""
     came = {"method": method, "target": target, "headers": headers}
-    answer = lua.ask("key", key=DIMENSIONS, algorithm="slots", name=key[:9], request=came)
+    answer = lua.call_driver("key", key=DIMENSIONS, algorithm="slots", name=key[:9], request=came)
     assert answer["key"] == raw_bytes(key).decode("latin-1")
     assert answer["redis"] == keys.build_key(keys.key_head("hg", "slots", key[:9]), key).decode("latin-1")
 
@@ -107,7 +109,7 @@ ADDRESSES = st.one_of(
 def test_any_address_has_the_same_network(lua: LuajitProcess, address: str, v4: int, v6: int) -> None:
     dimension = Dimension("address", v4, v6)
     expected = key_builder([dimension], blank=True)({"address": canonical(address) or ""})
-    answer = lua.ask(
+    answer = lua.call_driver(
         "key", key=[f"address/{v4}/{v6}"], algorithm="slots", name="r", attributes={"address": address}
     )
     assert answer["key"] == expected
@@ -124,7 +126,7 @@ def test_any_address_is_in_the_same_networks(lua: LuajitProcess, around: Any, le
 
 @given(st.binary(min_size=1, max_size=4))
 def test_a_character_is_what_python_decodes(lua: LuajitProcess, text: bytes) -> None:
-    assert lua.ask("character", text=text) == character(text)
+    assert lua.call_driver("character", text=text) == character(text)
 
 
 def test_every_beginning_of_a_character(lua: LuajitProcess) -> None:
@@ -132,13 +134,13 @@ def test_every_beginning_of_a_character(lua: LuajitProcess) -> None:
         for second in (0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0):
             for rest in (b"", b"\x80", b"\xbf\x80", b"\x80\xc0"):
                 text = bytes([first, second]) + rest
-                assert lua.ask("character", text=text) == character(text), text
+                assert lua.call_driver("character", text=text) == character(text), text
 
 
 @given(st.binary() | st.integers(50, 130).map(bytes))
 def test_checksums(lua: LuajitProcess, text: bytes) -> None:
-    assert lua.ask("sha256", text=text) == sha256(text).hexdigest()
-    assert lua.ask("crc32", text=text) == crc32(text)
+    assert lua.call_driver("sha256", text=text) == sha256(text).hexdigest()
+    assert lua.call_driver("crc32", text=text) == crc32(text)
 
 
 def call_fields(line: dict[str, Any]) -> dict[str, Any]:
@@ -156,7 +158,7 @@ def with_case_orders(book: Rulebook) -> dict[str, Any]:
 
 
 def matched(lua: LuajitProcess, book: Rulebook, cost: int | None, **call: Any) -> Any:
-    return lua.ask("match", book=json.dumps(with_case_orders(book)), cost=cost, **call)
+    return lua.call_driver("match", book=json.dumps(with_case_orders(book)), cost=cost, **call)
 
 
 def match_fields(match: Match) -> dict[str, Any]:

@@ -71,5 +71,7 @@ def test_a_key_is_on_the_same_side_of_every_border(lua: LuajitProcess, plan: str
     ],
 )  # fmt: skip
 def test_an_address(lua: LuajitProcess, address: str) -> None:
-    answer = lua.ask("key", key=["address/32/128"], algorithm="slots", name="r", attributes={"address": address})
+    answer = lua.call_driver(
+        "key", key=["address/32/128"], algorithm="slots", name="r", attributes={"address": address}
+    )
     assert answer["key"] == f"address={canonical(address) or ''}"

@@ -55,13 +55,13 @@ def flood(gate: NginxGateway, requests: int, target: str = "/", threads: int = 4
     statuses: Counter[int] = Counter()
     lock = threading.Lock()
 
-    def ask() -> None:
+    def send_requests() -> None:
         for _ in range(requests // threads):
             status = gate.get(target).status
             with lock:
                 statuses[status] += 1
 
-    running = [threading.Thread(target=ask) for _ in range(threads)]
+    running = [threading.Thread(target=send_requests) for _ in range(threads)]
     for thread in running:
         thread.start()
     for thread in running:

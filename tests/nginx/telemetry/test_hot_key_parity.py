@@ -57,7 +57,7 @@ def test_the_same_batches_give_the_same_keys_and_counts(twins: LuajitProcess, se
     for batch in batches:
         hot.add(1, batch)
     expected = sorted(hot.open_top(1000), key=lambda each: (-each.calls, each.key))
-    found = pairs(twins.ask("hot_keys", batches=batches, max_keys=50, number=1000))
+    found = pairs(twins.call_driver("hot_keys", batches=batches, max_keys=50, number=1000))
     assert found == expected
     assert 20 <= len(found) <= 100 + BATCH_SIZE  # many were dropped
 
@@ -65,14 +65,14 @@ def test_the_same_batches_give_the_same_keys_and_counts(twins: LuajitProcess, se
 def test_the_top_100_of_a_zipf_stream(twins: LuajitProcess) -> None:
     calls = stream(CALLS, KEYS, SEED)
     batches = [calls[start : start + BATCH_SIZE] for start in range(0, CALLS, BATCH_SIZE)]
-    found = pairs(twins.ask("hot_keys", batches=batches, max_keys=400, number=TOP))
+    found = pairs(twins.call_driver("hot_keys", batches=batches, max_keys=400, number=TOP))
     true = {key for key, _ in Counter(calls).most_common(TOP)}
     assert len(true & {key for key, _ in found}) / TOP >= 0.98
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=120))
 def test_a_long_key_has_the_same_short_form(twins: LuajitProcess, key: str) -> None:
-    assert twins.ask("short_key", key=key).encode("latin-1").decode() == short_key(key)
+    assert twins.call_driver("short_key", key=key).encode("latin-1").decode() == short_key(key)
 
 
 def test_verdicts_become_the_same_hot_and_distinct_keys(twins: LuajitProcess) -> None:
@@ -91,7 +91,7 @@ def test_verdicts_become_the_same_hot_and_distinct_keys(twins: LuajitProcess) ->
     shared = estimates.take_unshared(at_once=True)
     hot: dict[tuple[str, int], Counter[str]] = {}
     distinct: dict[tuple[str, int], set[str]] = {}
-    for kind, shape, number, keys in twins.ask(
+    for kind, shape, number, keys in twins.call_driver(
         "collected", calls=[[VERDICTS[verdict], second, keys] for verdict, second, keys in calls]
     ):
         if shape == "hot":
@@ -111,4 +111,4 @@ def test_verdicts_become_the_same_hot_and_distinct_keys(twins: LuajitProcess) ->
 
 
 def test_the_keys_of_a_rule_take_at_most_a_megabyte(twins: LuajitProcess) -> None:
-    assert twins.ask("collected_bytes", rounds=30) <= 1_000_000
+    assert twins.call_driver("collected_bytes", rounds=30) <= 1_000_000

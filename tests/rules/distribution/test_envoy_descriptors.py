@@ -112,7 +112,7 @@ def test_a_file_with_a_misspelled_key_is_refused(tmp_path: Path, text: str, sent
         Limiter.from_rules(path)
 
 
-def test_a_rulebook_of_our_own_may_speak_of_domains(tmp_path: Path) -> None:
+def test_a_rulebook_of_ours_may_use_domains(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text("rules:\n  - name: all\n    when:\n      domain: edge\n    limit: 2/day fixed\n")
     with Limiter.from_rules(path) as limiter:

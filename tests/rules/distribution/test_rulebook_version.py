@@ -144,7 +144,7 @@ def test_a_text_has_at_most_4_mb() -> None:
         drafted(document="é" * (MAX_BYTES // 2 + 1))
 
 
-def test_a_text_is_text_in_a_known_format() -> None:
+def test_a_text_is_text_in_a_supported_format() -> None:
     with pytest.raises(InvalidRule, match="half a character at 3"):
         drafted(text="abc\udc80")
     with pytest.raises(InvalidRule, match="yaml, toml or json, not in 'ini'"):

@@ -57,7 +57,7 @@ def test_a_change_is_handed_over_once() -> None:
     assert owner.books == ["<two>", "<three>"]
 
 
-def test_without_a_beginning_the_first_look_hands_over() -> None:
+def test_without_a_beginning_the_first_look_delivers_the_rulebook() -> None:
     owner = WatcherOwner(FakeSource("one"))
     owner.watch.poll()
     assert owner.books == ["<one>"]

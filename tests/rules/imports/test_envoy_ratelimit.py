@@ -119,7 +119,7 @@ def test_which_rule_a_descriptor_meets() -> None:
         assert matched_rules(matcher, descriptor=keys, **attributes) == rules_met, (keys, attributes)
 
 
-def test_every_value_has_its_own_count_unless_they_share_one() -> None:
+def test_every_value_has_its_count_unless_they_share_one() -> None:
     matcher = Matcher(book(EDGE))
     shared = [{"descriptor": "PATH", "descriptor_path": f"/api/{n}/files/x"} for n in "12"]
     assert [matcher.match(call)[0].key for call in shared] == ["all", "all"]

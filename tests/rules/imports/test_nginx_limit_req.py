@@ -133,7 +133,7 @@ def test_a_zone_that_several_places_use_alike_is_one_count() -> None:
     ]
 
 
-def test_an_inner_level_has_its_own_limits_or_those_around_it() -> None:
+def test_an_inner_level_has_its_limits_or_those_around_it() -> None:
     text = f"""{ZONE} limit_conn_zone $uri zone=files:1m;
     limit_req zone=one;
     server {{
@@ -260,7 +260,7 @@ def test_off_switches_limits_off_in_its_place(off: str, limited: dict[str, bool]
     assert limits_by_path == limited
 
 
-def test_off_is_for_its_own_module() -> None:
+def test_off_applies_to_its_module() -> None:
     text = f"{ZONE}limit_conn_zone $host zone=c:1m; server {{ limit_req zone=one; limit_conn c 2; %s }}"
     matcher = Matcher(book(text % "location /off { limit_conn off; }"))
     assert matched_rules(matcher, path="/off", address="192.0.2.7", host="a") == ["one"]

@@ -221,7 +221,7 @@ def test_predicates_that_cannot_all_hold() -> None:
         ("keyResolver", "keyresolver"),
     ],
 )
-def test_resolvers_are_known_by_their_names(resolver: str, key: str) -> None:
+def test_resolvers_are_recognized_by_their_names(resolver: str, key: str) -> None:
     document, notes = document_and_notes(route(arguments=f', key-resolver: "#{{@{resolver}}}"'))
     assert document["rules"][0]["key"] == key
     assert (
@@ -230,7 +230,7 @@ def test_resolvers_are_known_by_their_names(resolver: str, key: str) -> None:
     )
 
 
-def test_the_resolver_of_principals_is_spring_s_own() -> None:
+def test_the_resolver_of_principals_is_the_one_of_spring() -> None:
     assert document_and_notes(route(arguments=', keyResolver: "#{@principalNameKeyResolver}"'))[1] == [
         SECONDS,
         EMPTY,

@@ -189,7 +189,7 @@ def test_the_name_of_a_case_is_a_text_in_every_format() -> None:
     assert load.from_mapping({"rules": [{"name": "a", "limit": limit}]}).rules[0].limit == expected
 
 
-def test_every_case_has_a_tuple_of_its_own() -> None:
+def test_every_case_has_a_separate_tuple() -> None:
     """By it a Ruling knows which case was chosen, so the same text must not be the same tuple."""
     choice = rule("limit: {by: plan, cases: {a: 1/s, b: 1/s, c: [1/s]}, otherwise: 1/s}").limit
     tuples = [choice.otherwise, *(limits for _, limits in choice.cases)]

@@ -162,9 +162,9 @@ class OperatorConnection:
         self.url = f"http://127.0.0.1:{port}"
 
     async def __call__(self, method: str, target: str, body: bytes | None = None, **headers: str) -> ServiceReply:
-        return await asyncio.to_thread(self._ask, method, target, body, headers)
+        return await asyncio.to_thread(self._send_request, method, target, body, headers)
 
-    def _ask(self, method: str, target: str, body: bytes | None, headers: dict[str, str]) -> ServiceReply:
+    def _send_request(self, method: str, target: str, body: bytes | None, headers: dict[str, str]) -> ServiceReply:
         fields = {"Authorization": f"Bearer {TOKEN}", "X-Headgate-Author": "ann"}
         fields |= {name.replace("_", "-"): value for name, value in headers.items()}
         line = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)

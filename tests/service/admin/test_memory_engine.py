@@ -83,7 +83,7 @@ async def test_every_problem_of_a_rulebook_has_its_line(operator: Operator) -> N
 # Limits of single keys.
 
 
-async def test_a_key_gets_a_limit_of_its_own_and_loses_it(operator: Operator) -> None:
+async def test_a_key_gets_an_override_and_loses_it(operator: Operator) -> None:
     at = "/rules/login/overrides"
     assert (await operator("GET", f"{at}/user=ann")).status == 404
     assert (await operator("PUT", f"{at}/user=ann", {"limits": "1/hour fixed"})).json["limits"] == "1/hour fixed"
@@ -168,7 +168,7 @@ async def test_one_key_of_a_rule_is_peeked_at(operator: Operator) -> None:
     assert (await operator("POST", "/peek", {"rule": "jobs", "key": "all"})).json["limits"][0]["remaining"] == 2
 
 
-async def test_it_must_be_said_whose(operator: Operator) -> None:
+async def test_the_key_is_required(operator: Operator) -> None:
     for request, words in (
         ({}, '"rule" and "key"'),
         ({"key": "user=ann"}, '"rule"'),

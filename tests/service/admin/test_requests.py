@@ -21,7 +21,7 @@ from tests.service.admin.admin_harness import BOOK, TOKEN, YAML, Operator, path_
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.handler)
-async def test_without_the_token_nothing_is_read_or_told(
+async def test_without_the_token_nothing_is_read_or_returned(
     operator: Operator, route: AdminRoute, caplog: pytest.LogCaptureFixture
 ) -> None:
     for token in (None, "", "guessed", TOKEN[:-1], f"{TOKEN}x", "é"):

@@ -33,22 +33,22 @@ class EnvoyClient:
         self._stub = rls_pb2_grpc.RateLimitServiceStub(channel)
         self._raw: Any = channel.unary_unary(f"/{SERVICE}/ShouldRateLimit")
 
-    async def ask(self, *descriptors: Any, domain: str = "shop", hits: int = 0) -> Any:
+    async def should_rate_limit(self, *descriptors: Any, domain: str = "shop", hits: int = 0) -> Any:
         request = rls_pb2.RateLimitRequest(domain=domain, descriptors=descriptors, hits_addend=hits)
         return await self._stub.ShouldRateLimit(request, timeout=20)
 
     async def codes(self, *descriptors: Any, **more: Any) -> list[int]:
         """The overall code, and those of the statuses."""
-        told = await self.ask(*descriptors, **more)
-        return [told.overall_code, *(status.code for status in told.statuses)]
+        response = await self.should_rate_limit(*descriptors, **more)
+        return [response.overall_code, *(status.code for status in response.statuses)]
 
     async def refused(self, *descriptors: Any, **more: Any) -> tuple[grpc.StatusCode, str]:
         """The error that is answered instead."""
         try:
-            told = await self.ask(*descriptors, **more)
+            response = await self.should_rate_limit(*descriptors, **more)
         except grpc.aio.AioRpcError as error:
             return error.code(), error.details() or ""
-        raise AssertionError(f"it was answered: {told}")
+        raise AssertionError(f"it was answered: {response}")
 
     async def send(self, data: bytes) -> Any:
         return await self._raw(data, timeout=20)
@@ -72,11 +72,11 @@ def descriptor(
 
 
 @asynccontextmanager
-async def serve_envoy(rules: Any, engine: str = "memory://", **said: bool) -> AsyncIterator[EnvoyClient]:
+async def serve_envoy(rules: Any, engine: str = "memory://", **options: bool) -> AsyncIterator[EnvoyClient]:
     clock = ManualClock()
     opened = engine if engine.startswith("memory:") else open_async_engine(engine, ruled=True)
     async with AsyncRuleLimiter(rules, opened, clock=clock) as limiter:
-        served = methods(RateLimits(limiter, **said))
+        served = methods(RateLimits(limiter, **options))
         async with serving_grpc(served) as address, grpc.aio.insecure_channel(address) as channel:
             yield EnvoyClient(channel, limiter, clock)
 

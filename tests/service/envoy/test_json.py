@@ -21,17 +21,17 @@ def limits(engine: str = "memory://") -> RateLimits:
     return RateLimits(AsyncRuleLimiter(BOOK, engine, clock=clock))
 
 
-async def asked(body: bytes, by: RateLimits) -> tuple[int, Any]:
+async def post_json(body: bytes, by: RateLimits) -> tuple[int, Any]:
     status, answer = await by.answer_json(body)
     return status, json.loads(answer)
 
 
 async def test_passes_then_refuses() -> None:
     by = limits()
-    status, told = await asked(ANN, by)
+    status, reply = await post_json(ANN, by)
     assert status == 200
-    assert told["overallCode"] == "OK"
-    assert told["statuses"] == [
+    assert reply["overallCode"] == "OK"
+    assert reply["statuses"] == [
         {
             "code": "OK",
             "currentLimit": {"requestsPerUnit": 2, "unit": "MINUTE", "name": "per-user"},
@@ -39,20 +39,20 @@ async def test_passes_then_refuses() -> None:
             "durationUntilReset": "40s",
         }
     ]
-    assert told["dynamicMetadata"] == {"rule": "per-user", "remaining": 1}
-    await asked(ANN, by)
-    status, told = await asked(ANN, by)
-    assert (status, told["overallCode"], told["statuses"][0]["code"]) == (429, "OVER_LIMIT", "OVER_LIMIT")
+    assert reply["dynamicMetadata"] == {"rule": "per-user", "remaining": 1}
+    await post_json(ANN, by)
+    status, reply = await post_json(ANN, by)
+    assert (status, reply["overallCode"], reply["statuses"][0]["code"]) == (429, "OVER_LIMIT", "OVER_LIMIT")
 
 
 async def test_json_names_of_either_kind() -> None:
     body = {"domain": "shop", "hits_addend": 2, "descriptors": [{"entries": [{"key": "user", "value": "bob"}]}]}
     by = limits()
-    assert (await asked(json.dumps(body).encode(), by))[1]["statuses"][0].get("limitRemaining", 0) == 0
+    assert (await post_json(json.dumps(body).encode(), by))[1]["statuses"][0].get("limitRemaining", 0) == 0
     body["descriptors"] = [
         {"entries": [{"key": "user", "value": "bob"}], "isNegativeHits": True, "hitsAddend": "1"},
     ]
-    assert (await asked(json.dumps(body).encode(), by))[1]["statuses"][0]["limitRemaining"] == 1
+    assert (await post_json(json.dumps(body).encode(), by))[1]["statuses"][0]["limitRemaining"] == 1
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ async def test_json_names_of_either_kind() -> None:
     ids=lambda body: repr(body[:30]),
 )  # fmt: skip
 async def test_bad_input_is_a_sentence(body: bytes) -> None:
-    status, told = await asked(body, limits())
+    status, reply = await post_json(body, limits())
     assert status == 400
-    assert len(told["error"]) > 20
+    assert len(reply["error"]) > 20
 
 
 @given(st.binary(max_size=40) | st.text(max_size=40).map(lambda text: text.encode()))
@@ -84,9 +84,9 @@ async def test_nothing_that_is_sent_is_a_fault(body: bytes) -> None:
 async def test_no_decision_is_503() -> None:
     with RedisServer() as server:
         by = limits(server.url)
-        assert (await asked(ANN, by))[0] == 200
+        assert (await post_json(ANN, by))[0] == 200
         server.kill()
-        status, told = await asked(ANN, by)
+        status, reply = await post_json(ANN, by)
         await by.limiter.close()
     assert status == 503
-    assert told["error"]
+    assert reply["error"]

@@ -44,8 +44,8 @@ def book(text: str = SHOP) -> Any:
     return translate(text, domain=True).document
 
 
-def status_of(told: Any, place: int = 0) -> tuple[Any, ...]:
-    status = told.statuses[place]
+def status_of(response: Any, place: int = 0) -> tuple[Any, ...]:
+    status = response.statuses[place]
     current = status.current_limit
     return status.code, current.requests_per_unit, current.unit, current.name, status.limit_remaining
 
@@ -56,69 +56,71 @@ NUMBER = descriptor(("to_number", "+1"))
 async def test_nested_descriptors_are_looked_up_to_the_depth_of_the_request() -> None:
     deep = descriptor(("message_type", "marketing"), ("to_number", "+1"))
     async with serve_envoy(book()) as envoy:
-        told = await envoy.ask(deep)
-        assert status_of(told) == (OK, 2, Unit.DAY, "message_type_marketing.to_number", 1)
-        assert status_of(await envoy.ask(NUMBER)) == (OK, 3, Unit.MINUTE, "numbers", 2)
+        response = await envoy.should_rate_limit(deep)
+        assert status_of(response) == (OK, 2, Unit.DAY, "message_type_marketing.to_number", 1)
+        assert status_of(await envoy.should_rate_limit(NUMBER)) == (OK, 3, Unit.MINUTE, "numbers", 2)
         for other in (
             descriptor(("message_type", "marketing")),
             descriptor(("message_type", "news"), ("to_number", "+1")),
         ):
-            assert not (await envoy.ask(other)).statuses[0].HasField("current_limit")
-        assert (await envoy.ask(deep)).overall_code == OK
-        assert (await envoy.ask(deep)).overall_code == OVER_LIMIT
+            assert not (await envoy.should_rate_limit(other)).statuses[0].HasField("current_limit")
+        assert (await envoy.should_rate_limit(deep)).overall_code == OK
+        assert (await envoy.should_rate_limit(deep)).overall_code == OVER_LIMIT
 
 
 async def test_a_value_before_a_wildcard_before_a_key() -> None:
     async with serve_envoy(book()) as envoy:
         names = {}
         for address in ("192.0.2.7", "50.0.0.5", "10.0.3.4"):
-            told = await envoy.ask(descriptor(("remote_address", address)))
-            names[address] = (told.overall_code, told.statuses[0].current_limit.unit)
+            response = await envoy.should_rate_limit(descriptor(("remote_address", address)))
+            names[address] = (response.overall_code, response.statuses[0].current_limit.unit)
         assert names == {
             "192.0.2.7": (OK, Unit.SECOND),
             "50.0.0.5": (OVER_LIMIT, Unit.SECOND),
             "10.0.3.4": (OK, Unit.HOUR),
         }
-        told = await envoy.ask(descriptor(("remote_address", "10.0.9.9")))
-        assert told.statuses[0].limit_remaining == 6, "each address that a wildcard finds has a count of its own"
+        response = await envoy.should_rate_limit(descriptor(("remote_address", "10.0.9.9")))
+        assert response.statuses[0].limit_remaining == 6, (
+            "each address that a wildcard finds has a count of its own"
+        )
 
 
 async def test_those_who_share_a_threshold_share_a_count() -> None:
     async with serve_envoy(book()) as envoy:
-        first = status_of(await envoy.ask(descriptor(("path", "/files/a"))))
+        first = status_of(await envoy.should_rate_limit(descriptor(("path", "/files/a"))))
         assert (first[0], first[1], first[2], first[4]) == (OK, 2, Unit.WEEK, 1)
-        assert (await envoy.ask(descriptor(("path", "/files/b")))).overall_code == OK
-        assert (await envoy.ask(descriptor(("path", "/files/c")))).overall_code == OVER_LIMIT
+        assert (await envoy.should_rate_limit(descriptor(("path", "/files/b")))).overall_code == OK
+        assert (await envoy.should_rate_limit(descriptor(("path", "/files/c")))).overall_code == OVER_LIMIT
 
 
 async def test_what_is_unlimited_has_all_there_is() -> None:
     async with serve_envoy(book()) as envoy:
-        told = await envoy.ask(descriptor(("ldap", "x")), NUMBER)
-        assert not told.statuses[0].HasField("current_limit")
-        assert [status.limit_remaining for status in told.statuses] == [2**32 - 1, 2]
+        response = await envoy.should_rate_limit(descriptor(("ldap", "x")), NUMBER)
+        assert not response.statuses[0].HasField("current_limit")
+        assert [status.limit_remaining for status in response.statuses] == [2**32 - 1, 2]
 
 
 async def test_one_descriptor_replaces_what_another_would_meet() -> None:
     vip = descriptor(("vip", "yes"))
     async with serve_envoy(book()) as envoy:
-        told = await envoy.ask(NUMBER, vip)
-        assert not told.statuses[0].HasField("current_limit")
-        assert status_of(told, 1) == (OK, 5, Unit.YEAR, "vip", 4)
-        assert status_of(await envoy.ask(NUMBER))[4] == 2, "what was replaced was not charged"
+        response = await envoy.should_rate_limit(NUMBER, vip)
+        assert not response.statuses[0].HasField("current_limit")
+        assert status_of(response, 1) == (OK, 5, Unit.YEAR, "vip", 4)
+        assert status_of(await envoy.should_rate_limit(NUMBER))[4] == 2, "what was replaced was not charged"
 
 
-async def test_a_shadow_is_told_and_never_refuses() -> None:
+async def test_a_shadow_is_reported_and_never_refuses() -> None:
     beta = descriptor(("beta", "x"))
     async with serve_envoy(book()) as envoy:
-        assert status_of(await envoy.ask(beta)) == (OK, 1, Unit.MONTH, "beta", 0)
-        told = await envoy.ask(beta)
-        assert (told.overall_code, status_of(told)) == (OK, (OK, 1, Unit.MONTH, "beta", 0))
-        assert [value.string_value for value in told.dynamic_metadata.fields["shadow"].list_value.values] == [
+        assert status_of(await envoy.should_rate_limit(beta)) == (OK, 1, Unit.MONTH, "beta", 0)
+        response = await envoy.should_rate_limit(beta)
+        assert (response.overall_code, status_of(response)) == (OK, (OK, 1, Unit.MONTH, "beta", 0))
+        assert [value.string_value for value in response.dynamic_metadata.fields["shadow"].list_value.values] == [
             "beta"
         ]
 
 
-async def test_a_domain_has_its_own_rules() -> None:
+async def test_a_domain_has_its_rules() -> None:
     async with serve_envoy(book()) as envoy:
-        told = await envoy.ask(NUMBER, domain="other")
-        assert not told.statuses[0].HasField("current_limit")
+        response = await envoy.should_rate_limit(NUMBER, domain="other")
+        assert not response.statuses[0].HasField("current_limit")

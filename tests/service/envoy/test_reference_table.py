@@ -16,7 +16,7 @@ from tests.servers import RedisServer
 from tests.service.envoy.envoy_harness import OK, OVER_LIMIT, EnvoyClient, Unit, descriptor, serve_envoy
 
 Entry = tuple[str, str]
-Asked = list[Entry]
+DescriptorEntries = list[Entry]
 
 
 class RlsStatus(NamedTuple):
@@ -30,7 +30,7 @@ class RlsStatus(NamedTuple):
 class RlsStep(NamedTuple):
     """A request and its answer: the overall code, and a status for each descriptor."""
 
-    asked: list[Asked]
+    descriptors: list[DescriptorEntries]
     code: int
     statuses: list[RlsStatus]
 
@@ -240,21 +240,23 @@ def written(text: str, folder: Path) -> Path:
     return file
 
 
-def seen(told: Any) -> tuple[int, list[RlsStatus]]:
-    return told.overall_code, [
+def seen(response: Any) -> tuple[int, list[RlsStatus]]:
+    return response.overall_code, [
         RlsStatus(
             status.code,
             status.current_limit.requests_per_unit if status.HasField("current_limit") else None,
             status.limit_remaining,
         )
-        for status in told.statuses
+        for status in response.statuses
     ]
 
 
 async def walked(envoy: EnvoyClient, steps: list[RlsStep]) -> None:
     for number, step in enumerate(steps):
-        told = await envoy.ask(*(descriptor(*entries) for entries in step.asked), domain="rl")
-        assert seen(told) == (step.code, step.statuses), f"step {number}: {step.asked}"
+        response = await envoy.should_rate_limit(
+            *(descriptor(*entries) for entries in step.descriptors), domain="rl"
+        )
+        assert seen(response) == (step.code, step.statuses), f"step {number}: {step.descriptors}"
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -271,24 +273,24 @@ async def test_answers_on_redis(name: str, tmp_path: Path, redis_server: RedisSe
         await walked(envoy, steps)
 
 
-async def test_a_request_that_is_asked_again_in_the_same_words_is_told_the_same(tmp_path: Path) -> None:
+async def test_a_repeated_request_gets_the_same_response(tmp_path: Path) -> None:
     """What was asked before is not read again; so all of it is asked three times."""
     twice = [descriptor(("foo", "x")), descriptor(("foo", "x"))]
     text = EXAMPLE.replace("requests_per_unit: 2", "requests_per_unit: 9")
     async with serve_envoy(written(text, tmp_path)) as envoy:
-        left = [[status.limit_remaining for status in (await envoy.ask(*twice, domain="rl")).statuses]
-                for _ in range(4)]  # fmt: skip
+        responses = [await envoy.should_rate_limit(*twice, domain="rl") for _ in range(4)]
+    left = [[status.limit_remaining for status in response.statuses] for response in responses]
     assert left == [[8, 7], [6, 5], [4, 3], [2, 1]]
 
 
 async def test_nothing_is_left_of_no_requests_for_a_peek_and_for_any_hits(tmp_path: Path) -> None:
     async with serve_envoy(written(ZERO, tmp_path)) as envoy:
         for hits in (0, 1, 2, 5, 0):
-            told = await envoy.ask(descriptor(("closed", "x"), hits=hits), domain="rl")
-            assert seen(told) == (OVER_LIMIT, [RlsStatus(OVER_LIMIT, 0)]), hits
-            assert told.statuses[0].current_limit.unit == Unit.YEAR
-            assert told.statuses[0].duration_until_reset.seconds > 0
-            assert not told.response_headers_to_add
+            response = await envoy.should_rate_limit(descriptor(("closed", "x"), hits=hits), domain="rl")
+            assert seen(response) == (OVER_LIMIT, [RlsStatus(OVER_LIMIT, 0)]), hits
+            assert response.statuses[0].current_limit.unit == Unit.YEAR
+            assert response.statuses[0].duration_until_reset.seconds > 0
+            assert not response.response_headers_to_add
 
 
 async def test_a_count_that_was_never_charged_tells_when_its_window_ends(tmp_path: Path) -> None:
@@ -296,7 +298,7 @@ async def test_a_count_that_was_never_charged_tells_when_its_window_ends(tmp_pat
     async with serve_envoy(written(text, tmp_path)) as envoy:
         envoy.clock.set_us(1_700_002_800_000_000 + 600_250_000)  # 600.25 s after an hour began
         for entry, hits in ((("foo", "x"), 0), (("foo", "x"), 0), (("foo", "x"), 3), (("foo", "y"), 1)):
-            (status,) = (await envoy.ask(descriptor(entry, hits=hits), domain="rl")).statuses
+            (status,) = (await envoy.should_rate_limit(descriptor(entry, hits=hits), domain="rl")).statuses
             until = status.duration_until_reset
             assert (until.seconds, until.nanos) == (2999, 750_000_000), (entry, hits)
 
@@ -311,36 +313,36 @@ async def test_a_count_that_was_never_charged_tells_when_its_window_ends(tmp_pat
     ],
 )
 async def test_names_and_header_fields_can_be_switched_off(
-    said: Any, name: str, policy: str | None, tmp_path: Path
+    options: Any, name: str, policy: str | None, tmp_path: Path
 ) -> None:
     written(EXAMPLE.replace("requests_per_unit: 2", "requests_per_unit: 2, name: calm"), tmp_path)
-    async with serve_envoy(tmp_path, **said) as envoy:
+    async with serve_envoy(tmp_path, **options) as envoy:
         for code in (OK, OK, OVER_LIMIT):
-            told = await envoy.ask(descriptor(("foo", "x")), domain="rl")
-            assert (told.overall_code, told.statuses[0].current_limit.name) == (code, name)
-            fields = {field.key: field.value for field in told.response_headers_to_add}
+            response = await envoy.should_rate_limit(descriptor(("foo", "x")), domain="rl")
+            assert (response.overall_code, response.statuses[0].current_limit.name) == (code, name)
+            fields = {field.key: field.value for field in response.response_headers_to_add}
             assert fields.get("RateLimit-Policy") == policy
             assert ("Retry-After" in fields) == (policy is not None and code == OVER_LIMIT)
-            assert told.dynamic_metadata.fields["rule"].string_value == "rl.calm", "which is for logs"
+            assert response.dynamic_metadata.fields["rule"].string_value == "rl.calm", "which is for logs"
 
 
-async def test_names_are_told_as_they_were_given(tmp_path: Path) -> None:
+async def test_names_are_reported_as_configured(tmp_path: Path) -> None:
     limits = [("calm", "calm"), ("two words/and more", "odd"), (None, "plain")]
     text = "domain: rl\ndescriptors:\n"
     for name, key in limits:
         given = f", name: {name}" if name else ""
         text += f"  - key: {key}\n    rate_limit: {{unit: year, requests_per_unit: 5{given}}}\n"
-    asked = [descriptor((key, "x")) for _, key in limits]
+    descriptors = [descriptor((key, "x")) for _, key in limits]
     written(text, tmp_path)
     for rules in (tmp_path, tmp_path / "ratelimit.yaml"):
         async with serve_envoy(rules) as envoy:
             for _ in range(3):
-                told = await envoy.ask(*asked, domain="rl")
-                names = [status.current_limit.name for status in told.statuses]
+                response = await envoy.should_rate_limit(*descriptors, domain="rl")
+                names = [status.current_limit.name for status in response.statuses]
                 assert names == ["calm", "two words/and more", "plain"]
 
 
-async def test_another_rulebook_is_told_in_its_own_words() -> None:
+async def test_a_changed_rulebook_changes_the_response() -> None:
     rule = {"name": "calm", "key": "user", "missing": "skip", "limit": "9/day fixed"}
     async with serve_envoy({"rules": [rule]}) as envoy:
         for label in (None, "first", "second", None):
@@ -348,15 +350,15 @@ async def test_another_rulebook_is_told_in_its_own_words() -> None:
                 load.from_mapping({"rules": [rule if label is None else {**rule, "label": label}]})
             )
             for _ in range(2):
-                (status,) = (await envoy.ask(descriptor(("user", "ann")))).statuses
+                (status,) = (await envoy.should_rate_limit(descriptor(("user", "ann")))).statuses
                 assert status.current_limit.name == (label or "calm")
 
 
 async def test_quotas_without_an_engine_are_not_decided(tmp_path: Path) -> None:
-    asked = [descriptor(*A), descriptor(*B), descriptor(("user", "u"))]
+    descriptors = [descriptor(*A), descriptor(*B), descriptor(("user", "u"))]
     with RedisServer() as server:
         async with serve_envoy(written(QUOTAS, tmp_path), f"{server.url}?deadline=300ms") as envoy:
-            assert (await envoy.ask(*asked, domain="rl")).overall_code == OK
+            assert (await envoy.should_rate_limit(*descriptors, domain="rl")).overall_code == OK
             server.kill()
-            code, _ = await envoy.refused(*asked, domain="rl")
+            code, _ = await envoy.refused(*descriptors, domain="rl")
             assert code == grpc.StatusCode.UNAVAILABLE

@@ -23,9 +23,11 @@ def request(*descriptors: Entries, domain: str = "d", **more: Any) -> Any:
 
 def attributes(*entries: tuple[str, str]) -> dict[str, Any]:
     (question,) = parse_descriptors(request(list(entries)))
-    assert question.ask.attributes["domain"] == "d"
-    assert question.ask.attributes["descriptor"] == "/".join(key for key, _ in entries)
-    return {name: value for name, value in question.ask.attributes.items() if name not in ("domain", "descriptor")}
+    assert question.call.attributes["domain"] == "d"
+    assert question.call.attributes["descriptor"] == "/".join(key for key, _ in entries)
+    return {
+        name: value for name, value in question.call.attributes.items() if name not in ("domain", "descriptor")
+    }
 
 
 @pytest.mark.parametrize(
@@ -70,18 +72,18 @@ entries = st.lists(st.tuples(words, words), max_size=3)
 @example([("a=b", "c")], [("a", "b=c")], "d", "d")
 @example([("a", "%7C")], [("a", "|")], "d", "d")
 @given(entries, entries, words.map(lambda word: word + "d"), words.map(lambda word: word + "d"))
-def test_two_descriptors_with_limits_of_their_own_never_share_a_count(
+def test_two_descriptors_with_separate_limits_never_share_a_count(
     one: Entries, two: Entries, here: str, there: str
 ) -> None:
     limit = {"requests_per_unit": 1, "unit": SECOND}
     (first,) = parse_descriptors(request(one, domain=here, limit=limit))
     (second,) = parse_descriptors(request(two, domain=there, limit=limit))
-    assert (first.ask.key == second.ask.key) == ((one, here) == (two, there))
+    assert (first.call.key == second.call.key) == ((one, here) == (two, there))
 
 
 @given(st.lists(st.tuples(st.text(max_size=12), st.text(max_size=12)), max_size=6))
 def test_whatever_is_sent_is_no_error_and_nothing_is_lost(sent: Entries) -> None:
     (question,) = parse_descriptors(request(sent))
-    kept = list(question.ask.attributes.values())
+    kept = list(question.call.attributes.values())
     for _, value in sent:
         assert value in kept

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.clock import ManualClock
-from headgate.enforcement.check_together import Ask
+from headgate.enforcement.check_together import BatchedCall
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.rule_limiter import RuleLimiter
 from headgate.http.headers import headers
@@ -46,12 +46,12 @@ SECOND, MINUTE, HOUR, DAY, MONTH, YEAR, WEEK = range(1, 8)
         ("10000000000/day fixed", (2**32 - 1, DAY)),
     ],
 )
-def test_limits_in_envoys_units(text: str, told: tuple[int, int]) -> None:
-    assert rate(parse(text)) == told
+def test_limits_in_envoys_units(text: str, quantity: tuple[int, int]) -> None:
+    assert rate(parse(text)) == quantity
 
 
 LIMITS = ("3/minute fixed", "2/s burst 5", "5/hour sliding", "4/10m log", "1/s queue 3", "2/s smooth", "2 slots")
-ASKED = {
+ATTRIBUTES = {
     "one": {"user": "ann"},
     "both": {"user": "ann", "sku": "7"},
     "none": {"nobody": "x"},
@@ -60,7 +60,7 @@ ASKED = {
 Steps = list[tuple[list[str], int, float]]  # who asks, at which cost; and how long after that the next do
 
 steps = st.tuples(
-    st.lists(st.sampled_from(list(ASKED)), min_size=1, max_size=3), st.integers(0, 2), st.floats(0, 90)
+    st.lists(st.sampled_from(list(ATTRIBUTES)), min_size=1, max_size=3), st.integers(0, 2), st.floats(0, 90)
 )
 
 
@@ -73,8 +73,8 @@ def answers(limit: str, walk: Steps) -> Iterator[tuple[list[DescriptorCheck], tu
     ]
     with RuleLimiter({"rules": rules}, clock=clock) as limiter:
         for names, cost, seconds in walk:
-            asks = [Ask(ASKED[name], cost) for name in names]
-            yield [DescriptorCheck(ask, cost) for ask in asks], limiter.check_together(asks)
+            calls = [BatchedCall(ATTRIBUTES[name], cost) for name in names]
+            yield [DescriptorCheck(call, cost) for call in calls], limiter.check_together(calls)
             clock.advance(seconds)
 
 
@@ -82,22 +82,24 @@ def answers(limit: str, walk: Steps) -> Iterator[tuple[list[DescriptorCheck], tu
 @settings(max_examples=60)
 def test_headers_are_those_of_the_decision(walk: Steps) -> None:
     for limit in LIMITS:
-        for asked, decisions in answers(limit, walk):
+        for checks, decisions in answers(limit, walk):
             if len(decisions) == 1:
-                written = encode_passes(USUAL, asked, decisions)
-                made = make_response(USUAL, asked, decisions)
-                told = made if written is None else RateLimitResponse.FromString(written)
-                assert [(head.key, head.value) for head in told.response_headers_to_add] == headers(decisions[0])
+                written = encode_passes(USUAL, checks, decisions)
+                made = make_response(USUAL, checks, decisions)
+                response = made if written is None else RateLimitResponse.FromString(written)
+                assert [(head.key, head.value) for head in response.response_headers_to_add] == headers(
+                    decisions[0]
+                )
 
 
 @given(st.lists(steps, max_size=6))
 @settings(max_examples=60)
-def test_what_is_written_at_once_is_read_as_what_is_told(walk: Steps) -> None:
+def test_the_fast_response_parses_as_the_plain_one(walk: Steps) -> None:
     for limit in LIMITS:
-        for asked, decisions in answers(limit, walk):
-            written = encode_passes(USUAL, asked, decisions)
+        for checks, decisions in answers(limit, walk):
+            written = encode_passes(USUAL, checks, decisions)
             if written is not None:
-                assert RateLimitResponse.FromString(written) == make_response(USUAL, asked, decisions)
+                assert RateLimitResponse.FromString(written) == make_response(USUAL, checks, decisions)
                 assert all(decision.allowed for decision in decisions)
             else:
                 assert any(not one.allowed or len(one.counter_decisions) > 1 or one.delay for one in decisions)
@@ -105,15 +107,15 @@ def test_what_is_written_at_once_is_read_as_what_is_told(walk: Steps) -> None:
 
 def test_numbers_of_any_size_are_written_at_once() -> None:
     for limit in ("4294967296/365d fixed", "10000000000000/day fixed", "200/minute fixed"):
-        for asked, decisions in answers(limit, [(["one"], 1, 0.0)]):
-            written = encode_passes(USUAL, asked, decisions)
+        for checks, decisions in answers(limit, [(["one"], 1, 0.0)]):
+            written = encode_passes(USUAL, checks, decisions)
             assert written is not None
-            assert RateLimitResponse.FromString(written) == make_response(USUAL, asked, decisions)
-            assert encode_passes(ResponseFormat("legacy"), asked, decisions) is None
+            assert RateLimitResponse.FromString(written) == make_response(USUAL, checks, decisions)
+            assert encode_passes(ResponseFormat("legacy"), checks, decisions) is None
 
 
-def test_a_shadow_is_not_told_at_once() -> None:
+def test_a_shadow_is_not_encoded_by_the_fast_path() -> None:
     rule = {"name": "new", "key": "user", "missing": "skip", "limit": "3/minute fixed", "mode": "shadow"}
     with RuleLimiter({"rules": [rule]}, clock=ManualClock()) as limiter:
-        ask = Ask(ASKED["one"], 1)
-        assert encode_passes(USUAL, [DescriptorCheck(ask, 1)], limiter.check_together([ask])) is None
+        call = BatchedCall(ATTRIBUTES["one"], 1)
+        assert encode_passes(USUAL, [DescriptorCheck(call, 1)], limiter.check_together([call])) is None

@@ -77,12 +77,12 @@ class RlqsStream:
         self.reported = True
         await self.call.write(message)
         while True:
-            actions = await self.told()
+            actions = await self.pushed_actions()
             if dict(actions[-1].bucket_id.bucket) == {"name": "nobody"}:
                 return actions[:-1]
             self.pushed += actions
 
-    async def told(self) -> list[Any]:
+    async def pushed_actions(self) -> list[Any]:
         """The next answer, whether it was asked for or pushed."""
         answer = await asyncio.wait_for(self.call.read(), 20)
         assert answer is not grpc.aio.EOF, await self.call.details()
@@ -122,34 +122,34 @@ async def harness(
                     await channel.close()
 
 
-async def test_one_envoy_has_it_all_and_is_told_in_envoys_words() -> None:
+async def test_one_envoy_gets_the_whole_limit_in_the_messages_of_envoy() -> None:
     async with harness() as made:
         one = made.envoy()
         await one.report((ALL, 1, 0))
         made.clock.advance(5)
         (action,) = await one.report((ALL, 600, 100))
         assert dict(action.bucket_id.bucket) == ALL
-        told = action.quota_assignment_action
-        assert (told.assignment_time_to_live.seconds, told.assignment_time_to_live.nanos) == (7, 0)
+        assignment = action.quota_assignment_action
+        assert (assignment.assignment_time_to_live.seconds, assignment.assignment_time_to_live.nanos) == (7, 0)
         assert rate_of(action) == 100
-        assert told.rate_limit_strategy.token_bucket.max_tokens == 200
+        assert assignment.rate_limit_strategy.token_bucket.max_tokens == 200
 
 
 async def test_two_share_by_demand_and_never_have_more_than_the_limit() -> None:
     async with harness() as made:
         one, other = made.envoy(), made.envoy()
         await one.rate(ALL, 1)
-        told: dict[str, float] = {}
+        rates: dict[str, float] = {}
         for tick in range(12):
             made.clock.advance(2.5)
-            told |= {"one": rate} if (rate := await one.rate(ALL, 1000)) is not None else {}
+            rates |= {"one": rate} if (rate := await one.rate(ALL, 1000)) is not None else {}
             made.clock.advance(2.5)
             wanted = 1000 if tick < 8 else 0
-            told |= {"other": rate} if (rate := await other.rate(ALL, wanted)) is not None else {}
-            assert sum(told.values()) <= 100
+            rates |= {"other": rate} if (rate := await other.rate(ALL, wanted)) is not None else {}
+            assert sum(rates.values()) <= 100
             if tick == 4:
-                assert told == {"one": 50, "other": 50}
-        assert told["one"] > 90, "what the other does not want is given back"
+                assert rates == {"one": 50, "other": 50}
+        assert rates["one"] > 90, "what the other does not want is given back"
 
 
 async def test_one_that_is_gone_leaves_its_part_when_that_has_run_out() -> None:
@@ -164,7 +164,7 @@ async def test_one_that_is_gone_leaves_its_part_when_that_has_run_out() -> None:
         made.clock.advance(5)
         assert await other.rate(ALL, 1000) == 0
         made.clock.advance(6)
-        (pushed,) = await other.told()
+        (pushed,) = await other.pushed_actions()
         assert rate_of(pushed) > 0, "as soon as there is room"
         assert await other.rate(ALL, 1000) == 100
 
@@ -184,7 +184,7 @@ async def test_one_that_comes_back_keeps_what_it_has_until_that_has_run_out() ->
         made.clock.advance(3)
         assert await again.rate(ALL, 1000) == 0, "it has nothing any more"
         made.clock.advance(3)
-        (pushed,) = await again.told()
+        (pushed,) = await again.pushed_actions()
         assert rate_of(pushed) == 100
 
 
@@ -193,7 +193,7 @@ async def test_a_new_bucket_is_answered_while_the_engine_listens() -> None:
         one = made.envoy()
         assert await one.rate(ALL, 1) == 0
         made.clock.advance(LIVE)
-        (pushed,) = await one.told()
+        (pushed,) = await one.pushed_actions()
         assert rate_of(pushed) > 0
 
 
@@ -218,12 +218,12 @@ async def test_an_initial_share_is_for_those_who_join_only() -> None:
     async with harness(book={"rules": [rule]}) as made:
         one, other = made.envoy(), made.envoy()
         await one.rate(ALL, 1)
-        told = []
+        rates = []
         for _ in range(4):
             made.clock.advance(5)
             await one.rate(ALL, 100)
-            told.append(await other.rate(ALL, 100))
-        assert [rate is not None and rate > 0 for rate in told] == [True, True, True, False]
+            rates.append(await other.rate(ALL, 100))
+        assert [rate is not None and rate > 0 for rate in rates] == [True, True, True, False]
 
 
 async def test_who_is_still_without_a_part_later_is_refused() -> None:
@@ -232,12 +232,12 @@ async def test_who_is_still_without_a_part_later_is_refused() -> None:
     ) as made:
         one, other = made.envoy(), made.envoy()
         await one.rate(ALL, 1)
-        told = []
+        rates = []
         for _ in range(4):
             made.clock.advance(5)
             await one.rate(ALL, 100)
-            told.append(await other.rate(ALL, 100))
-        assert told == [0, 0, 0, 0]
+            rates.append(await other.rate(ALL, 100))
+        assert rates == [0, 0, 0, 0]
 
 
 async def test_a_name_makes_it_the_same_holder_again() -> None:
@@ -286,13 +286,13 @@ async def test_two_buckets_of_one_count_share_it() -> None:
     async with harness(book=book) as made:
         one = made.envoy()
         first, second = {"kind": "a"}, {"kind": "b"}
-        told: list[list[float]] = []
+        rates: list[list[float]] = []
         for _ in range(5):
             actions = await one.report((first, 1000, 0), (second, 1000, 0))
-            told.append([rate_of(action) for action in actions])
+            rates.append([rate_of(action) for action in actions])
             made.clock.advance(5)
-        assert max(map(sum, told)) <= 100
-        assert told[-1] == [50, 50]
+        assert max(map(sum, rates)) <= 100
+        assert rates[-1] == [50, 50]
 
 
 async def test_an_idle_bucket_is_abandoned() -> None:

@@ -29,55 +29,60 @@ ANN, BOB = descriptor(("user", "ann")), descriptor(("user", "bob"))
 NOBODY = descriptor(("unheard_of", "x"))
 
 
-def heads(told: Any) -> dict[str, str]:
-    return {head.key: head.value for head in told.response_headers_to_add}
+def heads(response: Any) -> dict[str, str]:
+    return {head.key: head.value for head in response.response_headers_to_add}
 
 
-def metadata(told: Any) -> Any:
-    return MessageToDict(told.dynamic_metadata)
+def metadata(response: Any) -> Any:
+    return MessageToDict(response.dynamic_metadata)
 
 
-def left(told: Any) -> list[int]:
-    return [status.limit_remaining for status in told.statuses]
+def left(response: Any) -> list[int]:
+    return [status.limit_remaining for status in response.statuses]
 
 
 async def test_every_field_of_an_answer() -> None:
     async with serve_envoy(BOOK) as envoy:
         envoy.clock.set_us(1_700_000_000_250_000)  # 20.25 s into a minute
-        told = await envoy.ask(ANN)
-        assert told.overall_code == OK
-        (status,) = told.statuses
+        response = await envoy.should_rate_limit(ANN)
+        assert response.overall_code == OK
+        (status,) = response.statuses
         assert (status.code, status.limit_remaining) == (OK, 2)
         current = status.current_limit
         assert (current.requests_per_unit, current.unit, current.name) == (3, Unit.MINUTE, "per-user")
         assert (status.duration_until_reset.seconds, status.duration_until_reset.nanos) == (39, 750_000_000)
-        assert heads(told) == {"RateLimit-Policy": '"per-user";q=3;w=60', "RateLimit": '"per-user";r=2;t=40'}
-        assert metadata(told) == {"rule": "per-user", "remaining": 2}
-        assert not told.raw_body
-        assert not told.HasField("quota")
-        assert not told.request_headers_to_add
+        assert heads(response) == {"RateLimit-Policy": '"per-user";q=3;w=60', "RateLimit": '"per-user";r=2;t=40'}
+        assert metadata(response) == {"rule": "per-user", "remaining": 2}
+        assert not response.raw_body
+        assert not response.HasField("quota")
+        assert not response.request_headers_to_add
 
 
 async def test_every_field_of_a_refusal() -> None:
     login = descriptor((":path", "/login?next=/"), ("remote_address", "192.0.2.7"))
     async with serve_envoy(BOOK) as envoy:
         envoy.clock.set_us(1_700_002_800_000_000)  # an hour begins
-        assert (await envoy.ask(login, hits=2)).overall_code == OK
+        assert (await envoy.should_rate_limit(login, hits=2)).overall_code == OK
         envoy.clock.advance(600)
-        told = await envoy.ask(login)
-        assert told.overall_code == OVER_LIMIT
-        (status,) = told.statuses
+        response = await envoy.should_rate_limit(login)
+        assert response.overall_code == OVER_LIMIT
+        (status,) = response.statuses
         assert (status.code, status.limit_remaining) == (OVER_LIMIT, 0)
         assert (status.current_limit.requests_per_unit, status.current_limit.unit) == (2, Unit.HOUR)
         assert (status.duration_until_reset.seconds, status.duration_until_reset.nanos) == (3000, 0)
-        assert told.raw_body == b'{"sorry": true}'
-        assert heads(told) == {
+        assert response.raw_body == b'{"sorry": true}'
+        assert heads(response) == {
             "RateLimit-Policy": '"login";q=2;w=3600',
             "RateLimit": '"login";r=0;t=3000',
             "Retry-After": "3000",
             "Content-Type": "application/json",
         }
-        assert metadata(told) == {"rule": "login", "remaining": 0, "refused_by": ["login"], "retry_after": 3000}
+        assert metadata(response) == {
+            "rule": "login",
+            "remaining": 0,
+            "refused_by": ["login"],
+            "retry_after": 3000,
+        }
 
 
 @pytest.mark.parametrize(
@@ -93,115 +98,117 @@ async def test_every_field_of_a_refusal() -> None:
 async def test_headers_are_those_of_the_book(form: str, wanted: dict[str, str]) -> None:
     async with serve_envoy({**BOOK, "headers": form}) as envoy:
         envoy.clock.set_us(1_700_000_000_000_000)
-        await envoy.ask(ANN, hits=3)
-        assert heads(await envoy.ask(ANN)) == wanted
+        await envoy.should_rate_limit(ANN, hits=3)
+        assert heads(await envoy.should_rate_limit(ANN)) == wanted
 
 
 async def test_all_descriptors_pass_and_are_charged_or_none_is() -> None:
     async with serve_envoy(BOOK) as envoy:
         assert await envoy.codes(ANN, NOBODY, BOB) == [OK, OK, OK, OK]
-        told = await envoy.ask(ANN, NOBODY, descriptor(("user", "bob"), hits=3))
-        assert told.overall_code == OVER_LIMIT
-        assert [status.code for status in told.statuses] == [OK, OK, OVER_LIMIT]
-        assert not told.statuses[1].HasField("current_limit")
-        assert not told.statuses[1].HasField("duration_until_reset")
-        assert metadata(told)["refused_by"] == ["per-user"]
-        assert left(await envoy.ask(ANN, BOB)) == [1, 1], "the refused request was not charged"
+        response = await envoy.should_rate_limit(ANN, NOBODY, descriptor(("user", "bob"), hits=3))
+        assert response.overall_code == OVER_LIMIT
+        assert [status.code for status in response.statuses] == [OK, OK, OVER_LIMIT]
+        assert not response.statuses[1].HasField("current_limit")
+        assert not response.statuses[1].HasField("duration_until_reset")
+        assert metadata(response)["refused_by"] == ["per-user"]
+        assert left(await envoy.should_rate_limit(ANN, BOB)) == [1, 1], "the refused request was not charged"
 
 
 async def test_a_descriptor_that_no_rule_is_for() -> None:
     async with serve_envoy(BOOK) as envoy:
-        told = await envoy.ask(NOBODY)
-        assert told.overall_code == OK
-        assert [(s.code, s.HasField("current_limit"), s.limit_remaining) for s in told.statuses] == [
+        response = await envoy.should_rate_limit(NOBODY)
+        assert response.overall_code == OK
+        assert [(s.code, s.HasField("current_limit"), s.limit_remaining) for s in response.statuses] == [
             (OK, False, 0)
         ]
-        assert not told.response_headers_to_add
-        assert not told.HasField("dynamic_metadata")
+        assert not response.response_headers_to_add
+        assert not response.HasField("dynamic_metadata")
 
 
 async def test_who_speaks_for_several_descriptors() -> None:
     """The one nearest to its limit; of refusals the longest."""
     async with serve_envoy(BOOK) as envoy:
         calm, login = descriptor(("tenant", "a")), descriptor(("path", "/login"), ("address", "192.0.2.7"))
-        assert metadata(await envoy.ask(calm, ANN))["rule"] == "per-user"
-        told = await envoy.ask(
+        assert metadata(await envoy.should_rate_limit(calm, ANN))["rule"] == "per-user"
+        response = await envoy.should_rate_limit(
             descriptor(("user", "ann"), hits=3), descriptor(("path", "/login"), ("address", "192.0.2.7"), hits=3)
         )
-        assert told.overall_code == OVER_LIMIT
-        assert metadata(told)["rule"] == "login"
-        assert metadata(told)["refused_by"] == ["per-user", "login"]
-        assert "Retry-After" not in heads(told), "three never fit into two an hour"
-        assert (await envoy.ask(login)).overall_code == OK
+        assert response.overall_code == OVER_LIMIT
+        assert metadata(response)["rule"] == "login"
+        assert metadata(response)["refused_by"] == ["per-user", "login"]
+        assert "Retry-After" not in heads(response), "three never fit into two an hour"
+        assert (await envoy.should_rate_limit(login)).overall_code == OK
 
 
 async def test_hits_of_the_request_and_of_a_descriptor() -> None:
     async with serve_envoy(BOOK) as envoy:
-        assert left(await envoy.ask(ANN, BOB, hits=2)) == [1, 1]
+        assert left(await envoy.should_rate_limit(ANN, BOB, hits=2)) == [1, 1]
         carl, dora = descriptor(("user", "carl"), hits=3), descriptor(("user", "dora"))
-        assert left(await envoy.ask(carl, dora, hits=2)) == [0, 1]
-        assert left(await envoy.ask(descriptor(("user", "eve"), hits=0), hits=2)) == [3]
+        assert left(await envoy.should_rate_limit(carl, dora, hits=2)) == [0, 1]
+        assert left(await envoy.should_rate_limit(descriptor(("user", "eve"), hits=0), hits=2)) == [3]
 
 
 async def test_a_peek_charges_nothing_and_says_whether_anything_is_left() -> None:
     peek = descriptor(("user", "ann"), hits=0)
     async with serve_envoy(BOOK) as envoy:
-        assert left(await envoy.ask(peek)) == left(await envoy.ask(peek)) == [3]
-        await envoy.ask(ANN, hits=3)
+        assert left(await envoy.should_rate_limit(peek)) == left(await envoy.should_rate_limit(peek)) == [3]
+        await envoy.should_rate_limit(ANN, hits=3)
         assert await envoy.codes(peek) == [OVER_LIMIT, OVER_LIMIT]
         assert await envoy.codes(peek, BOB) == [OVER_LIMIT, OVER_LIMIT, OK]
-        assert left(await envoy.ask(BOB)) == [2], "bob was not charged beside it"
+        assert left(await envoy.should_rate_limit(BOB)) == [2], "bob was not charged beside it"
 
 
 async def test_negative_hits_give_back_as_far_as_something_is_counted() -> None:
     async with serve_envoy(BOOK) as envoy:
-        await envoy.ask(ANN, hits=3)
+        await envoy.should_rate_limit(ANN, hits=3)
         assert await envoy.codes(ANN) == [OVER_LIMIT, OVER_LIMIT]
-        told = await envoy.ask(descriptor(("user", "ann"), hits=2, back=True))
-        assert (told.overall_code, left(told)) == (OK, [2])
-        assert told.statuses[0].current_limit.name == "per-user"
-        assert left(await envoy.ask(descriptor(("user", "ann"), hits=50, back=True))) == [3]
-        assert left(await envoy.ask(ANN)) == [2], "no more than the limit came back"
+        response = await envoy.should_rate_limit(descriptor(("user", "ann"), hits=2, back=True))
+        assert (response.overall_code, left(response)) == (OK, [2])
+        assert response.statuses[0].current_limit.name == "per-user"
+        assert left(await envoy.should_rate_limit(descriptor(("user", "ann"), hits=50, back=True))) == [3]
+        assert left(await envoy.should_rate_limit(ANN)) == [2], "no more than the limit came back"
         assert await envoy.codes(descriptor(("unheard_of", "x"), back=True)) == [OK, OK]
 
 
 async def test_negative_hits_beside_a_refusal_come_back_all_the_same() -> None:
     async with serve_envoy(BOOK) as envoy:
-        await envoy.ask(ANN, BOB, hits=3)
+        await envoy.should_rate_limit(ANN, BOB, hits=3)
         back = descriptor(("user", "bob"), hits=1, back=True)
         assert await envoy.codes(ANN, back) == [OVER_LIMIT, OVER_LIMIT, OK]
-        assert left(await envoy.ask(descriptor(("user", "bob"), hits=0))) == [1]
+        assert left(await envoy.should_rate_limit(descriptor(("user", "bob"), hits=0))) == [1]
 
 
-async def test_a_limit_that_comes_along_has_a_count_of_its_own() -> None:
-    own = descriptor(("user", "ann"), limit=(2, Unit.HOUR))
+async def test_a_limit_that_comes_along_has_a_separate_count() -> None:
+    limited = descriptor(("user", "ann"), limit=(2, Unit.HOUR))
     async with serve_envoy(BOOK) as envoy:
-        await envoy.ask(ANN, hits=3)
-        told = await envoy.ask(own)
-        (status,) = told.statuses
+        await envoy.should_rate_limit(ANN, hits=3)
+        response = await envoy.should_rate_limit(limited)
+        (status,) = response.statuses
         assert (status.code, status.limit_remaining) == (OK, 1)
         current = status.current_limit
         assert (current.requests_per_unit, current.unit, current.name) == (2, Unit.HOUR, "")
-        assert await envoy.codes(own) == [OK, OK]
-        assert await envoy.codes(own, BOB) == [OVER_LIMIT, OVER_LIMIT, OK]
-        assert left(await envoy.ask(BOB)) == [2]
+        assert await envoy.codes(limited) == [OK, OK]
+        assert await envoy.codes(limited, BOB) == [OVER_LIMIT, OVER_LIMIT, OK]
+        assert left(await envoy.should_rate_limit(BOB)) == [2]
         assert await envoy.codes(descriptor(("user", "bob"), limit=(2, Unit.HOUR))) == [OK, OK]
-        assert await envoy.codes(own, domain="other") == [OK, OK]
-        assert left(await envoy.ask(descriptor(("user", "ann"), hits=1, back=True, limit=(2, Unit.HOUR)))) == [1]
+        assert await envoy.codes(limited, domain="other") == [OK, OK]
+        assert left(
+            await envoy.should_rate_limit(descriptor(("user", "ann"), hits=1, back=True, limit=(2, Unit.HOUR)))
+        ) == [1]
 
 
 async def test_limits_that_come_along_in_two_units_are_counted_apart() -> None:
     async with serve_envoy(BOOK) as envoy:
         for unit, name in ((Unit.HOUR, "override/hour"), (Unit.DAY, "override/day"), (Unit.WEEK, "override/week")):
-            told = await envoy.ask(descriptor(("user", "ann"), limit=(2, unit)))
-            assert (left(told), metadata(told)["rule"]) == ([1], name)
+            response = await envoy.should_rate_limit(descriptor(("user", "ann"), limit=(2, unit)))
+            assert (left(response), metadata(response)["rule"]) == ([1], name)
 
 
 async def test_a_limit_of_no_requests_refuses_them_all() -> None:
     async with serve_envoy(BOOK) as envoy:
         for hits in (None, 5, 0):
-            told = await envoy.ask(descriptor(("user", "ann"), limit=(0, Unit.DAY), hits=hits))
-            (status,) = told.statuses
+            response = await envoy.should_rate_limit(descriptor(("user", "ann"), limit=(0, Unit.DAY), hits=hits))
+            (status,) = response.statuses
             assert (status.code, status.limit_remaining) == (OVER_LIMIT, 0)
             assert (status.current_limit.requests_per_unit, status.current_limit.unit) == (0, Unit.DAY)
 
@@ -209,17 +216,17 @@ async def test_a_limit_of_no_requests_refuses_them_all() -> None:
 async def test_shadows_never_refuse_but_say_so() -> None:
     tenant = descriptor(("tenant", "a"))
     async with serve_envoy(BOOK) as envoy:
-        assert "shadow" not in metadata(await envoy.ask(tenant))
-        told = await envoy.ask(tenant)
-        assert told.overall_code == OK
-        assert told.statuses[0].current_limit.name == "burst"
-        assert metadata(told) == {"rule": "burst", "remaining": 198, "shadow": ["new"]}
+        assert "shadow" not in metadata(await envoy.should_rate_limit(tenant))
+        response = await envoy.should_rate_limit(tenant)
+        assert response.overall_code == OK
+        assert response.statuses[0].current_limit.name == "burst"
+        assert metadata(response) == {"rule": "burst", "remaining": 198, "shadow": ["new"]}
 
 
 async def test_limits_that_are_not_so_many_per_unit() -> None:
     async with serve_envoy(BOOK) as envoy:
-        asked = (descriptor(("tenant", "a")), descriptor(("stream", "a")))
-        bucket, slots = (await envoy.ask(*asked)).statuses
+        descriptors = (descriptor(("tenant", "a")), descriptor(("stream", "a")))
+        bucket, slots = (await envoy.should_rate_limit(*descriptors)).statuses
         assert (bucket.current_limit.requests_per_unit, bucket.current_limit.unit) == (100, Unit.SECOND)
         assert bucket.limit_remaining == 199
         assert (slots.current_limit.requests_per_unit, slots.current_limit.unit) == (2, Unit.UNKNOWN)
@@ -229,9 +236,9 @@ async def test_limits_that_are_not_so_many_per_unit() -> None:
 async def test_a_bucket_that_refuses_says_when_the_same_call_would_pass() -> None:
     tenant = descriptor(("tenant", "a"))
     async with serve_envoy(BOOK) as envoy:
-        full = (await envoy.ask(tenant, hits=200)).statuses[0].duration_until_reset
+        full = (await envoy.should_rate_limit(tenant, hits=200)).statuses[0].duration_until_reset
         assert (full.seconds, full.nanos) == (2, 0)
-        (status,) = (await envoy.ask(tenant)).statuses
+        (status,) = (await envoy.should_rate_limit(tenant)).statuses
         assert status.code == OVER_LIMIT
         assert (status.duration_until_reset.seconds, status.duration_until_reset.nanos) == (0, 10_000_000)
 
@@ -239,30 +246,30 @@ async def test_a_bucket_that_refuses_says_when_the_same_call_would_pass() -> Non
 async def test_what_would_be_delayed_passes_and_says_for_how_long() -> None:
     async with serve_envoy(BOOK) as envoy:
         job = descriptor(("job", "a"))
-        assert "delay" not in metadata(await envoy.ask(job))
-        told = await envoy.ask(job)
-        assert told.overall_code == OK
-        assert metadata(told)["delay"] == 1
+        assert "delay" not in metadata(await envoy.should_rate_limit(job))
+        response = await envoy.should_rate_limit(job)
+        assert response.overall_code == OK
+        assert metadata(response)["delay"] == 1
 
 
 async def test_a_rule_that_refuses_without_its_limit() -> None:
     async with serve_envoy(BOOK) as envoy:
-        told = await envoy.ask(descriptor(("path", "/strict")))
-        assert told.overall_code == OVER_LIMIT
-        assert not told.statuses[0].HasField("current_limit")
-        assert metadata(told)["refused_by"] == ["strict"]
-        assert "user" in metadata(told)["why"]
+        response = await envoy.should_rate_limit(descriptor(("path", "/strict")))
+        assert response.overall_code == OVER_LIMIT
+        assert not response.statuses[0].HasField("current_limit")
+        assert metadata(response)["refused_by"] == ["strict"]
+        assert "user" in metadata(response)["why"]
 
 
 async def test_another_rulebook_while_running() -> None:
     async with serve_envoy(BOOK) as envoy:
-        await envoy.ask(ANN)
+        await envoy.should_rate_limit(ANN)
         envoy.limiter.replace(load.from_mapping({"rules": [{"name": "free", "limit": "unlimited"}]}))
-        assert left(await envoy.ask(ANN)) == [2**32 - 1]
+        assert left(await envoy.should_rate_limit(ANN)) == [2**32 - 1]
         envoy.limiter.replace(
             load.from_mapping({**BOOK, "rules": [{**BOOK["rules"][0], "limit": "9/minute fixed"}]})
         )
-        assert left(await envoy.ask(ANN)) == [7], "the count goes on"
+        assert left(await envoy.should_rate_limit(ANN)) == [7], "the count goes on"
 
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
@@ -284,18 +291,20 @@ INVALID = grpc.StatusCode.INVALID_ARGUMENT
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-async def test_what_cannot_be_asked(descriptors: list[Any], more: dict[str, Any], sentence: str) -> None:
+async def test_invalid_requests(descriptors: list[Any], more: dict[str, Any], sentence: str) -> None:
     async with serve_envoy(BOOK) as envoy:
         code, details = await envoy.refused(*descriptors, **more)
         assert code == INVALID
         assert sentence in details
-        assert left(await envoy.ask(descriptor(("user", "ann"), hits=0))) == [3], "nobody was charged"
+        assert left(await envoy.should_rate_limit(descriptor(("user", "ann"), hits=0))) == [3], (
+            "nobody was charged"
+        )
 
 
-async def test_as_much_as_may_be_asked() -> None:
+async def test_the_largest_valid_request() -> None:
     async with serve_envoy(BOOK) as envoy:
         most = descriptor(*[("k" * 8192, "v" * 8192)] * 10, *[("k", "v")] * 90)
-        assert (await envoy.ask(most, *[NOBODY] * 99)).overall_code == OK
+        assert (await envoy.should_rate_limit(most, *[NOBODY] * 99)).overall_code == OK
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05ab", b"\x0a\x01\xff", b"\x12\x01\x0a" * 3, b"\x00" * 50])
@@ -305,7 +314,7 @@ async def test_bytes_that_are_no_request(data: bytes) -> None:
             await envoy.send(data)
         assert caught.value.code() == INVALID
         assert "RateLimitRequest" in (caught.value.details() or "")
-        assert (await envoy.ask(ANN)).overall_code == OK, "and the server goes on"
+        assert (await envoy.should_rate_limit(ANN)).overall_code == OK, "and the server goes on"
 
 
 def calls(server: RedisServer) -> dict[str, int]:
@@ -326,13 +335,13 @@ async def test_four_descriptors_are_one_question_to_redis(redis_server: RedisSer
     async with serve_envoy(BOOK, redis_server.url) as envoy:
         assert await envoy.codes(*four) == [OK] * 5
         redis_server.call("CONFIG", "RESETSTAT")
-        told = await envoy.ask(*four)
-        asked = calls(redis_server)
-    assert told.overall_code == OK
-    assert left(told)[0] == 1
-    assert asked.pop("evalsha") == 1
+        response = await envoy.should_rate_limit(*four)
+        commands = calls(redis_server)
+    assert response.overall_code == OK
+    assert left(response)[0] == 1
+    assert commands.pop("evalsha") == 1
     # What a script asks within the server is no round trip; and nobody asked anything beside it.
-    assert not set(asked) - {"get", "set", "time", "config|resetstat", "mget", "hgetall", "info"}, asked
+    assert not set(commands) - {"get", "set", "time", "config|resetstat", "mget", "hgetall", "info"}, commands
 
 
 def book_of_one(**more: Any) -> dict[str, Any]:
@@ -351,7 +360,7 @@ def book_of_one(**more: Any) -> dict[str, Any]:
 
 
 async def lost(envoy: EnvoyClient, server: RedisServer) -> None:
-    assert (await envoy.ask(ANN)).overall_code == OK
+    assert (await envoy.should_rate_limit(ANN)).overall_code == OK
     server.kill()
 
 
@@ -372,8 +381,8 @@ async def test_without_redis_the_fallback_decides_and_says_so(fallback: str, fir
     with RedisServer() as server:
         async with serve_envoy(book_of_one(fallback=fallback), server.url) as envoy:
             await lost(envoy, server)
-            answers = [await envoy.ask(ANN) for _ in range(3)]
+            answers = [await envoy.should_rate_limit(ANN) for _ in range(3)]
             assert (answers[0].overall_code, answers[-1].overall_code) == (first, last)
-            assert all(metadata(told)["degraded"] is True for told in answers)
-            back = await envoy.ask(descriptor(("user", "ann"), hits=1, back=True))
+            assert all(metadata(response)["degraded"] is True for response in answers)
+            back = await envoy.should_rate_limit(descriptor(("user", "ann"), hits=1, back=True))
             assert metadata(back)["degraded"] is True, "nothing was given back"

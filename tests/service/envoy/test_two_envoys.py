@@ -14,7 +14,7 @@ from tests.service.service_harness import Service
 SHORTEST = 9 + 5 + len("name") + len("all") + 6  # bytes of a message: HTTP/2's head, gRPC's, and a bucket
 
 
-def told(envoy: Envoy) -> tuple[int, int]:
+def exchanged_reports(envoy: Envoy) -> tuple[int, int]:
     """The streams that it began, and the bytes that went to and fro."""
     cluster = "cluster.headgate.upstream_"
     stats = envoy.stats(cluster)
@@ -37,7 +37,7 @@ async def test_two_envoys_share_one_budget() -> None:
                 passed = {one.url: 0, other.url: 0}
                 late = {one.url: 0, other.url: 0}
 
-                async def ask(url: str) -> None:
+                async def send_request(url: str) -> None:
                     while loop.time() - began < 17:
                         answer = await client.get(url)
                         if answer.status_code == 200:
@@ -45,9 +45,9 @@ async def test_two_envoys_share_one_budget() -> None:
                             late[url] += loop.time() - began > 12
                         await asyncio.sleep(0.005)
 
-                await asyncio.gather(*(ask(url) for url in (one.url, other.url) for _ in range(2)))
+                await asyncio.gather(*(send_request(url) for url in (one.url, other.url) for _ in range(2)))
                 took = loop.time() - began
-            streams, exchanged = zip(*map(told, (one, other)), strict=True)
+            streams, exchanged = zip(*map(exchanged_reports, (one, other)), strict=True)
     assert backend.total == sum(passed.values())
     # A bucket that is raised keeps its fraction of fill: one burst more for each of them, at most.
     assert sum(passed.values()) <= 100 * took + 3 * 20
@@ -91,7 +91,7 @@ async def load(envoy: Envoy) -> None:
     """More than the limit, until it is cancelled. Requests to an Envoy that is gone fail."""
     async with httpx.AsyncClient(timeout=20) as client:
 
-        async def ask() -> None:
+        async def send_request() -> None:
             while True:
                 try:
                     await client.get(envoy.url)
@@ -99,7 +99,7 @@ async def load(envoy: Envoy) -> None:
                     await asyncio.sleep(0.1)
                 await asyncio.sleep(0.005)
 
-        await asyncio.gather(*(ask() for _ in range(CLIENTS)))
+        await asyncio.gather(*(send_request() for _ in range(CLIENTS)))
 
 
 async def test_envoys_that_join_and_leave_never_admit_more_than_the_limit() -> None:

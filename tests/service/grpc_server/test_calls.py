@@ -76,9 +76,9 @@ def test_what_is_not_one_message(sent: bytes, code: int) -> None:
     ],
     ids=range(9),
 )  # fmt: skip
-def test_heads_that_are_refused(sent: bytes, said: str) -> None:
+def test_heads_that_are_refused(sent: bytes, status: str) -> None:
     with Http2Peer() as peer:
-        assert said in peer.send(sent)[0]
+        assert status in peer.send(sent)[0]
         assert not peer.connection.streams
 
 
@@ -134,7 +134,7 @@ def test_a_deadline_ends_a_call() -> None:
         assert peer.turn() == OK
 
 
-def test_asyncios_own_timeouts_work_in_a_handler() -> None:
+def test_timeouts_of_asyncio_work_in_a_handler() -> None:
     with Http2Peer() as peer:
         peer.send(head(1, "/test/Wait") + message(1))
         peer.loop.now = 101

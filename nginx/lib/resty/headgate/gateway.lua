@@ -50,8 +50,8 @@ table.sort(OPTION_NAMES)
 local function hint_for(name, value)
   if REPLACEMENTS[name] then return "Write " .. REPLACEMENTS[name](value) .. "." end
   local suggestion = nearest.nearest(tostring(name), OPTION_NAMES)
-  local known_text = "It knows " .. table.concat(OPTION_NAMES, ", ") .. "."
-  return (suggestion and "Did you mean " .. suggestion .. "? " or "") .. known_text
+  local valid_names = "It knows " .. table.concat(OPTION_NAMES, ", ") .. "."
+  return (suggestion and "Did you mean " .. suggestion .. "? " or "") .. valid_names
 end
 
 -- Checks that the folder exists. Whether workers may write to it is unknown yet: the master runs as another user.

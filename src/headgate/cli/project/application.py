@@ -33,7 +33,8 @@ class FoundApplication:
     indent       its indentation
     in_function  the statement is inside a function, such as an application factory
     limited      the file uses headgate already
-    user_known   requests have a user (Django's AuthenticationMiddleware)
+    authenticates_users
+                 requests have a user (Django's AuthenticationMiddleware)
     """
 
     framework: str
@@ -43,7 +44,7 @@ class FoundApplication:
     indent: int = 0
     in_function: bool = False
     limited: bool = False
-    user_known: bool = False
+    authenticates_users: bool = False
 
 
 @dataclass

@@ -117,5 +117,5 @@ def _django_settings(tree: ast.Module, file: str) -> FoundApplication | None:
         Place(file, lists["MIDDLEWARE"].lineno),
         "MIDDLEWARE",
         limited=any(name.startswith("headgate.") for name in middleware),
-        user_known=_AUTHENTICATION in middleware,
+        authenticates_users=_AUTHENTICATION in middleware,
     )

@@ -35,7 +35,7 @@ def proposed_rulebook(
             comments[kind] = "\n".join([reason, *_places(found)])
     health = [route for route in routes if kind_of(route) == HEALTH]
     spared = {"path": _paths(health)} if health else None
-    if any(application.user_known for application in applications):
+    if any(application.authenticates_users for application in applications):
         rules.append(_rule("per-user", {"user": True}, "user", CLIENT_LIMIT, spared))
         rules.append(_rule("per-address", {"user": False}, "address", CLIENT_LIMIT, spared))
         comments["per-user"] = "All requests of a user who is logged in."

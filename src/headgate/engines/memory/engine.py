@@ -225,13 +225,13 @@ class MemoryMeter:
 
     def _find_state(self, key: str, now_us: int, limit: Limit) -> Any:
         """Returns the state of a key, also one that was written at another pace."""
-        own_pace = limit.pace
-        table = self._family.get(own_pace)
+        limit_pace = limit.pace
+        table = self._family.get(limit_pace)
         state = None if table is None else table.states.get(key)
         if state is None and self._algorithm.convert_pace is not None:
             for other_pace, table in self._family.items():
                 other_state = table.states.get(key)
-                if other_state is not None and other_pace != own_pace:
+                if other_state is not None and other_pace != limit_pace:
                     return self._algorithm.convert_pace(limit, other_state, other_pace)
         return state
 

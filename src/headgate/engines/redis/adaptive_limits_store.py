@@ -29,7 +29,7 @@ class RedisAdaptiveLimitsStore:
         """Stores the limits of this process; returns those of all live processes, with its own."""
         script = standalone_script("adaptive_limits")
         packed = command("EVALSHA", script.sha, 1, self._key, process, ttl_us, limits, MAX_PROCESSES)
-        reply: list[bytes] = self._engine.ask(RedisRequest(packed, script, _TAG))
+        reply: list[bytes] = self._engine.execute(RedisRequest(packed, script, _TAG))
         return reply
 
     def close(self) -> None:

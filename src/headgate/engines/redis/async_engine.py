@@ -66,7 +66,7 @@ class AsyncRedisEngine(ServerEngine):
         self._loops: dict[AbstractEventLoop, dict[ServerAddress, AsyncBatcher]] = {}
         self._loop_end_hooks: dict[AbstractEventLoop, AsyncGenerator[None, None]] = {}
         self._discoveries: dict[AbstractEventLoop, asyncio.Task[None]] = {}
-        self.late_replies: AsyncLateReplies = AsyncLateReplies(self.ask, self.ask_all)
+        self.late_replies: AsyncLateReplies = AsyncLateReplies(self.execute, self.execute_all)
 
     def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> AsyncRedisMeter:
         return AsyncRedisMeter(self, limit, name, options)
@@ -88,19 +88,19 @@ class AsyncRedisEngine(ServerEngine):
         except RedisError as error:
             raise self.failure(error) from error
 
-    def ask(self, request: RedisRequest, deadline: float | None = None) -> Awaitable[Any]:
+    def execute(self, request: RedisRequest, deadline: float | None = None) -> Awaitable[Any]:
         """Sends a request and returns the reply, within `deadline` seconds, at most the engine's own."""
         if self.only_server is None:
-            return self.ask_with_redirects(request, deadline)
+            return self.execute_with_redirects(request, deadline)
         if request.needs_reply:
-            return self._ask_server(self.only_server, request, False, deadline)
-        return self.batcher(self.only_server).ask(request, False, deadline)
+            return self._execute_at_server(self.only_server, request, False, deadline)
+        return self.batcher(self.only_server).execute(request, False, deadline)
 
-    async def _ask_server(
+    async def _execute_at_server(
         self, address: ServerAddress, request: RedisRequest, asking: bool = False, deadline: float | None = None
     ) -> Any:
         """Sends a request to one server."""
-        future = self.batcher(address).ask(request, asking, deadline)
+        future = self.batcher(address).execute(request, asking, deadline)
         try:
             return await future
         except asyncio.CancelledError:
@@ -109,13 +109,13 @@ class AsyncRedisEngine(ServerEngine):
                 self.late_replies.undo(request, future.result())
             raise
 
-    async def ask_with_redirects(self, request: RedisRequest, deadline: float | None = None) -> Any:
+    async def execute_with_redirects(self, request: RedisRequest, deadline: float | None = None) -> Any:
         """Sends a request to the owner of its key, and follows redirections, within the deadline."""
         address = self.topology.node(request.tag)
         deadline_at = time.monotonic() + (self.deadline if deadline is None else min(deadline, self.deadline))
         if address is not None:
             try:
-                return await self._ask_server(address, request, False, deadline)
+                return await self._execute_at_server(address, request, False, deadline)
             except EngineUnavailable as error:
                 if not self.may_send_again(error, address):
                     raise
@@ -145,7 +145,7 @@ class AsyncRedisEngine(ServerEngine):
         discovery = self._discoveries.get(loop)
         if discovery is None:
             discovery = self._discoveries[loop] = loop.create_task(
-                arun(self.topology.discover(self._discovery_ask))
+                arun(self.topology.discover(self._discovery_execute))
             )
             discovery.add_done_callback(lambda discovery: self._discovery_done(loop, discovery))
         await asyncio.shield(discovery)
@@ -155,7 +155,7 @@ class AsyncRedisEngine(ServerEngine):
         if not discovery.cancelled():
             discovery.exception()  # retrieve it: the callers that wait got it
 
-    async def _discovery_ask(self, address: ServerAddress, packed: bytes) -> Any:
+    async def _discovery_execute(self, address: ServerAddress, packed: bytes) -> Any:
         try:
             # A server that does not reply leaves half of the time for the others.
             async with asyncio.timeout(self.deadline / 2):
@@ -165,7 +165,7 @@ class AsyncRedisEngine(ServerEngine):
 
     async def _send(self, address: ServerAddress, request: RedisRequest, asking: bool) -> Any:
         try:
-            return await self._ask_server(address, request, asking)
+            return await self._execute_at_server(address, request, asking)
         except EngineUnavailable as error:
             if isinstance(error.__cause__, RedisError):
                 raise error.__cause__ from None
@@ -180,17 +180,21 @@ class AsyncRedisEngine(ServerEngine):
                     await self._discover()
             except RedisError as error:
                 raise self.failure(error) from error
-            return OverrideScan(builder, self.topology, self._ask_master, self.ask_all)
+            return OverrideScan(builder, self.topology, self._execute_at_master, self.execute_all)
 
-        return AsyncRedisOverrides(builder, self.ask, open_scan, self.failure)
+        return AsyncRedisOverrides(builder, self.execute, open_scan, self.failure)
 
     def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> AsyncRedisLedger:
-        return AsyncRedisLedger(self.ask, self.reported_grants(name), self.prefix, limit, name, ttl_us, grace_us)
+        return AsyncRedisLedger(
+            self.execute, self.reported_grants(name), self.prefix, limit, name, ttl_us, grace_us
+        )
 
-    async def _ask_master(self, address: ServerAddress, request: RedisRequest) -> Any:
+    async def _execute_at_master(self, address: ServerAddress, request: RedisRequest) -> Any:
         return await self._send(address, request, False)
 
-    async def ask_all(self, requests: Sequence[RedisRequest], deadlines: Sequence[float | None] = ()) -> list[Any]:
+    async def execute_all(
+        self, requests: Sequence[RedisRequest], deadlines: Sequence[float | None] = ()
+    ) -> list[Any]:
         """Sends several requests at once, to several servers; an error takes the place of a reply.
 
         All of them are sent, also if the caller leaves.
@@ -204,7 +208,7 @@ class AsyncRedisEngine(ServerEngine):
 
     async def _reply_or_error(self, request: RedisRequest, deadline: float | None) -> Any:
         try:
-            return await self.ask(request, deadline)
+            return await self.execute(request, deadline)
         except (CorruptState, EngineUnavailable) as error:
             return error.__cause__
 
@@ -235,14 +239,14 @@ class AsyncRedisEngine(ServerEngine):
     async def heartbeat(self, member_id: str) -> tuple[int, int]:
         """Sends a heartbeat; returns how many processes share the limits, and how many of them rank before this
         one."""
-        count, rank = await self.ask(
+        count, rank = await self.execute(
             protocol.membership_request(self.prefix, "heartbeat", member_id, MEMBER_TTL_US)
         )
         return count, rank
 
     async def leave(self, member_id: str) -> None:
         """Reports that this process shares the limits no more."""
-        await self.ask(protocol.membership_request(self.prefix, "leave", member_id))
+        await self.execute(protocol.membership_request(self.prefix, "leave", member_id))
 
     def measurements(self) -> Iterator[tuple[str, float | list[float]]]:
         """Yields the recent round trips to all servers."""
@@ -261,7 +265,7 @@ class AsyncRedisEngine(ServerEngine):
         """Closes all connections of this loop, after what is to be given back. A later request opens new ones."""
         batchers = tuple(self._loops.get(get_running_loop(), {}).values())
         # Replies come in the order of the requests: this one comes after those that must be undone.
-        pings = [each.ask(_PING) for each in batchers if each.has_late_replies]
+        pings = [each.execute(_PING) for each in batchers if each.has_late_replies]
         late_replies = [
             each.silent_connections.wait(self.deadline) for each in batchers if each.silent_connections
         ]
@@ -278,7 +282,7 @@ class AsyncRedisTakes(Generic[K, C, R]):
     def __init__(self, engine: AsyncRedisEngine, builder: Any, deadline: float | None) -> None:
         self.builder: Any = builder
         self._engine, self._deadline = engine, deadline
-        self._ask, self._now_us = with_deadline(engine.ask, deadline), engine.clock.now_us
+        self._execute, self._now_us = with_deadline(engine.execute, deadline), engine.clock.now_us
         self._can_batch = engine.topology.any_keys_together and not builder.calendar and not builder.has_rule_state
         self._bound_take: tuple[AbstractEventLoop | None, Callable[[K, C], Awaitable[R]]] = None, self._take
 
@@ -288,7 +292,7 @@ class AsyncRedisTakes(Generic[K, C, R]):
             if loop is get_running_loop():
                 return take(key, cost)
             return self._take(key, cost)
-        return arun(redirects.decide(self._ask, self.builder, key, cost, patience_us, self._now_us()))
+        return arun(redirects.decide(self._execute, self.builder, key, cost, patience_us, self._now_us()))
 
     def _take(self, key: K, cost: C) -> Awaitable[R]:
         only_server = self._engine.only_server
@@ -311,7 +315,7 @@ class AsyncRedisTakes(Generic[K, C, R]):
                 if not engine.may_send_again(error, master):
                     raise
         request = self.builder.decide(key, cost, None, 0)
-        parsed: R = self.builder.parse(await engine.ask_with_redirects(request, self._deadline))
+        parsed: R = self.builder.parse(await engine.execute_with_redirects(request, self._deadline))
         return parsed
 
 
@@ -325,49 +329,51 @@ class AsyncRedisMeter(AsyncRedisTakes[str, int, Outcome], ServerMeter):
         AsyncRedisTakes.__init__(self, engine, self.builder, self._deadline)
 
     async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
-        ask = with_deadline(self._engine.late_replies.ask_and_note, self._deadline) if cancel else self._ask
-        flow = redirects.refund(ask, self.builder, key, units, receipt, cancel, self._now_us())
+        execute = (
+            with_deadline(self._engine.late_replies.execute_and_note, self._deadline) if cancel else self._execute
+        )
+        flow = redirects.refund(execute, self.builder, key, units, receipt, cancel, self._now_us())
         return await arun(flow)
 
     async def surcharge(self, key: str, units: int, receipt: Receipt) -> Outcome:
-        return await arun(redirects.surcharge(self._ask, self.builder, key, units, receipt, self._now_us()))
+        return await arun(redirects.surcharge(self._execute, self.builder, key, units, receipt, self._now_us()))
 
     async def retune(self, key: str) -> None:
         if self.builder.can_retune:
-            await self._ask(self.builder.retune(key))
+            await self._execute(self.builder.retune(key))
 
     async def pause(self, key: str, duration_us: int) -> int:
-        paused_us: int = await self._ask(self.builder.pause(key, duration_us))
+        paused_us: int = await self._execute(self.builder.pause(key, duration_us))
         return paused_us
 
     async def reset(self, key: str) -> None:
-        await self._ask(self.builder.reset(key))
+        await self._execute(self.builder.reset(key))
 
 
 class AsyncRedisSlotMeter(ServerMeter):
     """The slots of one limit, bound to the engine."""
 
     async def free(self, key: str) -> Outcome:
-        return protocol.parse_slot_outcome(await self._ask(self.builder.slots("peek", key)))
+        return protocol.parse_slot_outcome(await self._execute(self.builder.slots("peek", key)))
 
     async def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:
-        return protocol.parse_slot(await self._ask(self.builder.acquire(key, ticket, wait)))
+        return protocol.parse_slot(await self._execute(self.builder.acquire(key, ticket, wait)))
 
     async def renew(self, key: str, fence: int) -> int | None:
-        return protocol.parse_renewal(await self._ask(self.builder.slots("renew", key, fence)))
+        return protocol.parse_renewal(await self._execute(self.builder.slots("renew", key, fence)))
 
     async def release(self, key: str, fence: int) -> bool:
-        return bool(await self._ask(self.builder.slots("release", key, fence)))
+        return bool(await self._execute(self.builder.slots("release", key, fence)))
 
     async def leave(self, key: str, ticket: int) -> None:
-        await self._ask(self.builder.slots("leave", key, ticket))
+        await self._execute(self.builder.slots("leave", key, ticket))
 
     async def pause(self, key: str, duration_us: int) -> int:
-        paused_us: int = await self._ask(self.builder.pause(key, duration_us))
+        paused_us: int = await self._execute(self.builder.pause(key, duration_us))
         return paused_us
 
     async def reset(self, key: str) -> None:
-        await self._ask(self.builder.slots("reset", key))
+        await self._execute(self.builder.slots("reset", key))
 
 
 async def _close_at_loop_end(batchers: dict[ServerAddress, AsyncBatcher]) -> AsyncGenerator[None, None]:

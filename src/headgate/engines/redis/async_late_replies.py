@@ -24,14 +24,17 @@ RETRY_BATCH_SIZE = 128  # pending cancellations that are retried together
 
 
 class AsyncLateReplies:
-    """Undoes replies to tasks that have left, on all loops of one engine. `ask` and `ask_all` are the engine's."""
+    """Undoes replies to tasks that have left, on all loops of one engine.
+
+    `execute` and `execute_all` are the engine's.
+    """
 
     def __init__(
         self,
-        ask: Callable[[RedisRequest, float | None], Awaitable[Any]],
-        ask_all: Callable[[Sequence[RedisRequest]], Awaitable[list[Any]]],
+        execute: Callable[[RedisRequest, float | None], Awaitable[Any]],
+        execute_all: Callable[[Sequence[RedisRequest]], Awaitable[list[Any]]],
     ) -> None:
-        self._ask, self._ask_all = ask, ask_all
+        self._execute, self._execute_all = execute, execute_all
         self._pending: dict[AbstractEventLoop, PendingCancellations[RedisRequest]] = {}
         self._running: set[asyncio.Future[Any]] = set()
 
@@ -39,7 +42,7 @@ class AsyncLateReplies:
         """Gives back what a reply grants to a caller that has left."""
         self._note(request, reply)
         for each in request.undo(reply) if request.undo is not None else ():
-            self._run_in_background(asyncio.ensure_future(self.ask_and_note(each)))
+            self._run_in_background(asyncio.ensure_future(self.execute_and_note(each)))
 
     def undo_all(self, requests: Sequence[RedisRequest], replies: Awaitable[list[Any]]) -> None:
         """Gives back what several replies grant, when they come; errors take the place of replies."""
@@ -50,9 +53,9 @@ class AsyncLateReplies:
             if not isinstance(reply, RedisError):
                 self.undo(request, reply)
 
-    async def ask_and_note(self, request: RedisRequest, deadline: float | None = None) -> Any:
+    async def execute_and_note(self, request: RedisRequest, deadline: float | None = None) -> Any:
         """Sends a request and returns the reply; notes whether a cancellation gave anything back."""
-        reply = await self._ask(request, deadline)
+        reply = await self._execute(request, deadline)
         self._note(request, reply)
         return reply
 
@@ -73,7 +76,7 @@ class AsyncLateReplies:
         while pending.continue_retry(count):
             batch_size = 1
             while requests := pending.pop_last(count, batch_size):
-                if not all_cancelled(pending, requests, await self._ask_all(requests)):
+                if not all_cancelled(pending, requests, await self._execute_all(requests)):
                     break
                 batch_size = min(2 * batch_size, RETRY_BATCH_SIZE)
 

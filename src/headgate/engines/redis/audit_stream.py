@@ -24,10 +24,10 @@ class AuditStream:
     async def add(self, entry: bytes) -> None:
         """Appends an entry, and drops the oldest beyond the bound."""
         words = ("XADD", self._key, "MAXLEN", "~", self._max_entries, "*", "entry", entry)
-        await self._engine.ask(RedisRequest(command(*words), None, self._key))
+        await self._engine.execute(RedisRequest(command(*words), None, self._key))
 
     async def latest(self, number: int) -> list[tuple[bytes, bytes]]:
         """Returns the number of each of the latest entries and the entry, the newest first."""
         words = ("XREVRANGE", self._key, "+", "-", "COUNT", number)
-        reply: list[Any] = await self._engine.ask(RedisRequest(command(*words), None, self._key))
+        reply: list[Any] = await self._engine.execute(RedisRequest(command(*words), None, self._key))
         return [(identity, fields[1]) for identity, fields in reply]

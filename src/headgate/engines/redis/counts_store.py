@@ -75,7 +75,7 @@ class RedisCountsStore:
 
     def send(self, request: RedisRequest) -> int:
         """Sends a packed write; returns how many rules were left out, or -1 if it was done before."""
-        return int(self._ask(request, WRITE_RIGHTS))
+        return int(self._execute(request, WRITE_RIGHTS))
 
     def hashes(self, suffixes: Sequence[str]) -> list[dict[str, int]]:
         """Returns the numbers in each hash; an empty one where there is none."""
@@ -101,7 +101,7 @@ class RedisCountsStore:
     def distinct(self, suffixes: Sequence[str]) -> int:
         """Returns about how many different elements were added to any of these HyperLogLogs."""
         packed = command("PFCOUNT", *[self._key(suffix) for suffix in suffixes])
-        return int(self._ask(RedisRequest(packed, None, _TAG), READ_RIGHTS))
+        return int(self._execute(RedisRequest(packed, None, _TAG), READ_RIGHTS))
 
     def close(self) -> None:
         """Closes the connections."""
@@ -116,12 +116,12 @@ class RedisCountsStore:
             part = wanted[start : start + READ_SIZE]
             args = [self._key(suffix) for suffix, _ in part] + [kind.encode() for _, kind in part]
             packed = command("EVALSHA", script.sha, len(part), *args)
-            replies += self._ask(RedisRequest(packed, script, _TAG), READ_RIGHTS)
+            replies += self._execute(RedisRequest(packed, script, _TAG), READ_RIGHTS)
         return replies
 
-    def _ask(self, request: RedisRequest, rights: str) -> Any:
+    def _execute(self, request: RedisRequest, rights: str) -> Any:
         try:
-            return self._engine.ask(request)
+            return self._engine.execute(request)
         except EngineUnavailable as error:
             if not lacks_right(error.__cause__):
                 raise

@@ -34,12 +34,12 @@ from headgate.engines.deadlines import shadow_timeout
 from headgate.engines.redis import keys, protocol, take_all
 from headgate.engines.redis.errors import ClusterBusy, RedisError
 from headgate.engines.redis.protocol import BuiltCharge, RedisRequest
-from headgate.engines.redis.redirects import Ask, decide_all
+from headgate.engines.redis.redirects import Execute, decide_all
 from headgate.engines.redis.topology import slot
 from headgate.flow import Flow
 
 # Sends several requests; for each its timeout in seconds.
-AskAll = Callable[[Sequence[RedisRequest], Sequence[float | None]], Any]
+ExecuteAll = Callable[[Sequence[RedisRequest], Sequence[float | None]], Any]
 Group = Sequence[BuiltCharge]
 GroupReply = list[Outcome] | RedisError
 
@@ -56,8 +56,8 @@ class CrossSlotOverriddenOutcome(OverriddenOutcome, CrossSlotOutcome):  # type: 
 
 
 def decide_by_slot(
-    ask: Ask,
-    ask_all: AskAll,
+    execute: Execute,
+    execute_all: ExecuteAll,
     charges: Group,
     patience_us: int | None,
     now_us: int,
@@ -69,15 +69,15 @@ def decide_by_slot(
     for index, (_, key, _) in enumerate(charges):
         by_slot.setdefault(slot(keys.escape_key(key)), []).append(index)
     if len(by_slot) == 1:
-        return (yield from decide_all(ask, charges, patience_us, now_us, commit))
+        return (yield from decide_all(execute, charges, patience_us, now_us, commit))
     groups = [[charges[index] for index in indexes] for indexes in by_slot.values()]
-    grouped = yield from decide_across_slots(ask_all, groups, patience_us, now_us, commit, deadline)
+    grouped = yield from decide_across_slots(execute_all, groups, patience_us, now_us, commit, deadline)
     outcomes = dict(zip(chain(*by_slot.values()), chain(*grouped), strict=True))
     return [outcomes[index] for index in range(len(charges))]
 
 
 def decide_across_slots(
-    ask_all: AskAll,
+    execute_all: ExecuteAll,
     groups: Sequence[Group],
     patience_us: int | None,
     now_us: int,
@@ -89,28 +89,28 @@ def decide_across_slots(
     A group that was undone, or would have passed, returns its state without the charge.
     """
 
-    def ask_groups(groups: Sequence[Group], mode: int) -> Flow[list[GroupReply]]:
-        return _ask_groups(ask_all, groups, patience_us, now_us, mode, deadline)
+    def execute_groups(groups: Sequence[Group], mode: int) -> Flow[list[GroupReply]]:
+        return _execute_groups(execute_all, groups, patience_us, now_us, mode, deadline)
 
     live = [[charge for charge in group if not charge[0].is_shadow] for group in groups]
     if not commit or sum(map(bool, live)) <= 1:
-        group_replies = yield from ask_groups(groups, take_all.COMMIT if commit else take_all.DRY_RUN)
+        group_replies = yield from execute_groups(groups, take_all.COMMIT if commit else take_all.DRY_RUN)
         return _outcomes(group_replies, groups, now_us, cross_slot=not commit)
-    prechecked = yield from ask_groups(groups, take_all.PRECHECK)
+    prechecked = yield from execute_groups(groups, take_all.PRECHECK)
     if not all(_passes(*pair) for pair in zip(prechecked, groups, strict=True)):
         return _outcomes(prechecked, groups, now_us)
     committing = [index for index, group in enumerate(live) if group]
-    committed = yield from ask_groups([live[index] for index in committing], take_all.COMMIT)
+    committed = yield from execute_groups([live[index] for index in committing], take_all.COMMIT)
     if not all(_passes(reply, live[index]) for index, reply in zip(committing, committed, strict=True)):
         live_groups = [live[index] for index in committing]
-        yield from _undo_commits(ask_all, live_groups, committed, patience_us is not None, deadline)
+        yield from _undo_commits(execute_all, live_groups, committed, patience_us is not None, deadline)
     for index, reply in zip(committing, committed, strict=True):
         prechecked[index] = _merge_shadows(reply, prechecked[index], groups[index])
     return _outcomes(prechecked, groups, now_us)
 
 
-def _ask_groups(
-    ask_all: AskAll,
+def _execute_groups(
+    execute_all: ExecuteAll,
     groups: Sequence[Group],
     patience_us: int | None,
     now_us: int,
@@ -125,7 +125,7 @@ def _ask_groups(
         requests = [
             take_all.joint_request(groups[index], patience_us, at_us, mode) for index, at_us in waiting.items()
         ]
-        replies = yield partial(ask_all, requests, [_deadline(groups[index], deadline) for index in waiting])
+        replies = yield partial(execute_all, requests, [_deadline(groups[index], deadline) for index in waiting])
         outside: dict[int, int] = {}
         for index, reply in zip(waiting, replies, strict=True):
             if isinstance(reply, RedisError):
@@ -147,7 +147,11 @@ def _deadline(group: Group, deadline: float | None) -> float | None:
 
 
 def _undo_commits(
-    ask_all: AskAll, groups: Sequence[Group], committed: Sequence[GroupReply], cancel: bool, deadline: float | None
+    execute_all: ExecuteAll,
+    groups: Sequence[Group],
+    committed: Sequence[GroupReply],
+    cancel: bool,
+    deadline: float | None,
 ) -> Flow[None]:
     """Refunds what was committed, and replaces each outcome by the state after the refund."""
     refunded: list[tuple[list[Outcome], int]] = []
@@ -158,7 +162,7 @@ def _undo_commits(
         for index, (charge, outcome) in enumerate(zip(group, group_reply, strict=True)):
             refunds.append(take_all.refund(charge, outcome, cancel))
             refunded.append((group_reply, index))
-    replies = yield partial(ask_all, refunds, [deadline] * len(refunds))
+    replies = yield partial(execute_all, refunds, [deadline] * len(refunds))
     for (group_reply, index), reply in zip(refunded, replies, strict=True):
         if not isinstance(reply, RedisError):
             group_reply[index] = _keep_override(group_reply[index], _as_untaken(protocol.parse_refund(reply)))

@@ -78,7 +78,7 @@ class RedisKeyScan:
     def __iter__(self) -> Iterator[RedisKey]:
         engine = self._engine
         # Fail early on servers that do not reply, by a command that the scan itself needs.
-        engine.ask_everywhere(RedisRequest(command("SCAN", 0, "COUNT", 1), None))
+        engine.execute_everywhere(RedisRequest(command("SCAN", 0, "COUNT", 1), None))
         try:
             for address in engine.topology.masters:
                 yield from self._walk(address)
@@ -92,7 +92,7 @@ class RedisKeyScan:
         cursor = b"0"
         while not self.stopped:
             packed = command("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
-            cursor, names = self._ask(address, [packed])[0]
+            cursor, names = self._execute(address, [packed])[0]
             unseen = [name for name in dict.fromkeys(names) if name not in self._seen]
             parsed_keys = [(name, parsed) for name in unseen if (parsed := self._parse_key(name))]
             self._seen.update(name for name, _ in parsed_keys)
@@ -117,7 +117,7 @@ class RedisKeyScan:
         if not parsed_keys:
             return
         commands = [command("TIME"), *(command("GET", name) for name, _ in parsed_keys)]
-        (seconds, microseconds), *texts = self._ask(address, commands, strict=False)
+        (seconds, microseconds), *texts = self._execute(address, commands, strict=False)
         now_us = int(seconds) * SECOND + int(microseconds)
         for (_, parsed), text in zip(parsed_keys, texts, strict=True):
             try:
@@ -137,7 +137,7 @@ class RedisKeyScan:
         commands = [command("PTTL", name) for name, _ in parsed_keys] + [
             command("MEMORY", "USAGE", name) for name, _ in parsed_keys
         ]
-        replies = self._ask(address, commands, strict=False)
+        replies = self._execute(address, commands, strict=False)
         ttls, sizes = replies[: len(parsed_keys)], replies[len(parsed_keys) :]
         for (name, parsed), ttl_ms, size in zip(parsed_keys, ttls, sizes, strict=True):
             if ttl_ms != -2:  # -2: it expired meanwhile
@@ -176,14 +176,14 @@ class RedisKeyScan:
         now_us = self._engine.clock.now_us()
         scripts: Mapping[str, Script] = {limit.algorithm: _peek_script(limit) for _, limit in counts}
         commands = [_peek_command(scripts[limit.algorithm], count, limit, now_us) for count, limit in counts]
-        replies = self._ask(address, commands, strict=False)
+        replies = self._execute(address, commands, strict=False)
         if any(isinstance(reply, NoScript) for reply in replies):
-            self._ask(address, [script.load for script in scripts.values()])
-            replies = self._ask(address, commands, strict=False)
+            self._execute(address, [script.load for script in scripts.values()])
+            replies = self._execute(address, commands, strict=False)
         for reply in replies:
             yield parse_outcome(reply) if isinstance(reply, list) and outside_calendar_us(reply) is None else None
 
-    def _ask(self, address: ServerAddress, packed: Sequence[bytes], *, strict: bool = True) -> list[Any]:
+    def _execute(self, address: ServerAddress, packed: Sequence[bytes], *, strict: bool = True) -> list[Any]:
         """Sends several commands. Raises if the connection breaks; on an error reply too, if `strict`."""
         engine, replies = self._engine, list[Any]()
         connection = self._connections.get(address)

@@ -21,16 +21,16 @@ class NodeTable:
         self._engine, self._key = engine, keys.nodes_key(engine.prefix)
 
     async def write(self, name: str, report: str) -> None:
-        await self._ask("HSET", name.encode(), report.encode())
+        await self._execute("HSET", name.encode(), report.encode())
 
     async def delete(self, name: str) -> None:
-        await self._ask("HDEL", name.encode())
+        await self._execute("HDEL", name.encode())
 
     async def read(self) -> dict[str, str]:
         """Returns the reports by name."""
-        reply = await self._ask("HGETALL")
+        reply = await self._execute("HGETALL")
         pairs = zip(reply[::2], reply[1::2], strict=True)
         return {name.decode("utf-8", "replace"): report.decode() for name, report in pairs}
 
-    async def _ask(self, verb: str, *args: bytes) -> Any:
-        return await self._engine.ask(RedisRequest(command(verb, self._key, *args), None, self._key))
+    async def _execute(self, verb: str, *args: bytes) -> Any:
+        return await self._engine.execute(RedisRequest(command(verb, self._key, *args), None, self._key))

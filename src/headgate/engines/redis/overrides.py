@@ -21,9 +21,9 @@ from headgate.engines.redis.topology import Topology
 from headgate.errors import CorruptState
 from headgate.flow import Flow, arun, run
 
-Ask = Callable[[RedisRequest], Any]
-AskAt = Callable[[ServerAddress, RedisRequest], Any]
-AskAll = Callable[[Sequence[RedisRequest]], Any]
+Execute = Callable[[RedisRequest], Any]
+ExecuteAt = Callable[[ServerAddress, RedisRequest], Any]
+ExecuteAll = Callable[[Sequence[RedisRequest]], Any]
 Failure = Callable[[RedisError], Exception]
 OverridePage = list[tuple[str, str]]
 
@@ -84,10 +84,10 @@ class OverrideScan:
     """Walks over the overrides of all servers; each step is a flow that returns a page."""
 
     def __init__(
-        self, builder: OverrideRequestBuilder, topology: Topology, ask_at: AskAt, ask_all: AskAll
+        self, builder: OverrideRequestBuilder, topology: Topology, execute_at: ExecuteAt, execute_all: ExecuteAll
     ) -> None:
         self._builder, self._any_keys_together = builder, topology.any_keys_together
-        self._ask_at, self._ask_all = ask_at, ask_all
+        self._execute_at, self._execute_all = execute_at, execute_all
         self._servers = list(topology.masters)
         self._cursor = b"0"
         self._seen: set[bytes] = set()
@@ -98,7 +98,7 @@ class OverrideScan:
 
     def next_page(self) -> Flow[OverridePage]:
         """Returns the next overrides, maybe none, as pairs of key and limits."""
-        cursor, names = yield partial(self._ask_at, self._servers[0], self._builder.scan(self._cursor))
+        cursor, names = yield partial(self._execute_at, self._servers[0], self._builder.scan(self._cursor))
         self._cursor = bytes(cursor)
         if self._cursor == b"0":
             self._servers.pop(0)
@@ -106,7 +106,7 @@ class OverrideScan:
         if not unseen:
             return []
         self._seen.update(unseen)
-        replies = yield partial(self._ask_all, self._builder.values(unseen, self._any_keys_together))
+        replies = yield partial(self._execute_all, self._builder.values(unseen, self._any_keys_together))
         for reply in replies:
             if isinstance(reply, RedisError):
                 raise reply
@@ -123,29 +123,29 @@ class OverrideScan:
 
 
 class _OverrideAccess:
-    """The common part of sync and async access. `ask`, `open_scan` and `failure` are the engine's."""
+    """The common part of sync and async access. `execute`, `open_scan` and `failure` are the engine's."""
 
     def __init__(
-        self, builder: OverrideRequestBuilder, ask: Ask, open_scan: Callable[[], Any], failure: Failure
+        self, builder: OverrideRequestBuilder, execute: Execute, open_scan: Callable[[], Any], failure: Failure
     ) -> None:
-        self._builder, self._ask, self._open_scan, self._failure = builder, ask, open_scan, failure
+        self._builder, self._execute, self._open_scan, self._failure = builder, execute, open_scan, failure
 
 
 class RedisOverrides(_OverrideAccess):
     """The overrides of one rule."""
 
     def set(self, key: str, limits: str, *, absent: bool = False, ttl: float | None = None) -> bool:
-        return self._ask(self._builder.set(key, limits, absent, ttl)) is not None
+        return self._execute(self._builder.set(key, limits, absent, ttl)) is not None
 
     def get(self, key: str) -> str | None:
         try:
-            stored: bytes | None = self._ask(self._builder.get(key))
+            stored: bytes | None = self._execute(self._builder.get(key))
             return None if stored is None else limits_text(stored)
         except (CorruptState, WrongType) as error:
             raise self._failure(self._builder.wrong_value_error(key)) from error
 
     def unset(self, key: str) -> bool:
-        return bool(self._ask(self._builder.unset(key)))
+        return bool(self._execute(self._builder.unset(key)))
 
     def list(self, limit: int | None = None) -> Iterator[tuple[str, str]]:
         remaining, scan = limit, self._open_scan()
@@ -163,17 +163,17 @@ class AsyncRedisOverrides(_OverrideAccess):
     """The overrides of one rule, awaited."""
 
     async def set(self, key: str, limits: str, *, absent: bool = False, ttl: float | None = None) -> bool:
-        return await self._ask(self._builder.set(key, limits, absent, ttl)) is not None
+        return await self._execute(self._builder.set(key, limits, absent, ttl)) is not None
 
     async def get(self, key: str) -> str | None:
         try:
-            stored: bytes | None = await self._ask(self._builder.get(key))
+            stored: bytes | None = await self._execute(self._builder.get(key))
             return None if stored is None else limits_text(stored)
         except (CorruptState, WrongType) as error:
             raise self._failure(self._builder.wrong_value_error(key)) from error
 
     async def unset(self, key: str) -> bool:
-        return bool(await self._ask(self._builder.unset(key)))
+        return bool(await self._execute(self._builder.unset(key)))
 
     async def list(self, limit: int | None = None) -> AsyncIterator[tuple[str, str]]:
         remaining, scan = limit, await self._open_scan()

@@ -71,7 +71,7 @@ def publish(url: str, warn: Callable[[str], object] = _log.warning) -> list[Publ
                 raise engine_failure(master.text, engine.prefix, error) from error
             _load_on_replicas(engine, master, role, packed, warn)
         for name, script in scripts.items():
-            engine.ask(_request("SET", _sha1_key(name), script.sha))
+            engine.execute(_request("SET", _sha1_key(name), script.sha))
     finally:
         engine.close()
     return [PublishedScript(name, _sha1_key(name), script.sha) for name, script in scripts.items()]
@@ -88,7 +88,7 @@ def _request(verb: str, key: str, *args: str) -> RedisRequest:
 def _check_sha1(engine: RedisEngine, key: str) -> None:
     """Refuses to overwrite a value that is no SHA1."""
     try:
-        stored = engine.ask(_request("GET", key))
+        stored = engine.execute(_request("GET", key))
     except CorruptState as error:
         raise _corrupt(engine, key) from error.__cause__
     if stored is not None and not _SHA1.fullmatch(stored):
@@ -139,13 +139,13 @@ def store_texts_flow(engine: RedisEngine | AsyncRedisEngine, texts: Mapping[str,
     """Adds the texts that are missing to the hash, as a flow."""
     key = keys.scripts_key(engine.prefix)
     try:
-        fields = yield partial(engine.ask, RedisRequest(command("HKEYS", key), None, key))
+        fields = yield partial(engine.execute, RedisRequest(command("HKEYS", key), None, key))
     except CorruptState as error:
         raise _corrupt(engine, key.decode()) from error.__cause__
     stored = {field.decode() for field in fields}
     missing = [arg for sha, text in texts.items() if sha not in stored for arg in (sha, text)]
     if missing:
-        yield partial(engine.ask, RedisRequest(command("HSET", key, *missing), None, key))
+        yield partial(engine.execute, RedisRequest(command("HSET", key, *missing), None, key))
 
 
 def load_texts_flow(engine: RedisEngine | AsyncRedisEngine, texts: Mapping[str, str]) -> Flow[None]:
@@ -153,14 +153,14 @@ def load_texts_flow(engine: RedisEngine | AsyncRedisEngine, texts: Mapping[str, 
     for text in texts.values():
         request = RedisRequest(Script(text).load, None)
         if isinstance(engine, RedisEngine):
-            yield partial(engine.ask_everywhere, request)
+            yield partial(engine.execute_everywhere, request)
         else:
-            yield partial(_ask_everywhere, engine, request)
+            yield partial(_execute_everywhere, engine, request)
 
 
-async def _ask_everywhere(engine: AsyncRedisEngine, request: RedisRequest) -> None:
+async def _execute_everywhere(engine: AsyncRedisEngine, request: RedisRequest) -> None:
     """Sends one request to every server."""
     key = keys.scripts_key(engine.prefix)
-    await engine.ask(RedisRequest(command("HKEYS", key), None, key))  # this discovers the servers
+    await engine.execute(RedisRequest(command("HKEYS", key), None, key))  # this discovers the servers
     for address in engine.topology.servers:
-        await engine.batcher(address).ask(request, False)
+        await engine.batcher(address).execute(request, False)

@@ -19,11 +19,11 @@ _NO_GRANT_YET = -1
 
 
 class _LedgerRequests(LedgerBase):
-    """Builds requests for both engines, and remembers the grants that were reported. `ask` is the engine's."""
+    """Builds requests for both engines, and remembers the grants that were reported. `execute` is the engine's."""
 
     def __init__(
         self,
-        ask: Callable[[RedisRequest], Any],
+        execute: Callable[[RedisRequest], Any],
         reported: GrantExpiries,
         prefix: str,
         limit: Limit,
@@ -35,7 +35,7 @@ class _LedgerRequests(LedgerBase):
         self._head = keys.key_head(prefix, "assignment", name)
         self._script = standalone_script("quota_ledger", "quota_grants")
         self._reported = reported
-        self._ask = ask
+        self._execute = execute
 
     def grant_request(self, key: str, holder: str, wanted: int | None, within_us: int) -> RedisRequest:
         wants = self.demand_in_grains(key, holder, wanted, within_us)
@@ -67,17 +67,17 @@ class RedisLedger(_LedgerRequests):
     """The ledgers of one limit, on the server."""
 
     def grant(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
-        return self.parse_grant(key, self._ask(self.grant_request(key, holder, wanted, within_us)))
+        return self.parse_grant(key, self._execute(self.grant_request(key, holder, wanted, within_us)))
 
     def leave(self, key: str, holder: str) -> None:
-        self._ask(self.leave_request(key, holder))
+        self._execute(self.leave_request(key, holder))
 
 
 class AsyncRedisLedger(_LedgerRequests):
     """The ledgers of one limit, awaited."""
 
     async def grant(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
-        return self.parse_grant(key, await self._ask(self.grant_request(key, holder, wanted, within_us)))
+        return self.parse_grant(key, await self._execute(self.grant_request(key, holder, wanted, within_us)))
 
     async def leave(self, key: str, holder: str) -> None:
-        await self._ask(self.leave_request(key, holder))
+        await self._execute(self.leave_request(key, holder))

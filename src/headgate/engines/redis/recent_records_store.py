@@ -47,7 +47,7 @@ class RedisRecentRecordsStore:
 
     def send(self, request: RedisRequest) -> int:
         """Sends a packed write; returns how many records were stored."""
-        return int(self._engine.ask(request))
+        return int(self._engine.execute(request))
 
     def read(self, seconds: Sequence[int], kinds: Sequence[str]) -> list[bytes]:
         """Returns the records of these seconds: "r" refusals, "p" calls that passed."""
@@ -56,7 +56,7 @@ class RedisRecentRecordsStore:
         for start in range(0, len(wanted), READ_SIZE):
             part = wanted[start : start + READ_SIZE]
             packed = command("EVALSHA", script.sha, len(part), *part, "read")
-            for listed in self._engine.ask(RedisRequest(packed, script, _TAG)):
+            for listed in self._engine.execute(RedisRequest(packed, script, _TAG)):
                 records += listed
         return records
 

@@ -1,6 +1,6 @@
 """Requests that may take several steps, for both the sync and the async engine. (Several slots: cross_slot.py.)
 
-`ask` and `send` are the engine's: one request, one reply, awaited or not.
+`execute` and `send` are the engine's: one request, one reply, awaited or not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.topology import Topology
 from headgate.flow import Flow
 
-Ask = Callable[[RedisRequest], Any]
+Execute = Callable[[RedisRequest], Any]
 
 RETRY_PAUSE_S = 0.02  # before a request to a busy cluster is sent again
 MAX_IMMEDIATE_REDIRECTS = 4  # after more of them we pause before the next
@@ -81,47 +81,49 @@ def send_with_redirects(
             target, asking = None, False
 
 
-def decide(ask: Ask, builder: Any, key: Any, cost: Any, patience_us: int | None, now_us: int) -> Flow[Any]:
+def decide(execute: Execute, builder: Any, key: Any, cost: Any, patience_us: int | None, now_us: int) -> Flow[Any]:
     """Decides a take or a reservation on one key, or by a JointBuilder a take from several.
 
     If the server's clock is outside of the calendar window, it is sent again with the window at the server's time.
     """
     if builder.has_rule_state:
-        return (yield from decide_all(ask, [(builder, key, cost)], patience_us, now_us))[0]
-    reply = yield partial(ask, builder.decide(key, cost, patience_us, now_us))
+        return (yield from decide_all(execute, [(builder, key, cost)], patience_us, now_us))[0]
+    reply = yield partial(execute, builder.decide(key, cost, patience_us, now_us))
     if (server_us := protocol.outside_calendar_us(reply)) is not None:
-        reply = yield partial(ask, builder.decide(key, cost, patience_us, server_us))
+        reply = yield partial(execute, builder.decide(key, cost, patience_us, server_us))
     return builder.parse(reply)
 
 
 def decide_all(
-    ask: Ask, charges: Sequence[BuiltCharge], patience_us: int | None, now_us: int, commit: bool = True
+    execute: Execute, charges: Sequence[BuiltCharge], patience_us: int | None, now_us: int, commit: bool = True
 ) -> Flow[list[Outcome]]:
     """Decides several charges by one script."""
     mode = take_all.COMMIT if commit else take_all.DRY_RUN
-    reply = yield partial(ask, take_all.joint_request(charges, patience_us, now_us, mode))
+    reply = yield partial(execute, take_all.joint_request(charges, patience_us, now_us, mode))
     if (server_us := take_all.any_outside_calendar_us(reply)) is not None:
-        reply = yield partial(ask, take_all.joint_request(charges, patience_us, server_us, mode))
+        reply = yield partial(execute, take_all.joint_request(charges, patience_us, server_us, mode))
     return take_all.parse_outcomes(reply, charges)
 
 
 def refund(
-    ask: Ask, builder: RequestBuilder, key: str, units: int, receipt: Receipt, cancel: bool, now_us: int
+    execute: Execute, builder: RequestBuilder, key: str, units: int, receipt: Receipt, cancel: bool, now_us: int
 ) -> Flow[Outcome]:
     """Refunds units of a charge, or cancels a reservation."""
-    return (yield from _ask_with_calendar(ask, partial(builder.refund, key, units, receipt, cancel), now_us))
+    return (
+        yield from _execute_with_calendar(execute, partial(builder.refund, key, units, receipt, cancel), now_us)
+    )
 
 
 def surcharge(
-    ask: Ask, builder: RequestBuilder, key: str, units: int, receipt: Receipt, now_us: int
+    execute: Execute, builder: RequestBuilder, key: str, units: int, receipt: Receipt, now_us: int
 ) -> Flow[Outcome]:
     """Charges units that a charge used beyond its cost."""
-    return (yield from _ask_with_calendar(ask, partial(builder.surcharge, key, units, receipt), now_us))
+    return (yield from _execute_with_calendar(execute, partial(builder.surcharge, key, units, receipt), now_us))
 
 
-def _ask_with_calendar(ask: Ask, build: Callable[[int], RedisRequest], now_us: int) -> Flow[Outcome]:
+def _execute_with_calendar(execute: Execute, build: Callable[[int], RedisRequest], now_us: int) -> Flow[Outcome]:
     """Sends a request with the calendar around `now_us`, or around the server's time if that lies outside."""
-    reply = yield partial(ask, build(now_us))
+    reply = yield partial(execute, build(now_us))
     if (server_us := protocol.outside_calendar_us(reply)) is not None:
-        reply = yield partial(ask, build(server_us))
+        reply = yield partial(execute, build(server_us))
     return protocol.parse_refund(reply)

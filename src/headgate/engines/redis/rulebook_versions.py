@@ -77,29 +77,29 @@ class RedisVersionStore:
         self._engine = engine
         self.text: str = self._requests.text
 
-    def _ask(self, request: RedisRequest) -> Any:
+    def _execute(self, request: RedisRequest) -> Any:
         try:
-            return self._engine.ask(request)
+            return self._engine.execute(request)
         except CorruptState as error:
             raise self._requests.corrupt_error() from error.__cause__
 
     def add(self, document: str, expected: int | None = None) -> tuple[bool, int, int]:
         """Adds a version. Returns whether it was added, its number and time; or the latest number, if it is not
         the expected one."""
-        return self._requests.parse_added(self._ask(self._requests.add(document, expected)))
+        return self._requests.parse_added(self._execute(self._requests.add(document, expected)))
 
     def stamp(self) -> Stamp:
         """Returns the latest number, and when it was published."""
-        return self._requests.parse_stamp(self._ask(self._requests.read("HMGET", "version", "at_us")))
+        return self._requests.parse_stamp(self._execute(self._requests.read("HMGET", "version", "at_us")))
 
     def load_version(self, version: int) -> bytes | None:
         """Returns the document of one version; None if there is none."""
-        document: bytes | None = self._ask(self._requests.read("HGET", version))
+        document: bytes | None = self._execute(self._requests.read("HGET", version))
         return document
 
     def versions(self) -> list[int]:
         """Returns the numbers of all stored versions, newest first."""
-        return self._requests.parse_versions(self._ask(self._requests.read("HKEYS")))
+        return self._requests.parse_versions(self._execute(self._requests.read("HKEYS")))
 
 
 class AsyncRedisVersionStore:
@@ -110,24 +110,24 @@ class AsyncRedisVersionStore:
         self._engine = engine
         self.text: str = self._requests.text
 
-    async def _ask(self, request: RedisRequest) -> Any:
+    async def _execute(self, request: RedisRequest) -> Any:
         try:
-            return await self._engine.ask(request)
+            return await self._engine.execute(request)
         except CorruptState as error:
             raise self._requests.corrupt_error() from error.__cause__
 
     async def add(self, document: str, expected: int | None = None) -> tuple[bool, int, int]:
-        return self._requests.parse_added(await self._ask(self._requests.add(document, expected)))
+        return self._requests.parse_added(await self._execute(self._requests.add(document, expected)))
 
     async def stamp(self) -> Stamp:
-        return self._requests.parse_stamp(await self._ask(self._requests.read("HMGET", "version", "at_us")))
+        return self._requests.parse_stamp(await self._execute(self._requests.read("HMGET", "version", "at_us")))
 
     async def load_version(self, version: int) -> bytes | None:
-        document: bytes | None = await self._ask(self._requests.read("HGET", version))
+        document: bytes | None = await self._execute(self._requests.read("HGET", version))
         return document
 
     async def versions(self) -> list[int]:
-        return self._requests.parse_versions(await self._ask(self._requests.read("HKEYS")))
+        return self._requests.parse_versions(await self._execute(self._requests.read("HKEYS")))
 
 
 def _number_or_zero(field: Any) -> int:

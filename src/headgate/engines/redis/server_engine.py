@@ -41,11 +41,11 @@ class ServerEngine(InnermostEngine):
         self._reported_grants: dict[str, GrantExpiries] = {}
         self.joint_meters: dict[tuple[Any, ...], Any] = {}  # by the meters that decide a call together
 
-    def ask(self, request: RedisRequest, deadline: float | None = None) -> Any:
+    def execute(self, request: RedisRequest, deadline: float | None = None) -> Any:
         """Sends a request and returns the reply, within `deadline` seconds, at most the engine's own."""
         raise NotImplementedError
 
-    def ask_all(self, requests: Sequence[RedisRequest], deadlines: Sequence[float | None] = ()) -> Any:
+    def execute_all(self, requests: Sequence[RedisRequest], deadlines: Sequence[float | None] = ()) -> Any:
         """Sends several requests at once, to several servers; an error takes the place of a reply."""
         raise NotImplementedError
 
@@ -83,10 +83,10 @@ class ServerEngine(InnermostEngine):
         if len(built) != len(charges):
             raise InvalidCharge("A charge of another engine cannot be decided here.")
         now_us, deadline = self.clock.now_us(), shortest_deadline([meter for meter, _, _ in charges])
-        ask = with_deadline(self.ask, deadline)
+        execute = with_deadline(self.execute, deadline)
         if self.topology.any_keys_together:
-            return redirects.decide_all(ask, built, patience_us, now_us, commit)
-        return cross_slot.decide_by_slot(ask, self.ask_all, built, patience_us, now_us, commit, deadline)
+            return redirects.decide_all(execute, built, patience_us, now_us, commit)
+        return cross_slot.decide_by_slot(execute, self.execute_all, built, patience_us, now_us, commit, deadline)
 
     def failure(self, error: RedisError) -> EngineUnavailable | CorruptState:
         """Returns the error that callers get."""
@@ -106,5 +106,5 @@ class ServerMeter:
         self.options = options
         self.builder: RequestBuilder = RequestBuilder(limit, name, engine.prefix, options)
         self._deadline = shortest_deadline([self])
-        self._ask = with_deadline(engine.ask, self._deadline)
+        self._execute = with_deadline(engine.execute, self._deadline)
         self._now_us = engine.clock.now_us

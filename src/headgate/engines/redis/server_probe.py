@@ -99,7 +99,7 @@ def probe_server(address: ServerAddress, prefix: str, timeout: float) -> ServerS
     """Probes one server; raises RedisError if it cannot be reached or refuses the login."""
     # Connected to database 0: SELECT is one of the rights that are probed.
     with closing(SyncConnection(replace(address, db=0), timeout, timeout)) as connection:
-        greeting = _ask(connection, "HELLO")
+        greeting = _execute(connection, "HELLO")
         round_trips, clock_ahead_us = _measure(connection)
         info = _info(connection)
         missing, keys_denied = _missing_rights(connection, address, prefix)
@@ -119,7 +119,7 @@ def probe_server(address: ServerAddress, prefix: str, timeout: float) -> ServerS
     )
 
 
-def _ask(connection: SyncConnection, *words: str | bytes | int) -> Any:
+def _execute(connection: SyncConnection, *words: str | bytes | int) -> Any:
     """Sends a command, and returns the reply or the error that the server replied with."""
     return _send(connection, command(*words))
 
@@ -145,7 +145,7 @@ def _pairs(reply: Sequence[Any]) -> dict[str, str]:
 def _info(connection: SyncConnection) -> dict[str, str] | None:
     fields: dict[str, str] = {}
     for section in INFO_SECTIONS:
-        reply = _ask(connection, "INFO", section)
+        reply = _execute(connection, "INFO", section)
         if not isinstance(reply, bytes):
             return None
         lines = (line.partition(":") for line in reply.decode(errors="replace").splitlines())
@@ -166,7 +166,7 @@ def _measure(connection: SyncConnection) -> tuple[tuple[int, ...], tuple[int, in
     taken: list[tuple[int, int]] = []
     for _ in range(ROUND_TRIPS):
         before_us, started_ns = time.time_ns() // 1000, time.perf_counter_ns()
-        reply = _ask(connection, "TIME")
+        reply = _execute(connection, "TIME")
         spent_us = (time.perf_counter_ns() - started_ns) // 1000
         if isinstance(reply, ServerError):
             return (), None
@@ -190,7 +190,7 @@ def _missing_rights(
     }
     missing, keys_denied = [], False
     for name, words in probes.items():
-        reply = _ask(connection, *words)
+        reply = _execute(connection, *words)
         if isinstance(reply, ServerError) and lacks_right(reply):
             if denies_key(reply):
                 keys_denied = True

@@ -24,22 +24,22 @@ class RedisPlanStore:
         self._lock_key = self._key + b":lock"
 
     async def load(self) -> str | None:
-        reply = await self._ask(self._key, "GET", self._key)
+        reply = await self._execute(self._key, "GET", self._key)
         return None if reply is None else str(reply.decode())
 
     async def save(self, plan: str) -> None:
-        await self._ask(self._key, "SET", self._key, plan.encode())
+        await self._execute(self._key, "SET", self._key, plan.encode())
 
     async def lock(self, owner: str) -> bool:
         """Takes or keeps the lock; whether the owner has it. A lock that is not kept ends by itself."""
-        if await self._ask(self._lock_key, "SET", self._lock_key, owner.encode(), "NX", "PX", LOCK_MS):
+        if await self._execute(self._lock_key, "SET", self._lock_key, owner.encode(), "NX", "PX", LOCK_MS):
             return True
-        if await self._ask(self._lock_key, "GET", self._lock_key) != owner.encode():
+        if await self._execute(self._lock_key, "GET", self._lock_key) != owner.encode():
             return False
-        return bool(await self._ask(self._lock_key, "PEXPIRE", self._lock_key, LOCK_MS))
+        return bool(await self._execute(self._lock_key, "PEXPIRE", self._lock_key, LOCK_MS))
 
     async def is_locked(self) -> bool:
-        return await self._ask(self._lock_key, "GET", self._lock_key) is not None
+        return await self._execute(self._lock_key, "GET", self._lock_key) is not None
 
-    async def _ask(self, key: bytes, *words: bytes | str | int) -> Any:
-        return await self._engine.ask(RedisRequest(command(*words), None, key))
+    async def _execute(self, key: bytes, *words: bytes | str | int) -> Any:
+        return await self._engine.execute(RedisRequest(command(*words), None, key))

@@ -57,7 +57,7 @@ class RedisEngine(ServerEngine):
         self.only_pool: ConnectionPool | None = None if only_pool is None else self.pool(only_pool)
         self._discovery_lock = Lock()
         self._threads: ThreadPoolExecutor | None = None  # for requests to several servers
-        self._late_replies = SyncLateReplies(self._ask_in_background)
+        self._late_replies = SyncLateReplies(self._execute_in_background)
         on_fork(self.reset_after_fork)
 
     def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> RedisMeter:
@@ -80,7 +80,7 @@ class RedisEngine(ServerEngine):
         except RedisError as error:
             raise self.failure(error) from error
 
-    def ask(self, request: RedisRequest, deadline: float | None = None) -> Any:
+    def execute(self, request: RedisRequest, deadline: float | None = None) -> Any:
         """Sends a request and returns the reply, within `deadline` seconds, at most the engine's own.
 
         A place, slot or ticket is given back if its reply comes when the caller has left.
@@ -92,31 +92,31 @@ class RedisEngine(ServerEngine):
         if pool is not None:
             try:
                 if request.needs_reply:
-                    return self._ask_and_undo_late(pool, request, deadline_at)
-                return (pool.ask_queued if is_shorter else pool.ask)(request.packed, deadline_at)
+                    return self._execute_and_undo_late(pool, request, deadline_at)
+                return (pool.execute_queued if is_shorter else pool.execute)(request.packed, deadline_at)
             except RedisError as error:
                 if not not_charged(error):
                     self.topology.suspect(pool.address)
                     raise self.failure(error) from error
                 # Load it before the next attempt: with slow replies there is no time for a third one.
                 load_first = isinstance(error, NoScript)
-        return self.ask_with_redirects(request, deadline_at, load_first)
+        return self.execute_with_redirects(request, deadline_at, load_first)
 
-    def _ask_and_undo_late(
+    def _execute_and_undo_late(
         self, pool: ConnectionPool, request: RedisRequest, deadline_at: float, asking: bool = False
     ) -> Any:
         """Sends a request whose reply is undone if the caller has left when it comes."""
         packed = _ASKING + request.packed if asking else request.packed
         on_late_reply = partial(self._late_replies.undo, request) if request.needs_reply else None
-        reply = pool.ask_queued(packed, deadline_at, 1 + asking, on_late_reply)
+        reply = pool.execute_queued(packed, deadline_at, 1 + asking, on_late_reply)
         self._late_replies.note(request, reply)
         return reply
 
-    def ask_with_redirects(self, request: RedisRequest, deadline_at: float, load_first: bool) -> Any:
+    def execute_with_redirects(self, request: RedisRequest, deadline_at: float, load_first: bool) -> Any:
         """Sends a request, loads its script and follows redirections as needed."""
 
         def send(address: ServerAddress, sent: RedisRequest, asking: bool) -> Any:
-            return self._ask_and_undo_late(self.pool(address), sent, deadline_at, asking)
+            return self._execute_and_undo_late(self.pool(address), sent, deadline_at, asking)
 
         try:
             discover = partial(self._discover, request.tag, deadline_at)
@@ -127,9 +127,9 @@ class RedisEngine(ServerEngine):
         except RedisError as error:
             raise self.failure(error) from error
 
-    def _ask_in_background(self, request: RedisRequest) -> Any:
+    def _execute_in_background(self, request: RedisRequest) -> Any:
         """Sends a request that no caller waits for: it may take longer than the engine's deadline."""
-        return self.ask_with_redirects(request, time.monotonic() + max(self.deadline, UNDO_TIMEOUT_S), False)
+        return self.execute_with_redirects(request, time.monotonic() + max(self.deadline, UNDO_TIMEOUT_S), False)
 
     def _discover(self, tag: bytes, deadline_at: float) -> None:
         """Discovers the servers; one thread does it, the others wait for the result."""
@@ -138,7 +138,7 @@ class RedisEngine(ServerEngine):
                 if self.topology.node(tag) is None:
                     run(
                         self.topology.discover(
-                            lambda at, packed: self.pool(at).ask_queued(packed, _halfway_to(deadline_at))
+                            lambda at, packed: self.pool(at).execute_queued(packed, _halfway_to(deadline_at))
                         )
                     )
             finally:
@@ -148,12 +148,12 @@ class RedisEngine(ServerEngine):
         """Finds the servers that own keys, unless they are known; raises RedisError if none can tell."""
         self._discover(b"", time.monotonic() + self.deadline)
 
-    def ask_everywhere(self, request: RedisRequest) -> None:
+    def execute_everywhere(self, request: RedisRequest) -> None:
         """Sends one request to every server."""
         try:
             self._discover(b"", time.monotonic() + self.deadline)
             for address in self.topology.servers:
-                self.pool(address).ask(request.packed, time.monotonic() + self.deadline)
+                self.pool(address).execute(request.packed, time.monotonic() + self.deadline)
         except RedisError as error:
             raise self.failure(error) from error
 
@@ -165,17 +165,17 @@ class RedisEngine(ServerEngine):
                 self._discover(b"", time.monotonic() + self.deadline)
             except RedisError as error:
                 raise self.failure(error) from error
-            return OverrideScan(builder, self.topology, self._ask_at, self.ask_all)
+            return OverrideScan(builder, self.topology, self._execute_at, self.execute_all)
 
-        return RedisOverrides(builder, self.ask, open_scan, self.failure)
+        return RedisOverrides(builder, self.execute, open_scan, self.failure)
 
     def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> RedisLedger:
-        return RedisLedger(self.ask, self.reported_grants(name), self.prefix, limit, name, ttl_us, grace_us)
+        return RedisLedger(self.execute, self.reported_grants(name), self.prefix, limit, name, ttl_us, grace_us)
 
-    def _ask_at(self, address: ServerAddress, request: RedisRequest) -> Any:
-        return self.pool(address).ask_queued(request.packed, time.monotonic() + self.deadline)
+    def _execute_at(self, address: ServerAddress, request: RedisRequest) -> Any:
+        return self.pool(address).execute_queued(request.packed, time.monotonic() + self.deadline)
 
-    def ask_all(self, requests: Sequence[RedisRequest], deadlines: Sequence[float | None] = ()) -> list[Any]:
+    def execute_all(self, requests: Sequence[RedisRequest], deadlines: Sequence[float | None] = ()) -> list[Any]:
         """Sends several requests at once, to several servers; an error takes the place of a reply."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(16, "headgate-asks")
@@ -183,7 +183,7 @@ class RedisEngine(ServerEngine):
 
     def _reply_or_error(self, request: RedisRequest, deadline: float | None) -> Any:
         try:
-            return self.ask(request, deadline)
+            return self.execute(request, deadline)
         except (CorruptState, EngineUnavailable) as error:
             return error.__cause__
 
@@ -201,12 +201,12 @@ class RedisEngine(ServerEngine):
     def heartbeat(self, member_id: str) -> tuple[int, int]:
         """Sends a heartbeat; returns how many processes share the limits, and how many of them rank before this
         one."""
-        count, rank = self.ask(protocol.membership_request(self.prefix, "heartbeat", member_id, MEMBER_TTL_US))
+        count, rank = self.execute(protocol.membership_request(self.prefix, "heartbeat", member_id, MEMBER_TTL_US))
         return count, rank
 
     def leave(self, member_id: str) -> None:
         """Reports that this process shares the limits no more."""
-        self.ask(protocol.membership_request(self.prefix, "leave", member_id))
+        self.execute(protocol.membership_request(self.prefix, "leave", member_id))
 
     def measurements(self) -> Iterator[tuple[str, float | list[float]]]:
         """Yields the recent round trips to all servers."""
@@ -252,26 +252,26 @@ class RedisTakes(Generic[K, C, R]):
     def __init__(self, engine: RedisEngine, builder: Any, deadline: float | None) -> None:
         self.builder: Any = builder
         self._engine, self._deadline = engine, deadline
-        self._ask, self._now_us = with_deadline(engine.ask, deadline), engine.clock.now_us
+        self._execute, self._now_us = with_deadline(engine.execute, deadline), engine.clock.now_us
         self._only_pool = None if builder.calendar or builder.has_rule_state else engine.only_pool
 
     def decide(self, key: K, cost: C, patience_us: int | None = None) -> R:
         builder, pool, engine = self.builder, self._only_pool, self._engine
         if patience_us is not None or pool is None:
-            decided: R = run(redirects.decide(self._ask, builder, key, cost, patience_us, self._now_us()))
+            decided: R = run(redirects.decide(self._execute, builder, key, cost, patience_us, self._now_us()))
             return decided
         seconds = engine.deadline if self._deadline is None else min(self._deadline, engine.deadline)
         deadline_at = time.monotonic() + seconds
         try:
-            ask = pool.ask if seconds == engine.deadline else pool.ask_queued
-            outcome: R = ask((builder, key, cost), deadline_at)
+            execute = pool.execute if seconds == engine.deadline else pool.execute_queued
+            outcome: R = execute((builder, key, cost), deadline_at)
             return outcome
         except RedisError as error:
             if not not_charged(error):
                 raise engine.failure(error) from error
             load_first = isinstance(error, NoScript)
         request = builder.decide(key, cost, None, 0)
-        parsed: R = builder.parse(engine.ask_with_redirects(request, deadline_at, load_first))
+        parsed: R = builder.parse(engine.execute_with_redirects(request, deadline_at, load_first))
         return parsed
 
 
@@ -283,44 +283,44 @@ class RedisMeter(RedisTakes[str, int, Outcome], ServerMeter):
         RedisTakes.__init__(self, engine, self.builder, self._deadline)
 
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
-        return run(redirects.refund(self._ask, self.builder, key, units, receipt, cancel, self._now_us()))
+        return run(redirects.refund(self._execute, self.builder, key, units, receipt, cancel, self._now_us()))
 
     def surcharge(self, key: str, units: int, receipt: Receipt) -> Outcome:
-        return run(redirects.surcharge(self._ask, self.builder, key, units, receipt, self._now_us()))
+        return run(redirects.surcharge(self._execute, self.builder, key, units, receipt, self._now_us()))
 
     def retune(self, key: str) -> None:
         if self.builder.can_retune:
-            self._ask(self.builder.retune(key))
+            self._execute(self.builder.retune(key))
 
     def pause(self, key: str, duration_us: int) -> int:
-        paused_us: int = self._ask(self.builder.pause(key, duration_us))
+        paused_us: int = self._execute(self.builder.pause(key, duration_us))
         return paused_us
 
     def reset(self, key: str) -> None:
-        self._ask(self.builder.reset(key))
+        self._execute(self.builder.reset(key))
 
 
 class RedisSlotMeter(ServerMeter):
     """The slots of one limit, bound to the engine."""
 
     def free(self, key: str) -> Outcome:
-        return protocol.parse_slot_outcome(self._ask(self.builder.slots("peek", key)))
+        return protocol.parse_slot_outcome(self._execute(self.builder.slots("peek", key)))
 
     def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:
-        return protocol.parse_slot(self._ask(self.builder.acquire(key, ticket, wait)))
+        return protocol.parse_slot(self._execute(self.builder.acquire(key, ticket, wait)))
 
     def renew(self, key: str, fence: int) -> int | None:
-        return protocol.parse_renewal(self._ask(self.builder.slots("renew", key, fence)))
+        return protocol.parse_renewal(self._execute(self.builder.slots("renew", key, fence)))
 
     def release(self, key: str, fence: int) -> bool:
-        return bool(self._ask(self.builder.slots("release", key, fence)))
+        return bool(self._execute(self.builder.slots("release", key, fence)))
 
     def leave(self, key: str, ticket: int) -> None:
-        self._ask(self.builder.slots("leave", key, ticket))
+        self._execute(self.builder.slots("leave", key, ticket))
 
     def pause(self, key: str, duration_us: int) -> int:
-        paused_us: int = self._ask(self.builder.pause(key, duration_us))
+        paused_us: int = self._execute(self.builder.pause(key, duration_us))
         return paused_us
 
     def reset(self, key: str) -> None:
-        self._ask(self.builder.slots("reset", key))
+        self._execute(self.builder.slots("reset", key))

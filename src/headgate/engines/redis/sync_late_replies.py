@@ -22,10 +22,10 @@ from headgate.errors import CorruptState, EngineUnavailable
 
 
 class SyncLateReplies:
-    """Undoes replies to threads that have left. `ask` is the engine's, and notes cancellations."""
+    """Undoes replies to threads that have left. `execute` is the engine's, and notes cancellations."""
 
-    def __init__(self, ask: Callable[[RedisRequest], Any]) -> None:
-        self._ask = ask
+    def __init__(self, execute: Callable[[RedisRequest], Any]) -> None:
+        self._execute = execute
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
@@ -39,12 +39,12 @@ class SyncLateReplies:
         """Gives back what a reply grants to a caller that has left."""
         self.note(request, reply)
         if request.undo is not None:
-            self._run_in_background(partial(self._ask_each, request.undo(reply)))
+            self._run_in_background(partial(self._execute_each, request.undo(reply)))
 
-    def _ask_each(self, requests: Sequence[RedisRequest]) -> None:
+    def _execute_each(self, requests: Sequence[RedisRequest]) -> None:
         for request in requests:
             with suppress(CorruptState, EngineUnavailable):  # then it expires, as if this process had died
-                self._ask(request)
+                self._execute(request)
 
     def note(self, request: RedisRequest, reply: Any) -> None:
         """Retries the cancellations of places before a cancelled one.
@@ -68,7 +68,7 @@ class SyncLateReplies:
             while requests := self._locked(self._pending.pop_last, count, 1):
                 reply = None
                 with suppress(CorruptState, EngineUnavailable):
-                    reply = self._ask(requests[0]._replace(queue_place=None))  # noted below instead
+                    reply = self._execute(requests[0]._replace(queue_place=None))  # noted below instead
                 if reply is None or not self._locked(was_given_back, self._pending, requests[0], reply):
                     break
 

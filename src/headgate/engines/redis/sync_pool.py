@@ -67,7 +67,7 @@ class ConnectionPool:
             if entry.connection is not None:
                 entry.connection.close()
 
-    def ask(self, request: bytes | Take, deadline_at: float) -> Any:
+    def execute(self, request: bytes | Take, deadline_at: float) -> Any:
         """Sends one request by the pool's own deadline; returns the reply, or the outcome of a take. Raises
         RedisError."""
         state = self._state
@@ -105,11 +105,11 @@ class ConnectionPool:
                 if state.waiting:
                     self._wake()
         if reply is NO_REPLY:  # no connection was idle, or it has died
-            return self.ask_queued(request, deadline_at)
+            return self.execute_queued(request, deadline_at)
         self.round_trips.append((1, time.monotonic() - deadline_at + self.deadline))
         return reply if isinstance(request, bytes) else request[0].parse(reply)
 
-    def ask_queued(
+    def execute_queued(
         self,
         request: bytes | Take,
         deadline_at: float,

@@ -1,8 +1,8 @@
 """Maps a key to the server that owns it: the only server, the master that sentinels name, or a node of a cluster.
 
-A topology only stores the map; it sends nothing by itself. `discover` is a flow that refreshes the map, and `ask`
-sends its requests. The map may be out of date: a server that does not own a key replies so and has done nothing,
-and the request is sent on. So nothing here needs a lock.
+A topology only stores the map; it sends nothing by itself. `discover` is a flow that refreshes the map, and
+`execute` sends its requests. The map may be out of date: a server that does not own a key replies so and has
+done nothing, and the request is sent on. So nothing here needs a lock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headgate.engines.url_schemes import (
 from headgate.errors import InvalidRule
 from headgate.flow import Flow
 
-Ask = Callable[[ServerAddress, bytes], Any]
+Execute = Callable[[ServerAddress, bytes], Any]
 
 SLOT_COUNT = 16_384
 REDISCOVER_AFTER_S = 0.1  # between two discoveries of a cluster that seems to have changed
@@ -67,7 +67,7 @@ class Topology(Protocol):
     def masters(self) -> Sequence[ServerAddress]:
         """The servers that own keys now."""
 
-    def discover(self, ask: Ask) -> Flow[None]: ...
+    def discover(self, execute: Execute) -> Flow[None]: ...
     def follow_redirect(self, redirect: Redirected, source: ServerAddress) -> ServerAddress: ...
     def suspect(self, address: ServerAddress) -> None: ...
 
@@ -146,7 +146,7 @@ class SingleServer:
 
     masters = servers
 
-    def discover(self, ask: Ask) -> Flow[None]:
+    def discover(self, execute: Execute) -> Flow[None]:
         yield from ()
 
     def follow_redirect(self, redirect: Redirected, source: ServerAddress) -> ServerAddress:
@@ -183,10 +183,12 @@ class SentinelTopology:
 
     masters = servers
 
-    def discover(self, ask: Ask) -> Flow[None]:
+    def discover(self, execute: Execute) -> Flow[None]:
         packed = command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._name)
         empty_reply = f'it knows no master called "{self._name}"'
-        (host, port), sentinel, _ = yield from _first_reply(ask, self._sentinels, packed, "sentinel", empty_reply)
+        (host, port), sentinel, _ = yield from _first_reply(
+            execute, self._sentinels, packed, "sentinel", empty_reply
+        )
         self._master = self._template.at(host.decode(), int(port))
         self._sentinels = [sentinel, *(other for other in self._sentinels if other is not sentinel)]
 
@@ -232,14 +234,14 @@ class ClusterTopology:
     def masters(self) -> Sequence[ServerAddress]:
         return list(self._masters)
 
-    def discover(self, ask: Ask) -> Flow[None]:
+    def discover(self, execute: Execute) -> Flow[None]:
         self._discovered_at = time.monotonic()  # other callers use the old map meanwhile
         candidates = dict.fromkeys([*self._masters, *self._seeds])
         trusted = [address for address in candidates if address not in self._suspects]
         suspected = [address for address in candidates if address in self._suspects]
         packed, empty_reply = command("CLUSTER", "SLOTS"), "it knows of no slots"
         reply, source, failed_nodes = yield from _first_reply(
-            ask, trusted + suspected, packed, "node", empty_reply
+            execute, trusted + suspected, packed, "node", empty_reply
         )
         owners: list[ServerAddress | None] = [None] * SLOT_COUNT
         replicas: dict[ServerAddress, None] = {}
@@ -274,13 +276,13 @@ def slot(tag: bytes) -> int:
 
 
 def _first_reply(
-    ask: Ask, addresses: Iterable[ServerAddress], packed: bytes, who: str, empty_reply: str
+    execute: Execute, addresses: Iterable[ServerAddress], packed: bytes, who: str, empty_reply: str
 ) -> Flow[tuple[Any, ServerAddress, list[ServerAddress]]]:
     """Returns the first reply that is not empty, the server that sent it, and the servers that failed before."""
     failures: dict[ServerAddress, str] = {}
     for address in addresses:
         try:
-            reply = yield partial(ask, address, packed)
+            reply = yield partial(execute, address, packed)
         except RedisError as error:
             failures[address] = str(error)
         else:

@@ -47,7 +47,7 @@ from headgate.rules.rule import Headers
 SETTING = "HEADGATE"
 MIDDLEWARE = "headgate.integrations.django.HeadgateMiddleware"
 AUTHENTICATION = "AuthenticationMiddleware"
-KNOWN = (
+SETTING_NAMES = (
     *("engine", "rules", "limits", "user", "attributes", "refusal", "exempt", "trusted_proxies"),
     *("forwarded_field", "headers", "strict", "enabled", "observers", "clock", "prefix"),
 )
@@ -101,9 +101,9 @@ def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(values, Mapping):
         raise InvalidSetting(f'{SETTING} is a mapping such as {{"engine": "memory://"}}, not {values!r}.')
     for name in values:
-        if name not in KNOWN:
-            similar = get_close_matches(str(name).lower(), KNOWN, 1, 0.6)
-            hint = f'Did you mean "{similar[0]}"?' if similar else f"Known: {', '.join(KNOWN)}."
+        if name not in SETTING_NAMES:
+            similar = get_close_matches(str(name).lower(), SETTING_NAMES, 1, 0.6)
+            hint = f'Did you mean "{similar[0]}"?' if similar else f"Known: {', '.join(SETTING_NAMES)}."
             raise InvalidSetting(f'{SETTING} has no setting "{name}". {hint}')
     checked = dict(values)
     for name in _FUNCTIONS:

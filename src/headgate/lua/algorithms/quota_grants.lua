@@ -120,12 +120,12 @@ end
 
 -- Returns what the holder of this rank, counted from 1, should have, by the demands of all.
 function M.target(least, demands, rank)
-  local own_demand = demands[rank]
-  if own_demand == DEPARTED then return 0 end
+  local holder_demand = demands[rank]
+  if holder_demand == DEPARTED then return 0 end
   local max_seats, needs, count, busy, idle, position = floor(ALL_GRANT_UNITS / least), {}, 0, 0, 0, 0
   for i = 1, #demands do
     local each = demands[i]
-    if i == rank then position = own_demand > 0 and busy or idle end
+    if i == rank then position = holder_demand > 0 and busy or idle end
     if each > 0 then
       busy = busy + 1
       if busy <= max_seats then
@@ -138,9 +138,9 @@ function M.target(least, demands, rank)
   end
   local level, extra_count, unused = level_of(needs)
   local need = 0
-  if own_demand > 0 then
+  if holder_demand > 0 then
     if position >= max_seats then return 0 end
-    need = max(least, own_demand)
+    need = max(least, holder_demand)
     if level >= 0 and need > level then
       local ahead = 0
       for i = 1, position do

@@ -39,11 +39,11 @@ end
 local at, rules, left_out = 6, call("ZCARD", KEYS[2]), 0
 while argv[at] do
   local rule, parts = argv[at], tonumber(argv[at + 1])
-  local known = call("ZSCORE", KEYS[2], rule)
-  local counted = known or rules < tonumber(argv[4])
+  local last_write = call("ZSCORE", KEYS[2], rule)
+  local counted = last_write or rules < tonumber(argv[4])
   if counted then
     call("ZADD", KEYS[2], now, rule)
-    rules = known and rules or rules + 1
+    rules = last_write and rules or rules + 1
   else
     left_out = left_out + 1
   end

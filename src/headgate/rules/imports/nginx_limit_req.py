@@ -208,8 +208,8 @@ class _NginxTranslator:
             elif not path.startswith("/") or re.search(r"[*{}]|/\.\.?(?:/|$)", path):
                 self.draft.note(location.line, f'"{path}" cannot be a path here: the location is left out.')
             elif any(
-                (known_location.path, known_location.exact) == (path, modifier == "=")
-                for known_location in locations
+                (other_location.path, other_location.exact) == (path, modifier == "=")
+                for other_location in locations
             ):
                 raise InvalidRule(f'line {location.line}: the location "{path}" appears twice in its server.')
             else:

@@ -19,7 +19,7 @@ TranslatedPredicate = tuple[Tests, str | None, bool]  # the tests, a note, wheth
 _braces = re.compile(r"\{[^}]*\}")
 _valid_capture = re.compile(r"\{[a-z][a-z0-9_]*\}")
 _literal = re.compile(r"[\w /-]+")
-_WELL_KNOWN = {"method", "path", "host", "address", "user", "plan", "server"}
+_STANDARD_ATTRIBUTES = {"method", "path", "host", "address", "user", "plan", "server"}
 _ATTRIBUTE_PREFIXES = {"Header": "header.", "Query": "argument.", "Cookie": "cookie."}
 _ANY_VALUE_EXPRESSIONS = (".+", ".*", "")
 
@@ -71,7 +71,9 @@ def _pattern(text: str) -> tuple[str, bool]:
             part = "**"
         if ":" in part and "{" in part:
             wider = True
-        is_capture = _valid_capture.fullmatch(part) and part[1:-1] not in _WELL_KNOWN and part not in captures
+        is_capture = (
+            _valid_capture.fullmatch(part) and part[1:-1] not in _STANDARD_ATTRIBUTES and part not in captures
+        )
         captures.add(part)
         segment = part if is_capture else _braces.sub("*", part)
         wider = wider or "?" in segment or bool(re.search(r"[{}\0]", segment) and not is_capture)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 
-from headgate.rules.attributes import PREFIXES, ROUTE_PREFIX, WELL_KNOWN
+from headgate.rules.attributes import PREFIXES, ROUTE_PREFIX, STANDARD_ATTRIBUTES
 from headgate.rules.parsing.document_tree import Fault, quote
 from headgate.rules.parsing.parse_rule import RuleField
 
@@ -49,7 +49,11 @@ def find_typos(rule_fields: dict[str, RuleField], captured: Collection[str]) -> 
     if any(name == _DESCRIPTOR for name, _ in uses):
         return
     for name, position in uses:
-        if name not in WELL_KNOWN and name not in captured and not name.startswith((*PREFIXES, ROUTE_PREFIX)):
+        if (
+            name not in STANDARD_ATTRIBUTES
+            and name not in captured
+            and not name.startswith((*PREFIXES, ROUTE_PREFIX))
+        ):
             intended = intended_name(name, frozenset(captured))
             if intended is not None:
                 yield (
@@ -67,7 +71,7 @@ def intended_name(name: str, captured: frozenset[str]) -> str | None:
     """Returns the attribute that was probably intended; None if the name looks like an application's attribute."""
     if name in _INTENDED:
         return _INTENDED[name]
-    for candidate in (*sorted(captured), *WELL_KNOWN):
+    for candidate in (*sorted(captured), *STANDARD_ATTRIBUTES):
         if _is_typo_of(name, candidate):
             return candidate
     return None

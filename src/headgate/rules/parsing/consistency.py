@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator
 
 from headgate.adaptive.adaptive_limit import AdaptiveLimit
 from headgate.algorithms.slots import Slots
-from headgate.rules.attributes import PREFIXES, ROUTE_PREFIX, WELL_KNOWN
+from headgate.rules.attributes import PREFIXES, ROUTE_PREFIX, STANDARD_ATTRIBUTES
 from headgate.rules.parsing import fields
 from headgate.rules.parsing.document_tree import Fault, Position, quote
 from headgate.rules.parsing.impossible_conditions import always_captured, excludes_all
@@ -75,7 +75,7 @@ def _unknown_attributes(
 ) -> Iterator[Fault]:
     if supplied is None:
         return
-    valid = {*WELL_KNOWN, *supplied, *captured}
+    valid = {*STANDARD_ATTRIBUTES, *supplied, *captured}
     for field in rule_fields.values():
         for name, position in field.uses:
             if name not in valid and not name.startswith((*PREFIXES, ROUTE_PREFIX)):

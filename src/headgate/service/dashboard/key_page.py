@@ -68,7 +68,7 @@ class KeyPage:
         story = await asyncio.to_thread(self._story, rule_name, key)
         override = None
         try:
-            override = (await self._actions.ask("override", {"rule": rule_name, "key": key})).limits
+            override = (await self._actions.call_handler("override", {"rule": rule_name, "key": key})).limits
         except NotFound:
             pass
         except HeadgateError as error:
@@ -136,7 +136,9 @@ class KeyPage:
     async def _facts(self, view: View, rule: str, key: str, override: str | None, story: KeyStory) -> Html:
         facts: list[tuple[str, str | Html]] = []
         try:
-            peeked = await self._actions.ask("peek", None, schema.AdminPeekRequest(rule=rule, key=key, cost=1))
+            peeked = await self._actions.call_handler(
+                "peek", None, schema.AdminPeekRequest(rule=rule, key=key, cost=1)
+            )
             answer = view.t("passes") if peeked.allowed else view.t("is refused")
             facts.append(
                 (

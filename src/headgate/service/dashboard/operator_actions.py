@@ -45,7 +45,7 @@ class OperatorActions:
     def __init__(self, handlers: AdminHandlers, limiter: AsyncRuleLimiter) -> None:
         self._handlers, self._limiter = handlers, limiter
 
-    async def ask(
+    async def call_handler(
         self,
         name: str,
         path: dict[str, str] | None = None,
@@ -71,14 +71,14 @@ class OperatorActions:
     async def override(self, rule: str, key: str, limits: str, ttl_s: float | None, actor: Actor) -> None:
         """Sets the override of a key."""
         body = schema.OverrideRequest(limits, ttl_s)
-        await self.ask("set_override", {"rule": rule, "key": key}, body, actor)
+        await self.call_handler("set_override", {"rule": rule, "key": key}, body, actor)
 
     async def unset_override(self, rule: str, key: str, actor: Actor) -> None:
-        await self.ask("unset_override", {"rule": rule, "key": key}, None, actor)
+        await self.call_handler("unset_override", {"rule": rule, "key": key}, None, actor)
 
     async def reset(self, rule: str, key: str, actor: Actor) -> None:
         """Deletes the counters of a key."""
-        await self.ask("reset", None, schema.ResetRequest(rule=rule, key=key), actor)
+        await self.call_handler("reset", None, schema.ResetRequest(rule=rule, key=key), actor)
 
     async def block(self, rule: str, key: str, ttl_s: float | None, actor: Actor) -> None:
         """Lets a key pass no more: sets the smallest limit, and takes its only unit."""
@@ -126,7 +126,7 @@ class OperatorActions:
                 if str(entry.details.get("after", "")).startswith("1/"):  # a block: its count would go on
                     await self.reset(rule, key, actor)
             case "key reset":
-                await self.ask(
+                await self.call_handler(
                     "charge_again",
                     {"used": str(entry.details.get("used") or "")},
                     schema.ResetRequest(rule=rule, key=key),

@@ -189,14 +189,14 @@ class RulePage:
         read_at, rows = self._keys_read.get(rule, (float("-inf"), []))
         if time.monotonic() - read_at < KEYS_CACHE_S:
             return rows
-        calls, refused, shadow, candidate, told = await asyncio.to_thread(self._read_keys, rule)
+        calls, refused, shadow, candidate, stories_by_key = await asyncio.to_thread(self._read_keys, rule)
         keys = dict.fromkeys((*refused, *shadow, *candidate, *calls))
         rows = []
         for key in list(keys)[: 2 * SHOWN_KEYS]:
             row = {"key": key, "calls": calls.get(key, 0), "refused": refused.get(key, 0)}
             row["trial"] = max(shadow.get(key, 0), candidate.get(key, 0))
             row["calls"] = max(row["calls"], row["refused"], row["trial"])
-            row["story"] = told.get(key, KeyStory(None, (), 0))
+            row["story"] = stories_by_key.get(key, KeyStory(None, (), 0))
             row["remaining"] = await self.remaining(rule, key)
             rows.append(row)
         rows.sort(key=lambda row: (-row["refused"], -row["trial"], -row["calls"]))
@@ -215,7 +215,9 @@ class RulePage:
     async def remaining(self, rule: str, key: str) -> str:
         """Returns what is left of each limit of a key, and of how much; a dash if that is not known."""
         try:
-            peeked = await self._actions.ask("peek", None, schema.AdminPeekRequest(rule=rule, key=key, cost=0))
+            peeked = await self._actions.call_handler(
+                "peek", None, schema.AdminPeekRequest(rule=rule, key=key, cost=0)
+            )
         except HeadgateError:
             return "-"
         return ", ".join(f"{each.remaining:,} ({each.limit})" for each in peeked.limits)
@@ -223,7 +225,7 @@ class RulePage:
     async def _report(self, view: View, rule: str) -> Html:
         """Returns what a shadow or a candidate would do, and whether it is safe to enforce."""
         try:
-            report = await self._actions.ask("rule_report", {"rule": rule})
+            report = await self._actions.call_handler("rule_report", {"rule": rule})
         except HeadgateError:
             return Html("")
         if all(row.safe is None for row in report.rows):
@@ -253,7 +255,7 @@ class RulePage:
             hint = view.t("This rule takes no overrides: write “overrides: true” in it to exempt or block keys.")
             return html('<p class="empty">{hint}</p>', hint=hint)
         try:
-            listed = await self._actions.ask("overrides", {"rule": rule.name}, query={"top": "50"})
+            listed = await self._actions.call_handler("overrides", {"rule": rule.name}, query={"top": "50"})
         except HeadgateError as error:
             return html('<p class="problem">{text}</p>', text=str(error))
         if not listed.overrides:

@@ -71,7 +71,7 @@ class RulebookPage:
         self._previews = Previews(sources)
 
     async def show(self, page: PageRequest) -> Response:
-        current = await self._actions.ask("rules")
+        current = await self._actions.call_handler("rules")
         base = 0 if current.version is None else current.version.version
         return await self._page(page, current, current.text, base)
 
@@ -144,19 +144,19 @@ class RulebookPage:
         """Says what is wrong in a text, and what it would change; for the script."""
         text, kind = _text_of(page.form)
         try:
-            result = await self._actions.ask("validate", None, text.encode(), format=kind)
+            result = await self._actions.call_handler("validate", None, text.encode(), format=kind)
         except UnpublishableRulebook as error:
             problems = [{"line": each.line, "problem": each.problem} for each in error.problems]
             return json_response({"problems": problems, "warnings": [], "html": ""})
-        current = await self._actions.ask("rules")
+        current = await self._actions.call_handler("rules")
         changes = join([changes_html(page.view, result.changes), text_diff_html(page.view, current.text, text)])
         return json_response({"problems": [], "warnings": result.warnings, "html": changes})
 
     async def preview(self, page: PageRequest) -> Response:
         """Replays recent calls under the text and under the rules in force; for the script."""
         text, kind = _text_of(page.form)
-        await self._actions.ask("validate", None, text.encode(), format=kind)
-        current = await self._actions.ask("rules")
+        await self._actions.call_handler("validate", None, text.encode(), format=kind)
+        current = await self._actions.call_handler("rules")
         texts = (text, kind), (current.text, current.format)
         if log := page.form.get("log"):
             if not page.view.is_operator:
@@ -175,7 +175,7 @@ class RulebookPage:
                 raise HttpError(400, "base is the number of the version that was edited.")
             if not note:
                 raise HttpError(400, page.view.t("Write a note: why do you change the rules?"))
-            await self._actions.ask(
+            await self._actions.call_handler(
                 "publish",
                 None,
                 text.encode(),
@@ -187,7 +187,7 @@ class RulebookPage:
         except VersionConflict as error:
             return await self._conflict(page, text, int(base), str(error))
         except (HttpError, HeadgateError) as error:
-            current = await self._actions.ask("rules")
+            current = await self._actions.call_handler("rules")
             status = 503 if isinstance(error, EngineUnavailable) else 400
             number = int(base) if base.isdigit() else 0
             return await self._page(page, current, text, number, _problem(error), status)
@@ -195,11 +195,11 @@ class RulebookPage:
 
     async def _conflict(self, page: PageRequest, text: str, base: int, message: str) -> Response:
         """Shows what somebody else published meanwhile, and keeps the text."""
-        view, current = page.view, await self._actions.ask("rules")
+        view, current = page.view, await self._actions.call_handler("rules")
         newer = 0 if current.version is None else current.version.version
         began_with = ""
         with contextlib.suppress(HeadgateError):
-            began_with = (await self._actions.ask("version", {"version": str(base)})).text
+            began_with = (await self._actions.call_handler("version", {"version": str(base)})).text
         problem = html(
             '<section class="problem" role="alert"><p>{message}</p><p>{hint}</p>{diff}</section>',
             message=message,
@@ -220,9 +220,9 @@ class RulebookPage:
             raise HttpError(400, "to is the number of a version.")
         body = schema.RollbackRequest(int(number), page.form.get("note", "").strip())
         try:
-            await self._actions.ask("rollback", None, body, page.actor)
+            await self._actions.call_handler("rollback", None, body, page.actor)
         except HeadgateError as error:
-            current = await self._actions.ask("rules")
+            current = await self._actions.call_handler("rules")
             base = 0 if current.version is None else current.version.version
             return await self._page(page, current, current.text, base, _problem(error), 400)
         return redirect(f"{ROOT}/rules")
@@ -232,10 +232,10 @@ class RulebookPage:
         view, number = page.view, page.needed("number")
         if not number.isdigit() or len(number) > 15:
             raise HttpError(400, "number is the number of a version.")
-        stored = await self._actions.ask("version", {"version": number})
+        stored = await self._actions.call_handler("version", {"version": number})
         before = ""
         with contextlib.suppress(HeadgateError):
-            before = (await self._actions.ask("version", {"version": str(int(number) - 1)})).text
+            before = (await self._actions.call_handler("version", {"version": str(int(number) - 1)})).text
         info = stored.version
         body = html(
             '<div class="title"><p class="crumb"><a href="{root}/rules">{rules}</a></p><h1>{title}</h1>'

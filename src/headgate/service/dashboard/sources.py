@@ -121,8 +121,8 @@ class DashboardSources:
             writers = await asyncio.to_thread(self._writers)
         except HeadgateError:
             reports, writers = {}, {}
-        own = self._nodes.own_report()
-        reports.setdefault(own.name, own)
+        report = self._nodes.make_report()
+        reports.setdefault(report.name, report)
         rows = [_node_row(each, writers.pop(each.name, None)) for each in reports.values()]
         rows += [
             NodeRow(name, "nginx" if name.startswith("nginx@") else "program", None, None, "", age_s)

@@ -38,7 +38,7 @@ class CrossDescriptor:
     def sort(self, checks: Sequence[DescriptorCheck]) -> list[int]:
         """Returns for each descriptor whether it is limited, unlimited, replaced or a quota."""
         matches_of_checks: list[Sequence[Match]] = [
-            () if check.override else self._matcher.match(check.ask.attributes) for check in checks
+            () if check.override else self._matcher.match(check.call.attributes) for check in checks
         ]
         replaced = self._replaced_rules.find_replaced(
             match.rule.name for matches in matches_of_checks for match in matches if match.enforced

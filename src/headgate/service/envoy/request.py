@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import EXACT
-from headgate.enforcement.check_together import Ask
+from headgate.enforcement.check_together import BatchedCall
 from headgate.errors import InvalidCharge
 from headgate.rules.attributes import MAX_CACHED_LENGTH, request
 from headgate.rules.imports.envoy_ratelimit import attribute_names, descriptor_attribute, joined_keys
@@ -67,7 +67,7 @@ class Entry(NamedTuple):
 class DescriptorCheck(NamedTuple):
     """One descriptor: the check that it asks for, and how its status is written."""
 
-    ask: Ask
+    call: BatchedCall
     hits: int
     is_refund: bool = False  # negative hits
     override: tuple[int, int] | None = None  # requests per unit, and Envoy's number of the unit
@@ -95,17 +95,17 @@ def _parse_descriptor(domain: str, descriptor: Any, default_hits: int) -> Descri
     is_refund = descriptor.is_negative_hits
     attributes = attributes_of(domain, descriptor.entries)
     if not descriptor.HasField("limit"):
-        return DescriptorCheck(Ask(attributes, hits), hits, is_refund)
+        return DescriptorCheck(BatchedCall(attributes, hits), hits, is_refund)
     amount, unit = descriptor.limit.requests_per_unit, descriptor.limit.unit
     if unit not in UNITS:
         raise InvalidCharge(f"A limit of a descriptor's own has a unit from 1 (SECOND) to 7 (WEEK), not {unit}.")
     # A rule's name has no slash, so no rule uses this counter.
     name = f"override/{UNITS[unit][0]}"
     cost = hits if amount else 2
-    ask = Ask(
+    call = BatchedCall(
         attributes, cost, _override_window(amount or 1, unit), name, _override_key(domain, descriptor.entries)
     )
-    return DescriptorCheck(ask, hits, is_refund, (amount, unit))
+    return DescriptorCheck(call, hits, is_refund, (amount, unit))
 
 
 _MAX_CACHED_SHAPES = 1024

@@ -172,23 +172,23 @@ class RateLimits:
 
     async def _decide(self, checks: list[DescriptorCheck], data: bytes = b"", commit: bool = True) -> Decisions:
         limiter = self.limiter
-        asks = [check.ask for check in checks if not check.is_refund]
+        calls = [check.call for check in checks if not check.is_refund]
         is_repeat = 0 < len(data) <= MAX_CACHED_REQUEST_BYTES and self._request_cache.is_repeat(data)
-        together = limiter.plan_batch(asks)
+        together = limiter.plan_batch(calls)
         is_current = (
             together.joint_plan.compiled_rulebook is self._rulebook
         )  # another thread may replace the rulebook
-        if is_repeat and is_current and len(asks) == len(checks) and together.joint_plan.is_single_request:
+        if is_repeat and is_current and len(calls) == len(checks) and together.joint_plan.is_single_request:
             self._request_cache.store(
                 data, together.joint_plan.compiled_rulebook, CachedRequest(self._response_format, checks, together)
             )
         decide = limiter.decide_batch if commit else limiter.peek_batch
-        decided = await decide(together) if asks else ()
+        decided = await decide(together) if calls else ()
         for decision in decided:
             adaptive_rules.abandon(decision)  # Envoy does not report how the call ends
         decisions = iter(decided)
         return [
-            await limiter.give_back(check.ask, check.hits) if check.is_refund else next(decisions)
+            await limiter.give_back(check.call, check.hits) if check.is_refund else next(decisions)
             for check in checks
         ]
 

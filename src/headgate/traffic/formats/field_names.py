@@ -88,9 +88,9 @@ def map_fields(names: Sequence[str], mapping: Mapping[str, str]) -> dict[str, in
                 indexes[attribute] = simple.index(synonym)
                 break
     for index, name in enumerate(names):
-        own_name = _own_name(name)
-        if own_name and index not in indexes.values():
-            indexes.setdefault(own_name, index)
+        mapped_attribute = _mapped_attribute(name)
+        if mapped_attribute and index not in indexes.values():
+            indexes.setdefault(mapped_attribute, index)
     return indexes
 
 
@@ -116,7 +116,7 @@ def _field_index(names: Sequence[str], simple: Sequence[str], field: str) -> int
     )
 
 
-def _own_name(name: str) -> str | None:
+def _mapped_attribute(name: str) -> str | None:
     """Returns the attribute that a field is if it is none of the well-known ones; None if it cannot be one."""
     for prefix, attribute_prefix in _PREFIXES:
         if name.lower().startswith(prefix) and len(name) > len(prefix):

@@ -31,7 +31,7 @@ def pattern_format(expression: str, mapping: Mapping[str, str]) -> LogFormat:
         raise InvalidLog(
             "The pattern names no field: write a group such as (?P<address>\\S+) for each field that counts."
         )
-    own_time = TIME in mapping or TIME in map_fields(names, {})
+    has_time = TIME in mapping or TIME in map_fields(names, {})
     numbers = [pattern.groupindex[name] for name in names]
 
     def split(line: str) -> Sequence[str | None] | None:
@@ -39,7 +39,7 @@ def pattern_format(expression: str, mapping: Mapping[str, str]) -> LogFormat:
         if found is None:
             return None
         values = [found[number] for number in numbers]
-        if own_time:
+        if has_time:
             return values
         at = _syslog_time.match(line)
         if at is None:
@@ -48,5 +48,5 @@ def pattern_format(expression: str, mapping: Mapping[str, str]) -> LogFormat:
             )
         return [at[1], *values]
 
-    title = "lines by a pattern" if own_time else "syslog lines by a pattern"
-    return LogFormat(title, names if own_time else ["time", *names], split, selects=True)
+    title = "lines by a pattern" if has_time else "syslog lines by a pattern"
+    return LogFormat(title, names if has_time else ["time", *names], split, selects=True)

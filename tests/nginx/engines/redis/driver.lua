@@ -134,7 +134,7 @@ function verbs.release(args)
   return room.engine:release(charges_of(room, { args.charge })[1], args.fence, args.deadline)
 end
 
-function verbs.ask(args) return rooms[args.id].engine:command(args.words, args.tag, args.deadline) end
+function verbs.command(args) return rooms[args.id].engine:command(args.words, args.tag, args.deadline) end
 
 function verbs.forget_scripts(args)
   rooms[args.id].engine.texts = {}

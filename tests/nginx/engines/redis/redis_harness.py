@@ -58,7 +58,7 @@ class RedisDriverNginx:
         self._thread_local = threading.local()
         self._connections: list[http.client.HTTPConnection] = []
 
-    def ask(self, verb: str, **question: Any) -> Any:
+    def call_driver(self, verb: str, **question: Any) -> Any:
         connection = getattr(self._thread_local, "connection", None)
         if connection is None:
             connection = http.client.HTTPConnection("127.0.0.1", self.nginx.port, timeout=30)
@@ -153,7 +153,7 @@ class NginxRedisEngine:
             rule = {"rule": name, "is_shadow": False, "overrides": False, **terms.get(name, {})}
             options.append(rule)
             bound_limits.append({"name": name, "limit": limit.text, "terms": at + 1})
-        gate.ask(
+        gate.call_driver(
             "open",
             id=self.id,
             url=url,
@@ -165,7 +165,7 @@ class NginxRedisEngine:
         )
 
     def do(self, verb: str, **question: Any) -> Any:
-        return self._gate.ask(verb, id=self.id, **question)
+        return self._gate.call_driver(verb, id=self.id, **question)
 
     def charges(self, *charges: tuple[str, str, int]) -> list[Any]:
         return [[self.names.index(name) + 1, key, cost] for name, key, cost in charges]

@@ -142,7 +142,7 @@ def _answer_or_trouble(each: Any) -> Any:
     return each["answer"] if "answer" in each else (each["trouble"]["kind"], each["trouble"].get("retry"))
 
 
-LATE, LOST, NOT_ASKED = ("timeout", None), ("unreachable", None), ("timeout", "connect_failed")
+LATE, LOST, NOT_SENT = ("timeout", None), ("unreachable", None), ("timeout", "connect_failed")
 FIRST = [f"d{i}" for i in range(DRIVERS)]  # those who go straight
 
 
@@ -150,7 +150,7 @@ FIRST = [f"d{i}" for i in range(DRIVERS)]  # those who go straight
 def asking(gate: RedisDriverNginx, port: int, *questions: Any, **more: Any) -> Iterator[Callable[[], list[Any]]]:
     """All of them at once, from one request; what they were told when all are back."""
     with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(gate.ask, "convoys", port=port, asks=questions, **more)
+        future = pool.submit(gate.call_driver, "convoys", port=port, asks=questions, **more)
         yield future.result
 
 
@@ -175,7 +175,7 @@ def all_posted(port: int, bodies: list[Any]) -> list[Any]:
 # Answers.
 
 
-def test_hundreds_of_requests_each_with_its_own_answer(gate: RedisDriverNginx, redis_server: RedisServer) -> None:
+def test_hundreds_of_requests_each_with_its_answer(gate: RedisDriverNginx, redis_server: RedisServer) -> None:
     script = "return {ARGV[1], string.rep(ARGV[1], tonumber(ARGV[2])), tonumber(ARGV[2])}"
     with Proxy(redis_server) as link:
         for _ in range(2):
@@ -204,9 +204,9 @@ def test_first_requests_go_at_once_and_waiting_ones_share_a_batch(gate: RedisDri
 def test_one_by_one_nobody_waits(gate: RedisDriverNginx) -> None:
     with EchoServer() as station:
         for i in range(20):
-            assert gate.ask("convoy", port=station.port, **asks(f"w{i}")) == f"w{i}"
+            assert gate.call_driver("convoy", port=station.port, **asks(f"w{i}")) == f"w{i}"
         assert station.loads == [[f"w{i}"] for i in range(20)]
-        assert gate.ask("convoy_now", port=station.port) == {"drive": 0, "wait": 0}
+        assert gate.call_driver("convoy_now", port=station.port) == {"drive": 0, "wait": 0}
 
 
 def test_replies_in_pieces(gate: RedisDriverNginx) -> None:
@@ -218,7 +218,7 @@ def test_replies_in_pieces(gate: RedisDriverNginx) -> None:
             assert outcomes(answers()) == [word * 50 if i % 11 == 0 else word for i, word in enumerate(words)]
 
 
-def test_an_error_reply_reaches_its_own_request_only(gate: RedisDriverNginx, redis_server: RedisServer) -> None:
+def test_an_error_reply_reaches_its_request_only(gate: RedisDriverNginx, redis_server: RedisServer) -> None:
     redis_server.call("SET", "a text", "x")
     packed = [protocol.command("ECHO", f"w{i}") for i in range(60)]
     packed[11::10] = [protocol.command("EVALSHA", "f" * 40, 0)] * 5
@@ -271,7 +271,7 @@ def test_a_server_that_hangs_up_in_the_middle(gate: RedisDriverNginx, replies: i
             found = outcomes(answers())
         assert found == FIRST + others[:replies] + [LOST] * (SEATS - replies)
         assert Counter(station.words) == Counter(FIRST + others), "each is asked once"
-        assert gate.ask("convoy", port=station.port, **asks("after")) == "after"
+        assert gate.call_driver("convoy", port=station.port, **asks("after")) == "after"
 
 
 def test_a_link_that_is_cut_under_convoys(gate: RedisDriverNginx, redis_server: RedisServer) -> None:
@@ -308,7 +308,7 @@ def test_a_convoy_that_could_not_be_sent_is_lost(gate: RedisDriverNginx) -> None
             replies = outcomes(answers())
         assert replies == FIRST + [LOST] * 3
         assert sorted(station.words) == FIRST, "nobody asks again"
-        assert gate.ask("convoy", port=station.port, **asks("after")) == "after"
+        assert gate.call_driver("convoy", port=station.port, **asks("after")) == "after"
 
 
 def test_surplus_replies_are_not_used(gate: RedisDriverNginx) -> None:
@@ -321,7 +321,7 @@ def test_surplus_replies_are_not_used(gate: RedisDriverNginx) -> None:
             station.hears(*others)
             station.let(*FIRST)
             assert outcomes(answers()) == FIRST + [("wrong", None)] * 5
-        assert gate.ask("convoy", port=station.port, **asks("after")) == "after"
+        assert gate.call_driver("convoy", port=station.port, **asks("after")) == "after"
 
 
 def test_a_server_that_is_not_there(gate: RedisDriverNginx) -> None:
@@ -342,17 +342,17 @@ def test_a_silent_server(gate: RedisDriverNginx) -> None:
         questions = [asks(f"w{i}", 0.3 if i % 2 else 2) for i in range(100)]
         with asking(gate, station.port, *questions) as answers:
             replies = answers()
-        assert set(outcomes(replies)) <= {LATE, NOT_ASKED}
+        assert set(outcomes(replies)) <= {LATE, NOT_SENT}
         for one, each in zip(questions, replies, strict=True):
             assert one["seconds"] - 0.05 < each["took"] < one["seconds"] + SLACK
         arrived = {int(word[1:]) for word in station.words}
         assert {i for i, each in enumerate(outcomes(replies)) if each == LATE} == arrived, (
             "the others say they were not"
         )
-        assert gate.ask("convoy_now", port=station.port)["drive"] == 0
+        assert gate.call_driver("convoy_now", port=station.port)["drive"] == 0
         station.speak()
-        assert gate.ask("convoy", port=station.port, **asks("after")) == "after"
-        assert gate.ask("convoy_now", port=station.port) == {"drive": 0, "wait": 0}
+        assert gate.call_driver("convoy", port=station.port, **asks("after")) == "after"
+        assert gate.call_driver("convoy_now", port=station.port) == {"drive": 0, "wait": 0}
 
 
 def test_a_batch_excludes_requests_with_much_later_deadlines(gate: RedisDriverNginx) -> None:
@@ -395,7 +395,7 @@ def test_a_driver_past_its_deadline_passes_its_place_on(gate: RedisDriverNginx) 
             station.hears("next")
             station.let(*FIRST)
             replies = answers()
-        assert outcomes(replies) == [*FIRST, NOT_ASKED, "next"]
+        assert outcomes(replies) == [*FIRST, NOT_SENT, "next"]
         assert replies[5]["took"] < 1 + SLACK
         assert "late" not in station.words
         with asking(gate, station.port, *(asks(f"w{i}") for i in range(50))) as answers:
@@ -438,8 +438,8 @@ def test_a_driver_that_returns_late_passes_no_place_on() -> None:
             time.sleep(0.2)
             assert [len(load) for load in station.loads] == [SEATS] * DRIVERS
             station.let(*others)
-            assert outcomes(answers()) == [NOT_ASKED] * DRIVERS + others
-        assert gate.ask("convoy_now", port=station.port) == {"drive": 0, "wait": 0}
+            assert outcomes(answers()) == [NOT_SENT] * DRIVERS + others
+        assert gate.call_driver("convoy_now", port=station.port) == {"drive": 0, "wait": 0}
 
 
 # Those who are broken off.
@@ -458,7 +458,7 @@ def test_an_aborted_driver_fails_its_batch(gate: RedisDriverNginx) -> None:
         assert outcomes(replies[:4]) == FIRST
         assert outcomes(replies[5:]) == [LATE] * 2
         assert all(0.7 < each["took"] < 0.8 + SLACK for each in replies[5:])
-        assert gate.ask("convoy_now", port=station.port) == {"drive": 0, "wait": 0}
+        assert gate.call_driver("convoy_now", port=station.port) == {"drive": 0, "wait": 0}
         with asking(gate, station.port, *(asks(f"w{i}") for i in range(20))) as answers:
             assert outcomes(answers()) == [f"w{i}" for i in range(20)]
 
@@ -508,7 +508,7 @@ def test_an_aborted_waiting_request_fails_no_other(gate: RedisDriverNginx) -> No
         assert outcomes(replies[:DRIVERS] + replies[-40:]) == FIRST + others
         assert all(each["took"] < 0.4 + SLACK for each in replies[-40:])
         assert not set(gone) & set(station.words)
-        assert gate.ask("convoy_now", port=station.port) == {"drive": 0, "wait": 0}
+        assert gate.call_driver("convoy_now", port=station.port) == {"drive": 0, "wait": 0}
 
 
 @pytest.fixture(scope="module")
@@ -534,19 +534,24 @@ def test_clients_that_go_away(leaving: RedisDriverNginx) -> None:
         going = [sent(leaving.nginx.port, body(word, 0.7)) for word in FIRST]
         station.hears(*FIRST)
         going += [sent(leaving.nginx.port, body(f"g{i}", LONG)) for i in range(20)]
-        until(lambda: None if leaving.ask("convoy_now", port=station.port)["wait"] == 20 else "not yet", 5)
+        until(lambda: None if leaving.call_driver("convoy_now", port=station.port)["wait"] == 20 else "not yet", 5)
         with ThreadPoolExecutor(1) as pool:
             bodies = [body(f"w{i}", LONG) for i in range(20)]
             began = time.monotonic()
             future = pool.submit(all_posted, leaving.nginx.port, bodies)
-            until(lambda: None if leaving.ask("convoy_now", port=station.port)["wait"] == 40 else "not yet", 5)
+            until(
+                lambda: None if leaving.call_driver("convoy_now", port=station.port)["wait"] == 40 else "not yet",
+                5,
+            )
             for caller in going:
                 caller.close()
             assert [each["answer"] for each in future.result()] == [f"w{i}" for i in range(20)]
             assert time.monotonic() - began < 0.7 + SLACK
         assert set(station.words) == {*FIRST, *(f"w{i}" for i in range(20))}
         idle = {"drive": 0, "wait": 0}
-        until(lambda: None if (now := leaving.ask("convoy_now", port=station.port)) == idle else str(now), 3)
+        until(
+            lambda: None if (now := leaving.call_driver("convoy_now", port=station.port)) == idle else str(now), 3
+        )
 
 
 # A reload.

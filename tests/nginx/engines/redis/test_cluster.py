@@ -33,7 +33,7 @@ def engine(gate: RedisDriverNginx, cluster: Cluster) -> NginxRedisEngine:
 @given(st.binary(max_size=300))
 def test_the_slot_is_the_servers(gate: RedisDriverNginx, key: bytes) -> None:
     text = key.decode("utf-8", "replace")
-    assert gate.ask("slot", key=text.encode().hex()) == slot(escape_key(text))
+    assert gate.call_driver("slot", key=text.encode().hex()) == slot(escape_key(text))
 
 
 def test_every_key_has_its_node(engine: NginxRedisEngine, cluster: Cluster) -> None:
@@ -62,7 +62,7 @@ def test_a_cluster_of_valkeys(gate: RedisDriverNginx, valkey_cluster: Cluster) -
 
 def test_plain_commands_find_their_node(engine: NginxRedisEngine, cluster: Cluster) -> None:
     cluster.master_of("hg2:rules").call("HSET", "hg2:rules", "version", "3")
-    assert engine.do("ask", words=["HGET", "hg2:rules", "version"]) == "3"
+    assert engine.do("command", words=["HGET", "hg2:rules", "version"]) == "3"
 
 
 def test_a_slot_that_moved(engine: NginxRedisEngine, cluster: Cluster) -> None:

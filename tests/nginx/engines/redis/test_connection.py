@@ -132,7 +132,7 @@ def test_connections_that_the_server_closed(gate: RedisDriverNginx, redis_server
         time.sleep(0.01)
 
 
-def test_a_link_that_is_cut_while_asked(gate: RedisDriverNginx, link: Proxy) -> None:
+def test_a_link_that_is_cut_during_a_request(gate: RedisDriverNginx, link: Proxy) -> None:
     engine = open_engine(gate, link.url)
     engine.take("login", "ada")
     link.delay(200, "replies")
@@ -275,7 +275,7 @@ PING = protocol.command("PING").hex()
 def test_a_malformed_reply_is_reported(gate: RedisDriverNginx) -> None:
     with scripted(lambda connection: connection.sendall(b"HTTP/1.1 400 Bad\r\n\r\n")) as (port, requests):
         with pytest.raises(NginxRedisError, match="malformed reply") as wrong:
-            gate.ask("line", port=port, packed=PING, seconds=5)
+            gate.call_driver("line", port=port, packed=PING, seconds=5)
         assert wrong.value.kind == "wrong"
         assert len(requests) == 1
 
@@ -285,29 +285,29 @@ def test_a_connection_with_surplus_replies_is_not_reused(gate: RedisDriverNginx)
     with scripted(lambda connection: connection.sendall(b"+PONG\r\n+PONG\r\n")) as (port, requests):
         for count in (1, 2):
             with pytest.raises(NginxRedisError, match="more replies than there were requests") as wrong:
-                gate.ask("line", port=port, packed=PING, seconds=5)
+                gate.call_driver("line", port=port, packed=PING, seconds=5)
             assert wrong.value.kind == "wrong"
             assert len(requests) == count
 
 
-def test_one_that_hangs_up_when_asked(gate: RedisDriverNginx) -> None:
+def test_a_server_that_hangs_up_on_a_request(gate: RedisDriverNginx) -> None:
     """It may have done what it was asked for: nobody asks again, new connection or not."""
     with scripted(lambda connection: None) as (port, requests):
         with pytest.raises(NginxRedisError, match="closed") as lost:
-            gate.ask("line", port=port, packed=PING, seconds=5)
+            gate.call_driver("line", port=port, packed=PING, seconds=5)
         assert (lost.value.kind, lost.value.retry) == ("unreachable", None)
         assert len(requests) == 1
 
 
-def test_one_that_hangs_up_when_asked_again(gate: RedisDriverNginx) -> None:
+def test_a_server_that_hangs_up_on_the_second_request(gate: RedisDriverNginx) -> None:
     def once(connection: socket.socket) -> None:
         connection.sendall(b"+PONG\r\n")
         requests.append(connection.recv(65536))
 
     with scripted(once) as (port, requests):
-        assert gate.ask("line", port=port, packed=PING, seconds=5) == "PONG"
+        assert gate.call_driver("line", port=port, packed=PING, seconds=5) == "PONG"
         with pytest.raises(NginxRedisError, match="closed"):
-            gate.ask("line", port=port, packed=PING, seconds=5)
+            gate.call_driver("line", port=port, packed=PING, seconds=5)
         assert len(requests) == 2
 
 
@@ -321,5 +321,5 @@ def test_a_long_reply_in_many_pieces(gate: RedisDriverNginx) -> None:
             time.sleep(0.002)
 
     with scripted(slowly) as (port, _):
-        answer = gate.ask("line", port=port, packed=PING, seconds=5)
+        answer = gate.call_driver("line", port=port, packed=PING, seconds=5)
         assert answer == [body.decode(), 7]

@@ -73,7 +73,7 @@ def test_all_or_none(gate: RedisDriverNginx, server: RedisServer, text: str) -> 
     assert engine.take("one", "ada", 0)[1] == 2
 
 
-def test_a_shadow_charge_has_its_own_verdict(gate: RedisDriverNginx, server: RedisServer) -> None:
+def test_a_shadow_charge_has_its_verdict(gate: RedisDriverNginx, server: RedisServer) -> None:
     engine = gate.engine(server.url, {"live": "1/day", "shadow": "2/day"}, {"shadow": {"is_shadow": True}})
     both = (("live", "ada", 1), ("shadow", "ada", 1))
     assert [outcome[:2] for outcome in engine.decide(*both)] == [[1, 0], [1, 1]]
@@ -97,9 +97,7 @@ def test_a_lockout_is_pythons(gate: RedisDriverNginx, server: RedisServer) -> No
     assert (outcome[2] or 0) > 590_000_000
 
 
-def test_an_override_decides_and_is_given_back_by_its_own_numbers(
-    gate: RedisDriverNginx, server: RedisServer
-) -> None:
+def test_an_override_decides_and_is_given_back_by_its_numbers(gate: RedisDriverNginx, server: RedisServer) -> None:
     engine = gate.engine(server.url, {"login": "1/day"}, {"login": {"overrides": True}})
     RedisEngine(server.url).overrides("login").set("ada", "5/day")
     outcome = engine.take("login", "ada")
@@ -135,11 +133,11 @@ def test_slots(gate: RedisDriverNginx, server: RedisServer) -> None:
 def test_plain_commands(gate: RedisDriverNginx, server: RedisServer) -> None:
     engine = gate.engine(server.url, {"login": "5/day"})
     server.call("HSET", "hg2:rules", "version", "3", "3", "x" * 300_000)
-    assert engine.do("ask", words=["HMGET", "hg2:rules", "version", "no"]) == ["3", False]
-    assert engine.do("ask", words=["HGET", "hg2:rules", "no"]) is False
-    assert engine.do("ask", words=["HGET", "hg2:rules", "3"]) == "x" * 300_000
+    assert engine.do("command", words=["HMGET", "hg2:rules", "version", "no"]) == ["3", False]
+    assert engine.do("command", words=["HGET", "hg2:rules", "no"]) is False
+    assert engine.do("command", words=["HGET", "hg2:rules", "3"]) == "x" * 300_000
     with pytest.raises(NginxRedisError, match=r"it answered with an error \(ERR unknown command") as refused:
-        engine.do("ask", words=["NOSUCH"])
+        engine.do("command", words=["NOSUCH"])
     assert refused.value.kind == "refused"
 
 

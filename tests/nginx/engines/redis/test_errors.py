@@ -19,7 +19,7 @@ RETRY = {
     ClusterBusy: "busy",
     ReadOnlyReplica: "read_only_replica",
 }
-SAID = [
+ERROR_REPLIES = [
     *("NOSCRIPT No matching script. Please use EVAL.", "READONLY You can't write against a read only replica."),
     *(
         "MOVED 3999 10.0.0.1:6381",
@@ -50,19 +50,19 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize("text", SAID)
+@pytest.mark.parametrize("text", ERROR_REPLIES)
 def test_error_replies_are_classified_as_in_python(gate: RedisDriverNginx, text: str) -> None:
-    there, here = parse_error_reply(text), gate.ask("parse_error", text=text)
+    there, here = parse_error_reply(text), gate.call_driver("parse_error", text=text)
     assert here["kind"] == ("corrupt" if isinstance(there, WrongType) else "refused")
     assert here.get("retry") == RETRY.get(type(there))
     if isinstance(there, Redirected):
-        parsed = (here["is_ask"], here["slot"], here["host"], here["port"])
+        parsed = (here["is_temporary"], here["slot"], here["host"], here["port"])
         assert parsed == (there.is_temporary, there.slot, there.host, there.port)
 
 
 @pytest.mark.parametrize("instead", [None, "redis://h:1", "redis+cluster://h:1"])
-@pytest.mark.parametrize("text", SAID)
+@pytest.mark.parametrize("text", ERROR_REPLIES)
 def test_error_messages_are_those_of_python(gate: RedisDriverNginx, text: str, instead: str | None) -> None:
-    assert gate.ask("explain_error", text=text, instead=instead)["text"] == str(
+    assert gate.call_driver("explain_error", text=text, instead=instead)["text"] == str(
         engine_failure("h:1", "hg", parse_error_reply(text), instead)
     )

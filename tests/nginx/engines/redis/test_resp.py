@@ -56,7 +56,7 @@ def meant(reply: Any) -> Any:
 @given(st.binary(max_size=8), REPLIES, st.binary(max_size=8))
 def test_a_resp_reply_is_decoded(gate: RedisDriverNginx, before: bytes, reply: Any, behind: bytes) -> None:
     text = before + spoken(reply) + behind
-    answer = gate.ask("read", text=text.hex(), at=len(before) + 1)
+    answer = gate.call_driver("read", text=text.hex(), at=len(before) + 1)
     assert answer == {"value": meant(reply), "beyond": len(text) - len(behind) + 1}
 
 
@@ -64,7 +64,7 @@ def test_a_resp_reply_is_decoded(gate: RedisDriverNginx, before: bytes, reply: A
 def test_a_partial_reply_is_incomplete(gate: RedisDriverNginx, reply: Any, data: st.DataObject) -> None:
     text = spoken(reply)
     cut = data.draw(st.integers(0, len(text) - 1))
-    missing = gate.ask("read", text=text[:cut].hex())["missing"]
+    missing = gate.call_driver("read", text=text[:cut].hex())["missing"]
     assert 1 <= missing <= len(text) - cut
 
 
@@ -73,22 +73,22 @@ def test_a_partial_reply_is_incomplete(gate: RedisDriverNginx, reply: Any, data:
     [b"HTTP/1.1 400", b":\r\n", b":1x\r\n", b"*x\r\n", b"$3\r\nabcd\r\n", b":-\r\n", b":1\rx", b"*1\r\n!\r\n"],
 )
 def test_malformed_replies_are_refused(gate: RedisDriverNginx, text: bytes) -> None:
-    assert gate.ask("read", text=text.hex()) == {"missing": False}
+    assert gate.call_driver("read", text=text.hex()) == {"missing": False}
 
 
 @given(st.lists(st.binary(max_size=30), min_size=1))
 def test_commands_are_pythons(gate: RedisDriverNginx, words: list[bytes]) -> None:
-    packed = gate.ask("pack", words=[word.hex() for word in words])
+    packed = gate.call_driver("pack", words=[word.hex() for word in words])
     assert bytes.fromhex(packed) == protocol.command(*words)
 
 
 @given(st.lists(INTEGERS, min_size=1))
 def test_numbers_are_written_out(gate: RedisDriverNginx, words: list[int]) -> None:
-    assert bytes.fromhex(gate.ask("pack", words=words)) == protocol.command(*words)
+    assert bytes.fromhex(gate.call_driver("pack", words=words)) == protocol.command(*words)
 
 
 @given(st.lists(st.text(max_size=20)), st.text())
 def test_a_text_in_place_of_its_name(gate: RedisDriverNginx, words: list[str], text: str) -> None:
     packed = protocol.command("EVALSHA", "0" * 40, *words)
-    answer = gate.ask("with_text", packed=packed.hex(), text=text.encode().hex())
+    answer = gate.call_driver("with_text", packed=packed.hex(), text=text.encode().hex())
     assert bytes.fromhex(answer) == protocol.command("EVAL", text, *words)

@@ -25,7 +25,7 @@ def trusting() -> Iterator[RedisDriverNginx]:
         yield running
 
 
-def test_a_server_that_is_known(trusting: RedisDriverNginx, tls_server: TlsServer) -> None:
+def test_a_server_with_a_trusted_certificate(trusting: RedisDriverNginx, tls_server: TlsServer) -> None:
     tls_server.call("CONFIG", "RESETSTAT")
     engine = trusting.engine(f"rediss://:open-sesame@localhost:{tls_server.port}/1", LIMITS)
     for left in range(99, 79, -1):
@@ -34,7 +34,7 @@ def test_a_server_that_is_known(trusting: RedisDriverNginx, tls_server: TlsServe
     assert int(tls_server.info("stats")["total_connections_received"]) < 10
 
 
-def test_a_server_that_is_not_known(gate: RedisDriverNginx, tls_server: TlsServer) -> None:
+def test_a_server_with_an_untrusted_certificate(gate: RedisDriverNginx, tls_server: TlsServer) -> None:
     url = f"rediss://:open-sesame@localhost:{tls_server.port}"
     for _ in range(3):
         with pytest.raises(NginxRedisError, match="Name its authority by lua_ssl_trusted_certificate") as refused:

@@ -47,7 +47,7 @@ def python(url: str) -> Any:
 
 
 def lua(gate: RedisDriverNginx, url: str) -> Any:
-    answer = gate.ask("url", url=url)
+    answer = gate.call_driver("url", url=url)
     around = tuple(answer.get(name) for name in ("deadline", "fallback", "nodes", "timeout"))
     around = (*around, answer.get("denial_cache", False))
     if answer["kind"] == "one":
@@ -113,7 +113,7 @@ def test_a_url_that_cannot_be_read_gets_a_sentence_without_the_password(gate: Re
     if "ssl_certfile" in url:
         return
     with pytest.raises(NginxRedisError, match=r"[Ww]rite ") as refused:
-        gate.ask("url", url=url)
+        gate.call_driver("url", url=url)
     assert "hunter2" not in str(refused.value)
 
 
@@ -300,15 +300,15 @@ def test_url_options_that_nginx_sets_elsewhere_are_refused(
     gate: RedisDriverNginx, url: str, sentence: str
 ) -> None:
     with pytest.raises(NginxRedisError) as refused:
-        gate.ask("url", url=url)
+        gate.call_driver("url", url=url)
     assert sentence in str(refused.value)
     assert "hunter2" not in str(refused.value)
 
 
-def test_every_server_and_login_has_its_own_pool(gate: RedisDriverNginx) -> None:
+def test_every_server_and_login_has_its_pool(gate: RedisDriverNginx) -> None:
     urls = ["redis://h/0", "redis://h/1", "redis://:a@h/0", "redis://:b@h/0", "redis://u:a@h/0", "rediss://h/0"]
     urls += ["rediss://h/0?ssl_cert_reqs=none", "redis://h:1/0", "unix:///h", "redis://v:a@h/0"]
     urls += ["rediss://h?ssl_check_hostname=false", "rediss://h?ssl_certfile=/a&ssl_keyfile=/b"]
-    pools = {gate.ask("url", url=url)["address"]["options"]["pool"] for url in urls}
+    pools = {gate.call_driver("url", url=url)["address"]["options"]["pool"] for url in urls}
     assert len(pools) == len(urls)
-    assert gate.ask("url", url="redis://u:hunter2@h")["address"]["options"]["pool"].count("hunter2") == 0
+    assert gate.call_driver("url", url="redis://u:hunter2@h")["address"]["options"]["pool"].count("hunter2") == 0

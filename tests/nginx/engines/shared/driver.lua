@@ -134,7 +134,7 @@ local function spin(seconds)
   while clock.monotonic_us() < ends_us do end
 end
 
-function M.ask()
+function M.respond()
   ngx.req.read_body()
   ngx.update_time()
   local args = json.decode(ngx.req.get_body_data())

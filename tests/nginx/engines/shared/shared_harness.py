@@ -16,7 +16,7 @@ DRIVER = Path(__file__).with_name("driver.lua")
 
 _SERVER = """
   client_body_buffer_size 1m; client_max_body_size 1m;
-  location = /ask {{ content_by_lua_block {{ driver.ask() }} }}
+  location = /call {{ content_by_lua_block {{ driver.respond() }} }}
   {more}
 """
 _HTTP = """
@@ -94,11 +94,11 @@ class SharedDictNginx:
         assert self.clock is not None
         self.clock.set_us(now_us)
 
-    def ask(self, verb: str, **args: Any) -> str:
+    def call_driver(self, verb: str, **args: Any) -> str:
         if self._line is None:
             self._line = http.client.HTTPConnection("127.0.0.1", self.nginx.port, timeout=30)
         try:
-            self._line.request("POST", "/ask", json.dumps({"verb": verb, **args}))
+            self._line.request("POST", "/call", json.dumps({"verb": verb, **args}))
             answer = self._line.getresponse()
             text = answer.read().decode()
         except (OSError, http.client.HTTPException):
@@ -125,7 +125,7 @@ class SharedDictNginx:
     ) -> list[WireOutcome]:
         """`busy`: seconds for which the worker computes first, while its cached clock stands still."""
         sent = [_charge(*charge) for charge in charges]
-        text = self.ask("decide", charges=sent, commit=int(commit), deadline=deadline, busy=busy)
+        text = self.call_driver("decide", charges=sent, commit=int(commit), deadline=deadline, busy=busy)
         return [wire_outcome(line) for line in text.split("\n")]
 
     def take(self, meter: SharedDictMeter, key: str = "key", cost: int = 1) -> WireOutcome:
@@ -133,29 +133,29 @@ class SharedDictNginx:
 
     def refund(self, meter: SharedDictMeter, key: str, cost: int, taken: WireOutcome) -> WireOutcome:
         receipt = " ".join(map(str, taken[:7])) + (" overflow" if taken.overflow else "")
-        return wire_outcome(self.ask("refund", charge=_charge(meter, key, cost), outcome=receipt))
+        return wire_outcome(self.call_driver("refund", charge=_charge(meter, key, cost), outcome=receipt))
 
     def acquire(self, meter: SharedDictMeter, key: str = "key", busy: float = 0) -> WireOutcome:
-        return wire_outcome(self.ask("acquire", charge=_charge(meter, key, 1), busy=busy))
+        return wire_outcome(self.call_driver("acquire", charge=_charge(meter, key, 1), busy=busy))
 
     def renew(self, meter: SharedDictMeter, fence: int, key: str = "key") -> bool:
-        return self.ask("renew", charge=_charge(meter, key, 1), fence=fence) == "true"
+        return self.call_driver("renew", charge=_charge(meter, key, 1), fence=fence) == "true"
 
     def release(self, meter: SharedDictMeter, fence: int, key: str = "key") -> bool:
-        return self.ask("release", charge=_charge(meter, key, 1), fence=fence) == "true"
+        return self.call_driver("release", charge=_charge(meter, key, 1), fence=fence) == "true"
 
     def forget(self, meter: SharedDictMeter, key: str) -> None:
-        self.ask("forget", bound_limit=meter.fields, key=key)
+        self.call_driver("forget", bound_limit=meter.fields, key=key)
 
     def use(self, *meters: SharedDictMeter, zones: dict[str, Any] | None = None) -> None:
-        self.ask("use", bound_limits=[meter.fields for meter in meters], zones=zones or {})
+        self.call_driver("use", bound_limits=[meter.fields for meter in meters], zones=zones or {})
 
     def names(self) -> list[str]:
-        return self.ask("keys").split()
+        return self.call_driver("keys").split()
 
     def entry(self, name: str) -> tuple[int, int]:
         """The bytes of an entry, and how many milliseconds it will live."""
-        size, ttl_ms = self.ask("entry", name=name).split()
+        size, ttl_ms = self.call_driver("entry", name=name).split()
         return int(size), int(ttl_ms)
 
     def __enter__(self) -> Self:

@@ -50,7 +50,7 @@ def test_facts_are_of_the_real_time(real_nginx: SharedDictNginx) -> None:
 def test_a_stepped_clock_takes_no_lock_from_its_holder(nginx: SharedDictNginx) -> None:
     """A lock is taken for dead half a second after somebody first waited for it, by a clock that never steps."""
     meter = SharedDictMeter(parse("5/day"), "held")
-    nginx.ask("hold", key="held")
+    nginx.call_driver("hold", key="held")
     waited_since = time.monotonic()
     for step_us in (0, 3600 * SECOND, -3600 * SECOND):
         nginx.at(BASE_US + step_us)

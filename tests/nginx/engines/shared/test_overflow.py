@@ -30,7 +30,7 @@ def small() -> Iterator[SharedDictNginx]:
 
 
 def fill(nginx: SharedDictNginx, most: int = ALL, ttl: float = 0, name: str = "x") -> int:
-    return int(nginx.ask("fill", most=most, ttl=ttl, name=name))
+    return int(nginx.call_driver("fill", most=most, ttl=ttl, name=name))
 
 
 def test_new_keys_share_one_count(small: SharedDictNginx) -> None:
@@ -234,7 +234,7 @@ def test_a_dict_without_room_for_anything_gives_no_answer(small: SharedDictNginx
 )
 def test_a_limit_too_large_for_the_dict_is_refused(text: str, fine: bool, small: SharedDictNginx) -> None:
     limit = SharedDictMeter(parse(text), text).fields["limit"]
-    message = small.ask("refuses", limit={**limit, "text": text})
+    message = small.call_driver("refuses", limit={**limit, "text": text})
     assert (message == "fine") == fine
     each = "a lease" if "slots" in text else "an instant"
     assert fine or message == (

@@ -148,7 +148,7 @@ def test_a_name_is_bounded_and_no_key_looks_like_another(nginx: SharedDictNginx)
     assert max(map(len, nginx.names())) < 240
 
 
-def test_a_changed_limit_hands_out_nothing(nginx: SharedDictNginx) -> None:
+def test_a_changed_limit_mints_no_units(nginx: SharedDictNginx) -> None:
     """The pace that a state was written at is kept with it, so units are carried over, and not time."""
     local = MemoryEngine(ManualClock(BASE_US))
     for text, cost in (

@@ -87,14 +87,14 @@ def test_a_thousand_slots_and_no_more(nginx: SharedDictNginx) -> None:
 def test_two_workers_hand_out_each_slot_once() -> None:
     meter = SharedDictMeter(Slots(100, 600), "both")
 
-    def ask(_: int) -> list[WireOutcome]:
-        with_own = SharedDictNginx.__new__(SharedDictNginx)
-        with_own.nginx, with_own._line, with_own.clock = nginx.nginx, None, None
-        acquired = [with_own.acquire(meter) for _ in range(40)]
-        with_own.hang_up()
+    def acquire_in_thread(_: int) -> list[WireOutcome]:
+        client = SharedDictNginx.__new__(SharedDictNginx)
+        client.nginx, client._line, client.clock = nginx.nginx, None, None
+        acquired = [client.acquire(meter) for _ in range(40)]
+        client.hang_up()
         return acquired
 
     with SharedDictNginx(workers=2) as nginx, ThreadPoolExecutor(8) as pool:
-        outcomes = [outcome for some in pool.map(ask, range(8)) for outcome in some]
+        outcomes = [outcome for some in pool.map(acquire_in_thread, range(8)) for outcome in some]
     fences = [outcome.mark for outcome in outcomes if outcome.allowed]
     assert (len(fences), len(set(fences)), len(outcomes)) == (100, 100, 320)

@@ -40,7 +40,7 @@ def test_a_peek_leaves_no_trace(nginx: SharedDictNginx) -> None:
     assert not [name for name in nginx.names() if ":lt:" in name]
 
 
-def test_a_shadow_charge_has_its_own_verdict(nginx: SharedDictNginx) -> None:
+def test_a_shadow_charge_has_its_verdict(nginx: SharedDictNginx) -> None:
     """A shadow that refuses is in nobody's way; one that passes is charged though the live rule refuses."""
     live = SharedDictMeter(parse("2/minute"), "live")
     tight = SharedDictMeter(parse("1/minute"), "tight", ChargeOptions("tight", is_shadow=True))

@@ -155,7 +155,7 @@ def test_a_lock_whose_holder_died_is_freed() -> None:
     with SharedDictNginx(workers=2, hit=meter) as nginx:
         assert nginx.take(meter, "hot").remaining == 4
         with pytest.raises((OSError, http.client.HTTPException)):
-            nginx.ask("die", bound_limit=meter.fields, key="hot")
+            nginx.call_driver("die", bound_limit=meter.fields, key="hot")
         started = time.monotonic()
         assert nginx.take(meter, "cold").remaining == 4
         cold_s = time.monotonic() - started
@@ -171,7 +171,7 @@ def test_waits_for_a_dead_lock_keep_their_deadlines() -> None:
     meter = SharedDictMeter(TokenBucket(1, DAY_S, 5), "left")
     with SharedDictNginx(hit=meter) as nginx:
         with pytest.raises((OSError, http.client.HTTPException)):
-            nginx.ask("die", bound_limit=meter.fields, key="hot")
+            nginx.call_driver("die", bound_limit=meter.fields, key="hot")
         started, troubles = time.monotonic(), []
         while time.monotonic() - started < 10:
             try:
@@ -188,7 +188,7 @@ def test_where_nobody_may_sleep_one_waits_for_milliseconds() -> None:
     meter = SharedDictMeter(TokenBucket(1, DAY_S, 5), "left")
     with SharedDictNginx(hit=meter) as nginx:
         with pytest.raises((OSError, http.client.HTTPException)):
-            nginx.ask("die", bound_limit=meter.fields, key="hot")
+            nginx.call_driver("die", bound_limit=meter.fields, key="hot")
         nginx.nginx.get("/logged?key=hot")
         until(lambda: None if "logged: " in nginx.nginx.log else "nothing logged", 10)
         assert "logged: trouble timeout Other workers held the lock" in nginx.nginx.log

@@ -27,7 +27,7 @@ local shard_breakers = require "resty.headgate.engines.fallback.shard_breakers"
 
 local M = {}
 
-local ASK, FALL_BACK = breaker.ASK, breaker.FALL_BACK
+local CALL, FALL_BACK = breaker.CALL, breaker.FALL_BACK
 local SHARE_TIMEOUT_S = degraded_answers.SHARE_TIMEOUT_S
 local NO_FENCE = 0 -- of no slot
 local all_pass, mode_of, pass, refusal =
@@ -141,7 +141,7 @@ end
 -- Probes Redis, because the share refused the charge that was to be the probe.
 local function probe(self, routes, charges, deadline)
   for name, route in pairs(routes) do
-    if route ~= ASK then
+    if route ~= CALL then
       for _, charge in ipairs(charges) do
         if self.breakers:shard_of(charge.key) == name then
           local peeked, failure = self.settlement:probe(charge, deadline)
@@ -222,7 +222,7 @@ local function reachable(self, charges)
   end
   for i, charge in ipairs(charges) do
     local name = breakers:shard_of(charge.key)
-    if next(live) == nil or live[name] or breakers:is_asked(name) then indexes[#indexes + 1] = i end
+    if next(live) == nil or live[name] or breakers:must_call(name) then indexes[#indexes + 1] = i end
   end
   return indexes
 end
@@ -246,7 +246,7 @@ end
 -- Decides without Redis after a request that failed while all breakers were closed.
 function Fallback:decide_after_failure(charges, commit, failure)
   local routes = {}
-  for _, charge in ipairs(charges) do routes[self.breakers:shard_of(charge.key)] = ASK end
+  for _, charge in ipairs(charges) do routes[self.breakers:shard_of(charge.key)] = CALL end
   note_failure(self, routes, failure)
   return decide_without_redis(self, charges, commit)
 end
@@ -291,7 +291,7 @@ end
 -- slot must be free in the share, too.
 local function may_request_slot(self, charge, deadline)
   if try_inner(self, charge, "release", NO_FENCE, deadline) == nil then return false end
-  local answers, settles = self.answers, self.breakers:must_pass_both(self.breakers:shard_of(charge.key), ASK)
+  local answers, settles = self.answers, self.breakers:must_pass_both(self.breakers:shard_of(charge.key), CALL)
   if not settles or mode_of(charge, answers.default) ~= "local" then return true end
   local outcome = answers:acquire(charge)
   local share_charge = charge.share_charge

@@ -166,12 +166,12 @@ local function fetch_for_call(self, prefetcher, charges, extra, recent_demand, d
   local outcome, prefetched, failure = fetch(self, prefetcher, key, cost, extra, recent_demand, deadline_at)
   if not outcome then return true, nil, failure end
   if not prefetched then return true, take_exactly(self, prefetcher, charges, deadline_at) end
-  local own_outcome = { prefetched_units.receipt(prefetcher, prefetched, extra) }
+  local first_outcome = { prefetched_units.receipt(prefetcher, prefetched, extra) }
   if now() < deadline_at + FLAG_GRACE_S / 2 and publish(self, prefetcher, key, prefetched) then
     cache_locally(prefetcher, key, prefetched)
-    return true, own_outcome
+    return true, first_outcome
   end
-  return not self.returns:return_in_background(prefetched, extra, prefetcher.flag_name .. key), own_outcome
+  return not self.returns:return_in_background(prefetched, extra, prefetcher.flag_name .. key), first_outcome
 end
 
 -- Fetches the next units while there still are some, so that no call waits; the rest of the old ones is refunded.

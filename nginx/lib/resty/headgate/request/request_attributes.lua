@@ -116,7 +116,7 @@ local function argument(values, name)
   return rawget(values, name)
 end
 
-local WELL_KNOWN = {
+local STANDARD_READERS = {
   method = function()
     method = method or upper(read "request_method")
     return method
@@ -164,7 +164,7 @@ local LAZY = {
   __index = function(values, name)
     local read_value = readers[name]
     if not read_value then
-      read_value = WELL_KNOWN[name] or reader_of(name)
+      read_value = STANDARD_READERS[name] or reader_of(name)
       readers[name] = read_value
     end
     return read_value(values)
@@ -192,7 +192,7 @@ function M.set_variables(variables)
       error('headgate: the attribute "' .. tostring(name) .. '" is an nginx variable, such as "$cookie_uid", not '
         .. tostring(variable) .. ".", 0)
     end
-    VARIABLES[name], readers[name], WELL_KNOWN[name] = variable_name, nil, nil
+    VARIABLES[name], readers[name], STANDARD_READERS[name] = variable_name, nil, nil
   end
 end
 

@@ -38,26 +38,26 @@ class AsyncDenialCacheEngine(EngineLayer):
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]:
         """Decides charges together: looked up together, or requested and stored together."""
-        own_charges = [(_own_meter(meter), key, cost) for meter, key, cost in charges]
-        inner_charges = [(meter.meter, key, cost) for meter, key, cost in own_charges]
+        cached_charges = [(_denial_cache_meter(meter), key, cost) for meter, key, cost in charges]
+        inner_charges = [(meter.meter, key, cost) for meter, key, cost in cached_charges]
         costs = tuple(cost for _, _, cost in charges)
         if (
             patience_us is not None
             or not commit
             or not all(costs)
-            or any(meter.always_requests for meter, _, _ in own_charges)
+            or any(meter.always_requests for meter, _, _ in cached_charges)
         ):
             return await self.inner.decide_all(inner_charges, patience_us, commit)
         denials, index, recheck = self.denials, self.denials.combined, None
-        index_key = tuple((meter.limit.algorithm, meter.name, key) for meter, key, _ in own_charges)
+        index_key = tuple((meter.limit.algorithm, meter.name, key) for meter, key, _ in cached_charges)
         if index_key in index or index_key in index.rechecks:
-            limits = tuple(meter.limit for meter, _, _ in own_charges)
+            limits = tuple(meter.limit for meter, _, _ in cached_charges)
             cached, recheck = await self.repeat(index, index_key, limits, costs)
             if cached is not None:
                 return cached
         now_us = self.clock.now_us()
-        limit_charges = [(meter.limit, key, cost) for meter, key, cost in own_charges]
-        generations = [denials.generation(key) for _, key, _ in own_charges]
+        limit_charges = [(meter.limit, key, cost) for meter, key, cost in cached_charges]
+        generations = [denials.generation(key) for _, key, _ in cached_charges]
         outcomes: list[Outcome] = []
         try:
             outcomes = await self.inner.decide_all(inner_charges)
@@ -199,7 +199,7 @@ class AsyncDenialCacheOverrides:
             return done
 
 
-def _own_meter(meter: object) -> AsyncDenialCacheMeter:
+def _denial_cache_meter(meter: object) -> AsyncDenialCacheMeter:
     """Returns the meter; InvalidCharge if it is another engine's."""
     if not isinstance(meter, AsyncDenialCacheMeter):
         raise InvalidCharge("A charge of another engine cannot be decided here.")

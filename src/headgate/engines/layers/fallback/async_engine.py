@@ -72,10 +72,10 @@ class AsyncFallbackEngine(AsyncFallbackVerbs):
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]:
         self.on_use()
-        own_charges = [charge for charge in charges if isinstance(charge[0], AsyncFallbackMeter)]
-        if len(own_charges) != len(charges):
+        fallback_charges = [charge for charge in charges if isinstance(charge[0], AsyncFallbackMeter)]
+        if len(fallback_charges) != len(charges):
             raise InvalidCharge("A charge of another engine cannot be decided here.")
-        return await self.decide_charges(own_charges, patience_us, commit)
+        return await self.decide_charges(fallback_charges, patience_us, commit)
 
     def shard(self, key: str) -> Hashable:
         shard: Hashable = self.inner.shard(key)

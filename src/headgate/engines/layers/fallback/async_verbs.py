@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from headgate.algorithms.decision import ALLOWED, REMAINING, Outcome, Receipt
-from headgate.engines.layers.fallback.breaker import ASK, FALL_BACK, PROBE, BreakerRoute
+from headgate.engines.layers.fallback.breaker import CALL, FALL_BACK, PROBE, BreakerRoute
 from headgate.engines.layers.fallback.degraded_answers import FALLBACK_MARK, all_allowed, as_degraded
 from headgate.engines.layers.fallback.routing import FallbackRouting, has_no_fallback, inner_charges, live_allowed
 from headgate.engines.layers.fallback.settlement import MeterCharge
@@ -23,7 +23,7 @@ class AsyncFallbackVerbs(FallbackRouting):
     ) -> list[Outcome]:
         """Decides after a failure, with unsettled units, or several charges together."""
         if has_no_fallback(charges):
-            return await self._ask_engine(charges, patience_us, commit)
+            return await self._call_engine(charges, patience_us, commit)
         reachable = self.reachable_charges(charges)
         if len(reachable) < len(charges):
             reached = iter(await self.decide_charges([charges[index] for index in reachable], patience_us, commit))
@@ -47,7 +47,7 @@ class AsyncFallbackVerbs(FallbackRouting):
                 if not all_allowed(by_share):
                     await self._probe(charges, routes)
                     return self.tally_degraded(charges, self.merge_answers(charges, by_share))
-            answers = await self._ask_engine(charges, patience_us, commit)
+            answers = await self._call_engine(charges, patience_us, commit)
         except EngineUnavailable as error:
             for shard, route in routes.items():
                 if error.key is None or self.shard_of(error.key) is shard:
@@ -77,7 +77,7 @@ class AsyncFallbackVerbs(FallbackRouting):
             self.give_back(shared, by_share)
         return answers
 
-    async def _ask_engine(
+    async def _call_engine(
         self, charges: Sequence[MeterCharge], patience_us: int | None, commit: bool
     ) -> list[Outcome]:
         if len(charges) == 1 and commit:
@@ -225,4 +225,4 @@ class AsyncFallbackVerbs(FallbackRouting):
                     shard, next(iter(shard.unsettled), ()), engine_answers=engine_answers
                 )
         except EngineUnavailable as error:
-            self.note_failure(shard, ASK, error)
+            self.note_failure(shard, CALL, error)

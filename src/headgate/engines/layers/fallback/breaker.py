@@ -45,14 +45,14 @@ class BreakerState(Enum):
 class BreakerRoute(Enum):
     """The route of a call: the engine, the fallback, or a probe of the engine."""
 
-    ASK = "ask"
+    CALL = "call"
     PROBE = "probe"
     FALL_BACK = "fall back"
 
 
 # Members of an enum are slow to look up, and these are needed often.
 CLOSED, OPEN, PROBING, SETTLING = BreakerState
-ASK, PROBE, FALL_BACK = BreakerRoute
+CALL, PROBE, FALL_BACK = BreakerRoute
 
 
 class Breaker(NamedTuple):
@@ -67,10 +67,10 @@ class Breaker(NamedTuple):
     def choose_route(self, now_us: int) -> tuple[BreakerRoute, Breaker]:
         """Returns what a call that comes now should do, and the breaker after it."""
         if self.phase is CLOSED:
-            return ASK, self
+            return CALL, self
         is_over = not self.since_us <= now_us < self.until_us
         if self.phase is SETTLING:
-            return ASK, Breaker(CLOSED, self.failures) if is_over else self
+            return CALL, Breaker(CLOSED, self.failures) if is_over else self
         if not is_over:
             return FALL_BACK, self
         return PROBE, Breaker(PROBING, self.failures, self.pause_us, now_us, now_us + PROBE_TIMEOUT_US)

@@ -11,7 +11,7 @@ from headgate.algorithms.limit import SECOND, Limit
 from headgate.clock import Clock
 from headgate.engines.deadlines import shortest_deadline
 from headgate.engines.layers.fallback.breaker import (
-    ASK,
+    CALL,
     CLOSED,
     FALL_BACK,
     OPEN,
@@ -115,7 +115,7 @@ class FallbackRouting(DegradedAnswers):
     def answer_after_failure(
         self, shard: Shard, charge: MeterCharge, patience_us: int | None, error: EngineUnavailable
     ) -> Outcome:
-        self.note_failure(shard, ASK, error)
+        self.note_failure(shard, CALL, error)
         return self.answer_without_engine([charge], patience_us, error=error)[0]
 
     def note_answers(self, charges: Sequence[MeterCharge], answers: Sequence[Outcome]) -> None:

@@ -73,10 +73,10 @@ class FallbackEngine(FallbackVerbs):
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]:
         self.on_use()
-        own_charges = [charge for charge in charges if isinstance(charge[0], FallbackMeter)]
-        if len(own_charges) != len(charges):
+        fallback_charges = [charge for charge in charges if isinstance(charge[0], FallbackMeter)]
+        if len(fallback_charges) != len(charges):
             raise InvalidCharge("A charge of another engine cannot be decided here.")
-        return self.decide_charges(own_charges, patience_us, commit)
+        return self.decide_charges(fallback_charges, patience_us, commit)
 
     def shard(self, key: str) -> Hashable:
         shard: Hashable = self.inner.shard(key)

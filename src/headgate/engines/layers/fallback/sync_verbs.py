@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from headgate.algorithms.decision import ALLOWED, REMAINING, Outcome, Receipt
-from headgate.engines.layers.fallback.breaker import ASK, FALL_BACK, PROBE, BreakerRoute
+from headgate.engines.layers.fallback.breaker import CALL, FALL_BACK, PROBE, BreakerRoute
 from headgate.engines.layers.fallback.degraded_answers import FALLBACK_MARK, all_allowed, as_degraded
 from headgate.engines.layers.fallback.routing import FallbackRouting, has_no_fallback, inner_charges, live_allowed
 from headgate.engines.layers.fallback.settlement import MeterCharge
@@ -24,7 +24,7 @@ class FallbackVerbs(FallbackRouting):
     ) -> list[Outcome]:
         """Decides after a failure, with unsettled units, or several charges together."""
         if has_no_fallback(charges):
-            return self._ask_engine(charges, patience_us, commit)
+            return self._call_engine(charges, patience_us, commit)
         reachable = self.reachable_charges(charges)
         if len(reachable) < len(charges):
             reached = iter(self.decide_charges([charges[index] for index in reachable], patience_us, commit))
@@ -48,7 +48,7 @@ class FallbackVerbs(FallbackRouting):
                 if not all_allowed(by_share):
                     self._probe(charges, routes)
                     return self.tally_degraded(charges, self.merge_answers(charges, by_share))
-            answers = self._ask_engine(charges, patience_us, commit)
+            answers = self._call_engine(charges, patience_us, commit)
         except EngineUnavailable as error:
             for shard, route in routes.items():
                 if error.key is None or self.shard_of(error.key) is shard:
@@ -78,7 +78,7 @@ class FallbackVerbs(FallbackRouting):
             self.give_back(shared, by_share)
         return answers
 
-    def _ask_engine(self, charges: Sequence[MeterCharge], patience_us: int | None, commit: bool) -> list[Outcome]:
+    def _call_engine(self, charges: Sequence[MeterCharge], patience_us: int | None, commit: bool) -> list[Outcome]:
         if len(charges) == 1 and commit:
             meter, key, cost = charges[0]
             return [meter.meter.decide(key, cost, patience_us)]
@@ -224,4 +224,4 @@ class FallbackVerbs(FallbackRouting):
                     shard, next(iter(shard.unsettled), ()), engine_answers=engine_answers
                 )
         except EngineUnavailable as error:
-            self.note_failure(shard, ASK, error)
+            self.note_failure(shard, CALL, error)

@@ -56,5 +56,5 @@ class AsyncBatchReturns:
 
     async def stop(self) -> None:
         """Waits for the tasks of this loop."""
-        own_tasks = [task for task in self._tasks if task.get_loop() is asyncio.get_running_loop()]
-        await asyncio.gather(*own_tasks, return_exceptions=True)
+        loop_tasks = [task for task in self._tasks if task.get_loop() is asyncio.get_running_loop()]
+        await asyncio.gather(*loop_tasks, return_exceptions=True)

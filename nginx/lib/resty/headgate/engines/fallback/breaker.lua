@@ -6,10 +6,10 @@
 --
 -- Law (tests/nginx/engines/test_breaker.py): every step has the result of Python's.
 
-local M = { CLOSED = 0, OPEN = 1, PROBING = 2, SETTLING = 3, ASK = "ask", PROBE = "probe", FALL_BACK = "fall back" }
+local M = { CLOSED = 0, OPEN = 1, PROBING = 2, SETTLING = 3, CALL = "call", PROBE = "probe", FALL_BACK = "fall back" }
 
 local CLOSED, OPEN, PROBING, SETTLING = M.CLOSED, M.OPEN, M.PROBING, M.SETTLING
-local ASK, PROBE, FALL_BACK = M.ASK, M.PROBE, M.FALL_BACK
+local CALL, PROBE, FALL_BACK = M.CALL, M.PROBE, M.FALL_BACK
 local FAILURES_TO_OPEN = 3
 local FIRST_PAUSE_US, MAX_PAUSE_US, PROBE_TIMEOUT_US = 100000, 500000, 5000000
 
@@ -33,9 +33,9 @@ end
 
 -- Returns what a call that comes now should do, and the breaker after it.
 function M.choose_route(self, now_us)
-  if self.phase == CLOSED then return ASK, self end
+  if self.phase == CLOSED then return CALL, self end
   local is_over = now_us < self.since_us or now_us >= self.until_us
-  if self.phase == SETTLING then return ASK, is_over and breaker(CLOSED, self.failures, 0, 0, 0) or self end
+  if self.phase == SETTLING then return CALL, is_over and breaker(CLOSED, self.failures, 0, 0, 0) or self end
   if not is_over then return FALL_BACK, self end
   return PROBE, breaker(PROBING, self.failures, self.pause_us, now_us, now_us + PROBE_TIMEOUT_US)
 end

@@ -187,7 +187,7 @@ function Breakers:on_withdrawal(name, route)
 end
 
 -- Returns whether calls go to the shard.
-function Breakers:is_asked(name)
+function Breakers:must_call(name)
   local phase = load(self, name).phase
   return phase ~= OPEN and phase ~= PROBING
 end

@@ -162,17 +162,17 @@ local function send_batch(batch, address, request, deadline_at)
   if row_of and not failure then
     failure = retry_with_script(address, packed_requests[1], request.text, replies, deadline_at)
   end
-  local own_replies = split_replies(requests, row_of, replies)
+  local request_replies = split_replies(requests, row_of, replies)
   failure = failure or errors.unusable(address.text .. " sent fewer replies than there were requests")
   for i, waiter in ipairs(batch) do
     if waiter.semaphore then
-      waiter.reply, waiter.done = own_replies[i + 1], true
+      waiter.reply, waiter.done = request_replies[i + 1], true
       if waiter.reply == nil then waiter.failure = copy_failure(failure) end
       waiter.semaphore:post(1)
     end
   end
-  if own_replies[1] == nil then return nil, failure end
-  return check_reply(own_replies[1])
+  if request_replies[1] == nil then return nil, failure end
+  return check_reply(request_replies[1])
 end
 
 local function send(batcher, lane, address, request, deadline_at)
@@ -196,17 +196,17 @@ end
 -- Waits until there is a reply, a free lane, or no time left. A waiter that is in no batch looks for a lane itself when
 -- a leader's deadline is over: that one may not return.
 local function wait_for_reply(batcher, waiter)
-  local own_semaphore, deadline_at = waiter.semaphore, waiter.deadline_at
+  local waiter_semaphore, deadline_at = waiter.semaphore, waiter.deadline_at
   repeat
     local wait_until = waiter.in_batch and deadline_at or min(deadline_at, next_free_at(batcher), now() + RECHECK_S)
-    local signalled, why = own_semaphore:wait(wait_until - now() + CLOCK_TICK_S)
+    local signalled, why = waiter_semaphore:wait(wait_until - now() + CLOCK_TICK_S)
     if not signalled and why ~= "timeout" then error(why, 0) end
     local finished = waiter.done or waiter.lane
-    if finished and not signalled then own_semaphore:wait(0) end -- posted this very moment; it will be reused
+    if finished and not signalled then waiter_semaphore:wait(0) end -- posted this very moment; it will be reused
     if not finished and not waiter.in_batch then waiter.lane = free_lane(batcher, now()) end
   until finished or waiter.lane or deadline_at <= now()
   waiter.semaphore = nil
-  if #free_semaphores < MAX_FREE_SEMAPHORES then free_semaphores[#free_semaphores + 1] = own_semaphore end
+  if #free_semaphores < MAX_FREE_SEMAPHORES then free_semaphores[#free_semaphores + 1] = waiter_semaphore end
 end
 
 local function timeout_failure(address, was_sent)
@@ -217,8 +217,8 @@ end
 -- Waits for a reply, or for a lane.
 local function wait_or_send(batcher, address, request, deadline_at)
   if deadline_at <= now() then return timeout_failure(address) end
-  local own_semaphore = remove(free_semaphores) or semaphore.new()
-  local waiter = { request = request, deadline_at = deadline_at, semaphore = own_semaphore }
+  local waiter_semaphore = remove(free_semaphores) or semaphore.new()
+  local waiter = { request = request, deadline_at = deadline_at, semaphore = waiter_semaphore }
   batcher.waiting[#batcher.waiting + 1] = waiter
   wait_for_reply(batcher, waiter)
   if waiter.lane then

@@ -115,7 +115,7 @@ end
 
 function Cluster:follow_redirect(redirect, from)
   local target = self:_at(from, redirect.host, redirect.port)
-  if not redirect.is_ask then
+  if not redirect.is_temporary then
     self._owners[redirect.slot] = target
     self._stale = true -- where one slot moved, others moved too
   end

@@ -51,7 +51,7 @@ function M.from_reply(text)
       failure.retry = nil
       return failure
     end
-    failure.is_ask, failure.slot, failure.port = redirect == "ASK", tonumber(slot), tonumber(port)
+    failure.is_temporary, failure.slot, failure.port = redirect == "ASK", tonumber(slot), tonumber(port)
     failure.host = host ~= "?" and host or "" -- empty: the node that replied
   end
   return failure

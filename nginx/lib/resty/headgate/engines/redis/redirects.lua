@@ -56,15 +56,15 @@ local function best_failure(failure, previous_failure, deadline_at)
   return failure
 end
 
-local function send(address, packed, deadline_at, is_ask)
-  if is_ask then return connection.request(address, ASKING .. packed, deadline_at, 2) end
+local function send(address, packed, deadline_at, is_temporary)
+  if is_temporary then return connection.request(address, ASKING .. packed, deadline_at, 2) end
   return connection.request(address, packed, deadline_at)
 end
 
 -- Returns the reply to a packed request, or nil and a failure. `failure` is what happened at `address`, if it was asked
 -- there. `script` is the script's text, in case that a server does not know it.
 function M.request(topology, address, failure, packed, script, tag, deadline_at)
-  local target, is_ask, redirect_count, previous_failure = nil, false, 0, nil
+  local target, is_temporary, redirect_count, previous_failure = nil, false, 0, nil
   while true do
     if failure then
       local retry = failure.retry
@@ -74,7 +74,7 @@ function M.request(topology, address, failure, packed, script, tag, deadline_at)
       elseif retry == "redirected" then
         target = now() <= deadline_at and topology:follow_redirect(failure, address)
         if not target then return nil, failure end
-        is_ask, redirect_count = failure.is_ask, redirect_count + 1
+        is_temporary, redirect_count = failure.is_temporary, redirect_count + 1
         if redirect_count > MAX_REDIRECTS then ngx.sleep(RETRY_PAUSE_S) end -- the nodes do not agree yet
       else
         if address then topology:suspect(address) end
@@ -83,14 +83,14 @@ function M.request(topology, address, failure, packed, script, tag, deadline_at)
         end
         ngx.sleep(RETRY_PAUSE_S)
         if now() >= deadline_at then return nil, best_failure(failure, previous_failure, deadline_at) end
-        target, is_ask, previous_failure = nil, false, failure
+        target, is_temporary, previous_failure = nil, false, failure
       end
     end
     address, failure = target or topology:node(tag), nil
     if not address then address, failure = discover_node(topology, tag, deadline_at) end
     if address then
       local reply
-      reply, failure = send(address, packed, deadline_at, is_ask)
+      reply, failure = send(address, packed, deadline_at, is_temporary)
       if reply ~= nil then return reply end
     elseif failure.retry ~= "busy" then
       return nil, best_failure(failure, previous_failure, deadline_at)

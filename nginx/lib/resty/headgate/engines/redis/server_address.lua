@@ -12,7 +12,7 @@ local sha256 = require "resty.headgate.text.sha256"
 local M = {}
 
 -- nginx reads no hosts file, and this name is well known.
-local WELL_KNOWN_HOSTS = { localhost = "127.0.0.1" }
+local LOCAL_HOSTS = { localhost = "127.0.0.1" }
 
 local function greeting(settings)
   local packed, count = "", 0
@@ -42,7 +42,7 @@ function M.new(settings)
   if settings.path then
     address.target, address.text = "unix:" .. settings.path, settings.path
   else
-    local host = WELL_KNOWN_HOSTS[settings.host] or settings.host
+    local host = LOCAL_HOSTS[settings.host] or settings.host
     address.target = string.find(host, ":", 1, true) and "[" .. host .. "]" or host
     address.port, address.text = settings.port, settings.host .. ":" .. settings.port
   end

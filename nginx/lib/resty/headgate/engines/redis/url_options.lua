@@ -62,7 +62,7 @@ local function add(names, more)
   for _, name in ipairs(more) do names[#names + 1] = name end
 end
 
-local function known_names(base_scheme, kind)
+local function option_names(base_scheme, kind)
   local names = {}
   add(names, NAMES)
   if kind == "sentinel" then add(names, SENTINEL_NAMES) end
@@ -71,7 +71,7 @@ local function known_names(base_scheme, kind)
 end
 
 local function hint_for(name, base_scheme, kind)
-  local names = known_names(base_scheme, kind)
+  local names = option_names(base_scheme, kind)
   local suggestion = nearest.nearest(name, names)
   return suggestion and "Did you mean " .. suggestion .. "?" or "Known: " .. concat(names, ", ") .. "."
 end
