@@ -1,4 +1,4 @@
-"""How much of a flood does Redis see if refusals are remembered, and how many calls a second are answered?
+"""Measures how much of a flood Redis sees if refusals are remembered, and how many calls a second are answered.
 
 Every key may pass 10 times a minute and is asked 1,000 times in a few seconds: 1 % passes, 99 % is refused. New
 keys in every stretch, asked in turns. What Redis saw is counted by Redis: calls of EVALSHA in INFO commandstats,
@@ -108,7 +108,9 @@ def _waves(subject: ThreadCaller | TaskCallers, name: str, server_pid: int, path
 
 
 def _commandstats(path: str) -> dict[str, int]:
-    """How often Redis has run each command, and how many keys it has looked up: for ours one in each decision."""
+    """Returns how often Redis has run each command, and how many keys it has looked up: for ours one in each
+    decision.
+    """
     commands, keyspace = send_commands(path, ("INFO", "commandstats"), ("INFO", "stats"))
     assert isinstance(commands, bytes)
     assert isinstance(keyspace, bytes)

@@ -1,4 +1,4 @@
-"""How many of headgate's own functions does one decision enter: how far must a reader follow it?
+"""Counts headgate's own functions that one decision enters: how far must a reader follow it?
 
     python -m benchmarks.functions_per_decision           take and check in memory and on Redis, a request at nginx
     python -m benchmarks.functions_per_decision --calls    lists each call, too

@@ -1,4 +1,4 @@
-"""How much of an application's speed does a limit cost, and how does it compare with slowapi and fastapi-limiter?
+"""Measures how much of an application's speed a limit costs, beside slowapi and fastapi-limiter.
 
 wrk with 64 connections calls one server on loopback, subject after subject, in rounds: uvicorn, then granian. The
 server has a core of its own; wrk and Redis share the other. Every response is "hello"; nothing is refused. By

@@ -1,4 +1,4 @@
-"""How much memory does a key take in one process, and do ten million different keys make it grow?
+"""Measures the memory that a key takes in one process, and whether ten million different keys make it grow.
 
 Bytes per key: what the process grows by when 100,000 keys are seen once, the key's own text not counted. Ten
 million keys: one key every 10 microseconds of a clock that is turned by hand, under a limit whose keys live one

@@ -1,4 +1,4 @@
-"""How many decisions a second, each with a full Decision, does one process make?
+"""Measures the decisions a second, each with a full Decision, that one process makes.
 
 One key that is always allowed; 100,000 keys that are all known, in random order; and keys that are all new, while
 those of a second ago die. Ours is `Limiter.take`, through the public door. The target is the token bucket's; the

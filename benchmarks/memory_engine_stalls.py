@@ -1,4 +1,4 @@
-"""How long can a single call take when 100,000 keys are there, or are all dying at once?
+"""Measures the longest single call when 100,000 keys are there, or are all dying at once.
 
 Every key lives one second. 100,000 come, are left to die, and 100,000 others come one by one, each call timed:
 whoever sweeps all keys at once shows it here. Times are the process's CPU time, so that a busy machine shows

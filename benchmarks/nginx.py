@@ -1,4 +1,4 @@
-"""How fast is the gate in nginx, beside nginx's own limit_req and the least that Lua could do?
+"""Measures the gate in nginx, beside nginx's own limit_req and the least that Lua could do.
 
 wrk with 64 connections asks one nginx on loopback, subject after subject, in rounds; with one worker on a core of
 its own (wrk and Redis have the other), and with two workers, who share both cores with them. Every answer is `echo

@@ -1,4 +1,4 @@
-"""How many requests a second are left in nginx when its decisions are counted?
+"""Measures the requests a second that are left in nginx when its decisions are counted.
 
 The gate as it is: counts by rule, hot and distinct keys, histograms, recent records, two writes to Redis a second.
 Beside it the same gate whose counting functions are replaced by empty ones, and which takes no records. wrk asks

@@ -1,4 +1,4 @@
-"""How many decisions a second on one hot key with prefetching, and how many more are admitted than the limit says?
+"""Measures decisions a second on one hot key with prefetching, and units admitted beyond the limit.
 
 First the speed: one key of 100,000,000 a day, every call allowed; one thread, and 64 tasks on uvloop, client and
 server on one core. Then the price: 4 processes that ask for far more than a limit gives, in waves, so that units

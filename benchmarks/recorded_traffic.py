@@ -1,4 +1,4 @@
-"""How fast are suggest and replay beside goaccess, and beside a loop that parses lines and calls check?
+"""Measures suggest and replay beside goaccess, and beside a loop that parses lines and calls check.
 
 One combined log, drawn from a seed: 500,000 lines, 85,000 addresses, two days. goaccess reads it into a JSON
 report, headgate suggest into a suggestion, headgate replay through one rule by address. The loop is what anybody

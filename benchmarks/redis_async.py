@@ -1,4 +1,4 @@
-"""How many decisions a second do 64 and 512 tasks of one process make through Redis?
+"""Measures the decisions a second that 64 and 512 tasks of one process make through Redis.
 
 uvloop, client and server on one core, so that what is measured is work and not the waking of cores. 10,000 keys
 take turns in a server that holds 100,000 others; every call is allowed. redis.asyncio and valkey-glide stand for

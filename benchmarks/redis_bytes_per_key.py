@@ -1,4 +1,4 @@
-"""How many bytes of Redis does a key take?
+"""Measures the bytes of Redis that a key takes.
 
 Measured as what the server's used_memory grows by, over 50,000 keys of one shape. The measure for a token bucket
 is a bare integer with a TTL under the very same keys. A counter below 10,000 is a case of its own: Redis has those

@@ -131,7 +131,7 @@ def _full_ring(size: int = 70_000, day_us: int = 86_400_000_000) -> bytes:
 
 
 def _written(server: RedisServer, names: list[str]) -> int:
-    """How many units the logs have taken in: their heads."""
+    """Returns how many units the logs have taken in: their heads."""
     heads = [server.call("GETRANGE", name, 4, 10) for name in names]
     return sum(int.from_bytes(head, "big") for head in heads if isinstance(head, bytes))
 

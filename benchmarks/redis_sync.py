@@ -1,4 +1,4 @@
-"""How many decisions a second does one thread make through one connection to Redis?
+"""Measures the decisions a second that one thread makes through one connection to Redis.
 
 Client and server share one core, so that what is measured is work and not the waking of cores. 5,000 keys take
 turns in a server that holds 100,000 others; every call is allowed. And one key that is refused nearly always.

@@ -1,4 +1,4 @@
-"""How many decisions a second do 32 threads of one process make through Redis?
+"""Measures the decisions a second that 32 threads of one process make through Redis.
 
 Client and server on one core. 10,000 keys take turns in a server that holds 100,000 others; every call is allowed.
 redis-py's pools hold more connections than there are threads. pyrate-limiter is asked to block, since otherwise it

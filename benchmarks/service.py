@@ -1,4 +1,4 @@
-"""How fast is the check service, beside an empty application on the same servers?
+"""Measures the check service, beside an empty application on the same servers.
 
 One service, of one worker or two, has a core of its own (with two: both); wrk or h2load, Redis and nginx have the
 other. Each round starts what it measures anew; those who are compared run side by side and take turns of a second.

@@ -1,4 +1,4 @@
-"""How much does batching cost a lone call? One task, or one thread, makes one call at a time.
+"""Measures what batching costs a lone call: one task, or one thread, makes one call at a time.
 
 Beside it the bare call: the same bytes for the same script, written into the same kind of connection, and one
 future awaited. What lies between them is all that a Limiter does around a round trip. Client and server on one
@@ -104,7 +104,7 @@ def bare(url: str) -> Callable[[str], Any]:
 
 
 def _way(url: str) -> tuple[Any, Any]:
-    """Where the server is, and what is asked."""
+    """Returns where the server is, and what is asked."""
     from headgate.engines.redis.protocol import RequestBuilder
     from headgate.engines.redis.topology import topology
 

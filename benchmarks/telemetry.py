@@ -1,4 +1,4 @@
-"""How many decisions a second are left when they are counted, measured and logged?
+"""Measures the decisions a second that are left when they are counted, measured and logged.
 
 A limiter without observers, and the same with Counts; with Prometheus's metrics on shared counts (all that the
 service does); and with a decision log of a tenth of the calls in addition. In turns. In memory: one key that is

@@ -37,7 +37,7 @@ class UntrackedRefundKey:
             self.meter.decide("k", cost)
 
     def greedy(self, walk: list[tuple[int, int]] = [(0, 1)]) -> int:  # noqa: B006
-        """How many units pass, one by one, at each of the walk's instants."""
+        """Returns how many units pass, one by one, at each of the walk's instants."""
         passed = 0
         for pause_us, _ in walk:
             self.clock.sleep_us(pause_us)

@@ -77,7 +77,7 @@ class Answer:
 
     @property
     def lost(self) -> bool:
-        """Whether another client may hold a slot of this block by now."""
+        """Returns whether another client may hold a slot of this block by now."""
         return self.slot_hold is not None and self.slot_hold.lost
 
     def __bool__(self) -> bool:

@@ -60,12 +60,14 @@ class _LeaseBase(Generic[K]):
 
     @property
     def expires_at(self) -> float:
-        """When it ends unless it is renewed, in seconds since 1970 by the engine's clock."""
+        """Returns when it ends unless it is renewed, in seconds since 1970 by the engine's clock."""
         return self._expires_us / SECOND
 
     @property
     def lost(self) -> bool:
-        """Whether somebody else may hold the slot: the engine reported so, or has not renewed it for a ttl."""
+        """Returns whether somebody else may hold the slot: the engine reported so, or has not renewed it for a
+        ttl.
+        """
         return self._hold.lost
 
     def __bool__(self) -> bool:

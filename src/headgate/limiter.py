@@ -320,12 +320,12 @@ class Limiter:
 
     @property
     def pausable(self) -> bool:
-        """Whether keys of this limiter can be paused."""
+        """Returns whether keys of this limiter can be paused."""
         return self._limits.pause_name is not None
 
     @property
     def holds_slots(self) -> bool:
-        """Whether this limiter's limit is acquired and released, not taken."""
+        """Returns whether this limiter's limit is acquired and released, not taken."""
         return self._limits.slots is not None
 
     def explain(self, nodes: int = 1) -> str:
@@ -576,12 +576,12 @@ class AsyncLimiter:
 
     @property
     def pausable(self) -> bool:
-        """Whether keys of this limiter can be paused."""
+        """Returns whether keys of this limiter can be paused."""
         return self._limits.pause_name is not None
 
     @property
     def holds_slots(self) -> bool:
-        """Whether this limiter's limit is acquired and released, not taken."""
+        """Returns whether this limiter's limit is acquired and released, not taken."""
         return self._limits.slots is not None
 
     def explain(self, nodes: int = 1) -> str:

@@ -15,7 +15,7 @@ class _QueuePlace:
 
     @property
     def granted(self) -> bool:
-        """Whether the place was granted; if not, nothing was charged."""
+        """Returns whether the place was granted; if not, nothing was charged."""
         return self.decision.allowed
 
     @property

@@ -51,7 +51,7 @@ class SlotHold:
 
     @property
     def lost(self) -> bool:
-        """Whether somebody else may hold the slots."""
+        """Returns whether somebody else may hold the slots."""
         _threads.retry_start()
         return not self.is_released and (self._reported_lost or monotonic() >= self._held_until)
 

@@ -28,7 +28,7 @@ def around(unit: str, zone: str, now: str) -> list[str]:
 
 
 def hours(zone: str, now: str) -> float:
-    """How long the day is."""
+    """Returns how long the day is."""
     _, start, end, *_ = boundaries("day", zone, us(now))
     return (end - start) / HOUR
 

@@ -67,7 +67,9 @@ class SteppingClockKey:
         self.spans[-1][1] = self.highest_us
 
     def runs(self, cell_us: int, cells: int) -> int:
-        """How many runs of so many cells the highest readings went through, those anew that they went back to."""
+        """Returns how many runs of so many cells the highest readings went through, those anew that they went back
+        to.
+        """
         return sum(-(-(last_us // cell_us - first_us // cell_us + 1) // cells) for first_us, last_us in self.spans)
 
     def take(self, cost: int, patience_us: int | None = None) -> Outcome:
@@ -97,7 +99,7 @@ class SteppingClockKey:
 
     @property
     def bound(self) -> float:
-        """How many units may have passed."""
+        """Returns how many units may have passed."""
         limit, forward_us, again = self.limit, self.forward_us, 1 + self.steps
         match limit:
             case TokenBucket():

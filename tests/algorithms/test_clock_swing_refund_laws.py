@@ -86,7 +86,7 @@ class SwingingClockKey:
         self.charges[which] = served_us, receipt._replace(refunded_units=receipt.refunded_units + given)
 
     def held(self, receipt: Receipt) -> int:
-        """How many units the state holds where the charge's are."""
+        """Returns how many units the state holds where the charge's are."""
         if self.state is None:
             return 0
         if isinstance(self.limit, SlidingLog):

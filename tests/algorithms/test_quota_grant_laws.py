@@ -105,7 +105,9 @@ class GrantSimulation:
         self.given.setdefault(self.name(step.holder), []).append(given)
 
     def judge(self) -> tuple[Fraction, Fraction]:
-        """How full the limit is, by the most that anybody may be using: its rate, and its burst. 1 is full."""
+        """Returns how full the limit is, by the most that anybody may be using: its rate, and its burst. 1 is
+        full.
+        """
         alive = {
             name: [each for each in grants if each.counted_us > self.true_us]
             for name, grants in self.given.items()

@@ -79,7 +79,7 @@ class Oracle:
 
 
 def level_of(limit: Any) -> Callable[[Any, int], Fraction]:
-    """How many units a state holds at an instant, for the algorithms that hold water."""
+    """Returns how many units a state holds at an instant, for the algorithms that hold water."""
     model = algorithm(limit)
 
     def token_bucket(state: Any, now_us: int) -> Fraction:

@@ -79,7 +79,7 @@ def lives(draw: st.DrawFn, *, reserves: bool = True) -> PlayedHistory:
 
 
 def _within_the_rate(limit: TokenBucket, served: list[tuple[int, int]], slack_us: int = 0) -> bool:
-    """Whether over any span of t at most  burst + amount * t / period  units were served.
+    """Returns whether over any span of t at most  burst + amount * t / period  units were served.
 
     The instant at which a reservation is served is rounded up, so a span between two may be short by less than
     a microsecond; `slack_us` makes up for that.

@@ -101,7 +101,9 @@ History = Sequence[tuple[int, CallRecord]]
 
 
 def _at_us(call: CallRecord, epoch: float) -> int:
-    """When it was decided. A server whose clock was turned by hours is taken back to the hour of the others."""
+    """Returns when it was decided. A server whose clock was turned by hours is taken back to the hour of the
+    others.
+    """
     off_us = call.at_us - round((call.end + epoch) * SECOND)
     return call.at_us - round(off_us / HOUR) * HOUR
 

@@ -40,7 +40,7 @@ def row_lines(result: FaultResult) -> list[str]:
 
 
 def _over(result: FaultResult) -> str:
-    """Where Redis decided, where an outage begins or is partial, where all are cut off."""
+    """Returns where Redis decided, where an outage begins or is partial, where all are cut off."""
     if result.over is None:
         return "all pass"
     return " / ".join(f"{part:.0%}" for part in result.over)

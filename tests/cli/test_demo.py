@@ -28,7 +28,7 @@ def test_fast_prints_the_last_picture(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long the demo waited, without waiting."""
+    """Returns how long the demo waited, without waiting."""
     lengths: list[float] = []
     monkeypatch.setattr("headgate.cli.demo.time.sleep", lengths.append)
     return lengths

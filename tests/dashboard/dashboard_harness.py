@@ -43,7 +43,7 @@ class VisitedPage(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What a reader sees."""
+        """Returns what a reader sees."""
         return re.sub(r"\s+", " ", unescape(re.sub(r"<script.*?</script>|<[^>]*>", " ", self.text, flags=re.S)))
 
     @property

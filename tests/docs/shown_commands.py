@@ -140,7 +140,9 @@ class PageConsole:
 
 
 def matches(output: Sequence[str], printed: Sequence[str]) -> bool:
-    """Whether these lines were printed, as far as they are shown. nginx's time and process number may be any."""
+    """Returns whether these lines were printed, as far as they are shown. nginx's time and process number may be
+    any.
+    """
     parts = []
     for line in map(_timeless, output):
         if line.strip() == GAP:

@@ -168,7 +168,7 @@ def _book(page: Path) -> dict[str, Any]:
 
 
 def _compile(book: dict[str, Any], folder: Path) -> None:
-    """Where snippets find it."""
+    """Compiles the rulebook to the path where snippets find it."""
     (folder / "book.json").write_text(json.dumps(book))
     assert main(["rules", "compile", str(folder / "book.json"), "-o", str(folder / "rules.bundle.json")]) == 0
 

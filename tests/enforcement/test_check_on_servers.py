@@ -225,7 +225,7 @@ def test_overrides_are_shared_and_read_by_the_same_script(server: RedisServer) -
 
 
 def seen(what: Callable[[], bool]) -> float:
-    """How long it took to be seen."""
+    """Returns how long it took to be seen."""
     started = time.monotonic()
     while not what():
         assert time.monotonic() - started < 5, "it was never seen"

@@ -87,7 +87,7 @@ def child(work: Callable[[], object]) -> int:
 
 
 def status(pid: int) -> int:
-    """How the child ended; one that does not end is killed."""
+    """Returns how the child ended; one that does not end is killed."""
     ends = time.monotonic() + PATIENCE
     while time.monotonic() < ends:
         ended_pid, code = os.waitpid(pid, os.WNOHANG)

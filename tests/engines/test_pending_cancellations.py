@@ -1,4 +1,4 @@
-"""Which cancellations are tried again, and when: without a server."""
+"""Cancellations that are tried again, and when: without a server."""
 
 from headgate.engines.pending_cancellations import PendingCancellations, QueuePlace
 from headgate.engines.redis.cancel_replies import was_given_back

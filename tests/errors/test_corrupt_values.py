@@ -128,7 +128,7 @@ def test_a_wrong_value_is_the_trouble_of_its_joint_call_only(server: RedisServer
 
 
 def attempt(limiter: Limiter, verb: Verb) -> bool:
-    """Whether the value could be read. Any other trouble than CorruptState is a failure."""
+    """Returns whether the value could be read. Any other trouble than CorruptState is a failure."""
     try:
         verb(limiter)
     except CorruptState:

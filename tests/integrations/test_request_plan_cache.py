@@ -110,7 +110,7 @@ def test_an_application_without_kept_plans_answers_alike(
 
 
 def count_plans(limits: RequestLimits) -> int:
-    """How many plans an application keeps."""
+    """Returns how many plans an application keeps."""
     return sum(len(each.by_peer) + len(each.by_client) for each in limits._address_plans._plans.values())
 
 

@@ -1,4 +1,4 @@
-"""Which calls of tasks begin at once, which are put back, and what becomes of the places that they reserve."""
+"""Calls of tasks that begin at once, that are put back, and what becomes of the places that they reserve."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Queue:
         return answer
 
     def wait(self, waiting: WaitingTask) -> float:
-        """How long until a message arrives again."""
+        """Returns how long until a message arrives again."""
         return round(waiting.at - self.limits.now(), 6)
 
     def advance(self, seconds: float) -> None:

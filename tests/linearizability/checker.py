@@ -233,7 +233,7 @@ class Search:
         return self._model.decide(state, at_us, operation.units)
 
     def _explain_failure(self, node: Node) -> str:
-        """Why no row goes on from here."""
+        """Returns why no row goes on from here."""
         row, numbers = node.row, list[int]()
         while row:
             number, row = row
@@ -246,7 +246,7 @@ class Search:
         return "\n".join(lines)
 
     def _objections(self, node: Node) -> Iterator[str]:
-        """Why none of those that may come next by the callers' clock does, nor the next by the engine's."""
+        """Returns why none that may come next by the callers' clock does, nor the next by the engine's."""
         first, candidates = self._operations[self._first_open(node)], set(self._candidates(node))
         for number in range(len(self._operations)):
             operation, next_by_engine = self._operations[number], number in self._next_group(node)

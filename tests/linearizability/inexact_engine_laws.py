@@ -115,7 +115,7 @@ def _span(operation: Operation, given_back: int = 0) -> AdmissionSpan:
 
 
 def _crossed(refund: Operation, resets: Sequence[Operation]) -> bool:
-    """Whether it gives back a charge that a reset may have forgotten before."""
+    """Returns whether it gives back a charge that a reset may have forgotten before."""
     return refund.charge_ns is not None and any(
         reset.called_ns <= refund.answered_ns and reset.answered_ns >= refund.charge_ns for reset in resets
     )

@@ -62,7 +62,7 @@ def flood(
 
 
 def decision_calls(server: RedisServer) -> int:
-    """How many decisions the server was asked for, ever."""
+    """Returns how many decisions the server was asked for, ever."""
     stats = server.info("commandstats").get("cmdstat_evalsha", "calls=0,")
     return int(stats.partition("calls=")[2].partition(",")[0])
 
@@ -83,7 +83,7 @@ def same_chance(requests: Iterable[FloodRequest], group: Callable[[FloodRequest]
 
 
 def chi_square_tail(value: float, freedom: int) -> float:
-    """How likely a chi-square of so many degrees of freedom is at least this."""
+    """Returns how likely a chi-square of so many degrees of freedom is at least this."""
     half, x = freedom / 2, value / 2
     if x <= 0:
         return 1.0

@@ -31,7 +31,7 @@ class EvalshaClient:
         return dict(zip(words[::2], words[1::2], strict=True))
 
     def writes(self) -> int:
-        """How many changes the server has seen."""
+        """Returns how many changes the server has seen."""
         reply = self.server.call("INFO", "persistence")
         assert isinstance(reply, bytes)
         return int(reply.split(b"rdb_changes_since_last_save:")[1].split()[0])

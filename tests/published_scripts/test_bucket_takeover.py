@@ -17,7 +17,7 @@ def limiter(server: RedisServer, **fields: str | int | float) -> EvalshaClient:
 
 
 def held(gateway: EvalshaClient) -> int:
-    """How many permits there are: as many as can be had one by one."""
+    """Returns how many permits there are: as many as can be had one by one."""
     count = 0
     while gateway.limiter("acquire", 1) == 1:
         count += 1

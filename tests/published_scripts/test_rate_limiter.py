@@ -313,7 +313,7 @@ def test_a_clock_that_steps_ahead_is_time_gone_by(gateway: EvalshaClient) -> Non
 
 
 def _drain(gateway: EvalshaClient) -> int:
-    """How many permits can be had right now."""
+    """Returns how many permits can be had right now."""
     replies: list[Reply | str] = []
     while not replies or replies[-1] == 1:
         replies.append(gateway.limiter("acquire", 1))

@@ -78,7 +78,7 @@ def _acquire(step: VectorStep, limiter: Limiter) -> StepResult:
 
 
 def _next_wait(step: VectorStep, limiter: Limiter) -> list[ComparedFact]:
-    """How long the next one would have to wait."""
+    """Returns how long the next one would have to wait."""
     if "next_free_us" not in step.expect:
         return []
     wait_us = max(Fraction(0), step.expect.number("next_free_us") - step.at_us)

@@ -166,7 +166,7 @@ class _ReplayedLimiter:
 
 
 def _beyond_us(step: VectorStep) -> Fraction:
-    """How far the step lies beyond the whole microsecond that ours sees."""
+    """Returns how far the step lies beyond the whole microsecond that ours sees."""
     return step.at_ns / 1000 - step.at_us
 
 

@@ -45,7 +45,7 @@ class ReplayReport:
         return lines
 
     def _reasons(self, tallies: Sequence[ReplayTally]) -> list[str]:
-        """How many steps were counted apart, under each reason, on each engine."""
+        """Returns how many steps were counted apart, under each reason, on each engine."""
         reasons = dict.fromkeys(reason for tally in tallies for reason in tally.apart)
         lines = []
         for reason in reasons:
@@ -73,7 +73,7 @@ class ReplayReport:
 
     @property
     def good(self) -> bool:
-        """Whether everything could be read and nothing differs."""
+        """Returns whether everything could be read and nothing differs."""
         troubles = any(file.troubles for file in self.files) or any(one.troubles for one in self.tallies)
         differs = any(tally.mismatches for tally in self.tallies)
         return not troubles and not differs and not self._hinges_too_often

@@ -370,7 +370,7 @@ class Programs:
         return []
 
     def _related(self, one: _Scope, other: _Scope) -> bool:
-        """Whether one of the two classes inherits from the other, or they are the same."""
+        """Returns whether one of the two classes inherits from the other, or they are the same."""
         if one.owner is None or other.owner is None:
             return False
         first, second = one.owner.name, other.owner.name

@@ -149,7 +149,7 @@ def grpc_cluster(name: str, address: str, **fields: Any) -> Json:
 
 
 def grpc_service(cluster: str, timeout: str | None = None) -> Json:
-    """How a filter names the gRPC service that it asks."""
+    """Returns how a filter names the gRPC service that it asks."""
     service: Json = {"envoy_grpc": {"cluster_name": cluster}}
     return service if timeout is None else service | {"timeout": timeout}
 

@@ -56,12 +56,12 @@ class Proxy:
 
     @property
     def open(self) -> int:
-        """How many callers are connected now."""
+        """Returns how many callers are connected now."""
         return self._order(do="count")["open"]
 
     @property
     def opened(self) -> int:
-        """How many connections were ever accepted."""
+        """Returns how many connections were ever accepted."""
         return self._order(do="count")["opened"]
 
     def start(self) -> Self:

@@ -64,7 +64,7 @@ class LinkDirection:
             self.buffered_bytes += len(data)
 
     def due_s(self) -> float | None:
-        """When the next byte may be written; None while there is none, or no room for it."""
+        """Returns when the next byte may be written; None while there is none, or no room for it."""
         if self.blocked or not self.waiting:
             return None
         return max(self.waiting[0][0], self.resting_until_s if self.weather.pause_s else 0.0)

@@ -47,7 +47,7 @@ each = pytest.mark.parametrize(
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where every folder of this test is made."""
+    """Returns where every folder of this test is made."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 

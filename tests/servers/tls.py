@@ -49,7 +49,7 @@ authorityKeyIdentifier = keyid
 
 
 class Certificates(NamedTuple):
-    """Where they are: a certificate and its key for each side, and the authority that both trust."""
+    """The files of a TLS server: a certificate and its key for each side, and the authority that both trust."""
 
     authority: Path
     server: Path

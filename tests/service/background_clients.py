@@ -55,7 +55,7 @@ class BackgroundClients:
 
 
 def descriptors(pid: int) -> int:
-    """How many it has open."""
+    """Returns how many it has open."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 

@@ -58,7 +58,7 @@ def test_the_systemd_unit_is_hardened() -> None:
 
 
 def test_the_service_needs_no_system_call_that_the_unit_forbids() -> None:
-    """Where the unit answers EPERM, this one is killed."""
+    """Runs under a filter that kills the service where the unit answers EPERM."""
     with RedisServer() as server:
         service = Service(BOOK, admin=f"127.0.0.1:{free_port()}", engine=server.url, workers=2)
         service.before = (sys.executable, "-m", "tests.service.systemd_confinement", str(UNIT))

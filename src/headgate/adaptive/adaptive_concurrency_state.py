@@ -32,7 +32,7 @@ class Trial(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """How calls in flight and response times varied over the last windows: moving averages of their logarithms."""
+    """Variation of calls in flight and response times over recent windows: moving averages of logarithms."""
 
     in_flight: float
     response: float
@@ -53,7 +53,7 @@ class Relation(NamedTuple):
 
     @property
     def flat(self) -> bool:
-        """Whether calls in flight varied and response times did not: there is no queue."""
+        """Returns whether calls in flight varied and response times did not: there is no queue."""
         varied = self.in_flight_variance
         return varied > 0.005 and self.response_variance < 0.06 * varied and self.covariance < 0.1 * varied
 

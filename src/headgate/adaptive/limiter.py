@@ -116,23 +116,23 @@ class AdaptiveLimiter:
 
     @property
     def limit(self) -> int:
-        """How many calls may be in flight now."""
+        """Returns how many calls may be in flight now."""
         return self._gate.limit
 
     @property
     def in_flight(self) -> int:
-        """How many calls are in flight."""
+        """Returns how many calls are in flight."""
         return self._gate.in_flight
 
     @property
     def room(self) -> int:
-        """How many calls could begin now."""
+        """Returns how many calls could begin now."""
         with self._lock:
             return self._gate.room(self._clock_ns())
 
     @property
     def reason(self) -> str:
-        """Why the limit is what it is, in a word or two: `no queue`, `queueing`, `dropped`."""
+        """Returns why the limit is what it is, in a word or two: `no queue`, `queueing`, `dropped`."""
         return self._gate.reason
 
     def guard(self, priority: str | None = None, user: Hashable = None) -> AdaptiveGuard:
@@ -219,7 +219,7 @@ class AdaptiveLimiter:
 
     @property
     def windows(self) -> int:
-        """How many windows of calls it has learned from."""
+        """Returns how many windows of calls it has learned from."""
         return self._gate.windows
 
     def go_on_from(self, limit: float) -> None:

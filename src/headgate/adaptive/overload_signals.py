@@ -93,7 +93,7 @@ class CpuUsage:
 
 
 class EventLoopLag:
-    """How late the timers of an event loop are, smoothed; `start` it in the loop, and `stop` it there.
+    """Measures how late the timers of an event loop are, smoothed; `start` it in the loop, and `stop` it there.
 
     >>> import asyncio
     >>> from headgate.adaptive.overload_signals import EventLoopLag

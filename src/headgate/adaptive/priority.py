@@ -171,7 +171,7 @@ class PriorityGate:
 
     @property
     def expires_ns(self) -> float:
-        """When the next call has waited too long."""
+        """Returns when the next call has waited too long."""
         return min((queue[0].expires_ns for queue in self._queues if queue), default=inf) if self._length else inf
 
     def expire(self, now_ns: float) -> Sequence[Any]:

@@ -27,17 +27,17 @@ class WaitingGate:
 
     @property
     def limit(self) -> int:
-        """How many calls may be in flight now."""
+        """Returns how many calls may be in flight now."""
         return self._gate.limit
 
     @property
     def in_flight(self) -> int:
-        """How many calls are in flight."""
+        """Returns how many calls are in flight."""
         return self._gate.in_flight
 
     @property
     def waiting(self) -> int:
-        """How many calls wait for their turn."""
+        """Returns how many calls wait for their turn."""
         return len(self._queue)
 
     def enter(self, timeout: float | None) -> int:

@@ -44,8 +44,9 @@ class Window(NamedTuple):
 
 
 class WindowSize(NamedTuple):
-    """When a window is complete: after `length_ns`, and with so many calls. Those that end within the first
-    `settle_ns` are not counted: they met the limit before. With 0 samples each call is a window of its own."""
+    """The condition for a complete window: after `length_ns`, and with so many calls. Those that end within the
+    first `settle_ns` are not counted: they met the limit before. With 0 samples each call is a window of its own.
+    """
 
     length_ns: float
     samples: int

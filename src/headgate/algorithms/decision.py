@@ -283,7 +283,7 @@ class Decision:
 
     @property
     def allowed(self) -> bool:
-        """Whether the call may pass."""
+        """Returns whether the call may pass."""
         return self.outcome[ALLOWED]
 
     @property
@@ -314,7 +314,7 @@ class Decision:
 
     @property
     def lost(self) -> bool:
-        """Whether somebody else may hold a slot that a block holds for this decision."""
+        """Returns whether somebody else may hold a slot that a block holds for this decision."""
         return self.hold is not None and self.hold.lost
 
     @property
@@ -331,18 +331,19 @@ class Decision:
 
     @property
     def degraded(self) -> bool:
-        """Whether a fallback decided, because the engine did not reply."""
+        """Returns whether a fallback decided, because the engine did not reply."""
         return any(isinstance(part.outcome, DegradedOutcome) for part in self.counter_decisions)
 
     @property
     def has_refusal(self) -> bool:
-        """Whether the call was refused, or would have been by a shadow or a candidate."""
+        """Returns whether the call was refused, or would have been by a shadow or a candidate."""
         return not self.outcome[ALLOWED]
 
     @property
     def atomic(self) -> bool:
-        """Whether all charges were decided at one instant. If not (keys of several slots of a cluster), all were
-        taken back where one refused, but for a moment some were charged."""
+        """Returns whether all charges were decided at one instant. If not (keys of several slots of a cluster),
+        all were taken back where one refused, but for a moment some were charged.
+        """
         return not any(isinstance(part.outcome, CrossSlotOutcome) for part in self.counter_decisions)
 
     @property
@@ -383,7 +384,7 @@ class Decision:
 
     @property
     def _never(self) -> str:
-        """Why no wait can help, as text."""
+        """Returns why no wait can help, as text."""
         if self.cost <= self.source.limit.max_cost:
             return "no wait can help"
         cost = self.cost if self.cost <= _MAX_EXACT else "more than 2^53"

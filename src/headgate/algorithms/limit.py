@@ -83,7 +83,7 @@ class Limit:
 
     @property
     def units_at_once(self) -> int:
-        """How many units pass at once on a key that was never used."""
+        """Returns how many units pass at once on a key that was never used."""
         return self.max_cost
 
     @property
@@ -103,7 +103,7 @@ class Limit:
 
     @property
     def is_calendar(self) -> bool:
-        """Whether its windows are those of a calendar."""
+        """Returns whether its windows are those of a calendar."""
         return False
 
     @property

@@ -55,7 +55,9 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def logs_json(words: Sequence[str]) -> bool:
-    """Whether a command line is a `serve` whose log is JSON. The command line or its settings may be invalid."""
+    """Returns whether a command line is a `serve` whose log is JSON. The command line or its settings may be
+    invalid.
+    """
     if not words or words[0] != "serve":
         return False
     log_setting = _option_value(words, "--log") or os.environ.get(f"{ENV_PREFIX}LOG")

@@ -191,7 +191,7 @@ class AdaptiveRule:
 
     @property
     def stands_still(self) -> bool:
-        """Whether many calls have ended, and nobody ever said how."""
+        """Returns whether many calls have ended, and nobody ever said how."""
         return self._unreported >= STANDSTILL_CALLS and not self.is_reported
 
     def _changed(self, change: LimitChange) -> None:

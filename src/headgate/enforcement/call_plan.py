@@ -220,7 +220,7 @@ class CallPlan:
 
     @property
     def can_be_paused(self) -> bool:
-        """Whether a live rule of the call can be paused: then whoever waits looks again."""
+        """Returns whether a live rule of the call can be paused: then whoever waits looks again."""
         pausable = self.compiled_rulebook.pause_options
         return bool(pausable) and any(rule in pausable and kind is None for rule, kind in self.labels)
 
@@ -381,8 +381,9 @@ class CallPlan:
 
 
 def _never_allowed(rule: Rule) -> bool:
-    """Whether a rule's cost is always above its limit. That is how a limit of 0 is written: every share of the
-    limit and every fallback refuse it, too."""
+    """Returns whether a rule's cost is always above its limit. That is how a limit of 0 is written: every share of
+    the limit and every fallback refuse it, too.
+    """
     cost = rule.cost
     if cost is None or cost.cases or isinstance(cost.otherwise, str) or rule.limit.cases:
         return False
@@ -391,7 +392,7 @@ def _never_allowed(rule: Rule) -> bool:
 
 
 def _needs_process_count(rule: Rule) -> bool:
-    """Whether a rule needs the number of processes that share its limit, now or in an outage."""
+    """Returns whether a rule needs the number of processes that share its limit, now or in an outage."""
     if rule.where == "cluster":
         return rule.fallback == "local"
     return rule.where == "split" and rule.nodes is None

@@ -147,14 +147,15 @@ class RuleDecision(Decision):
 
     @property
     def has_one_cost(self) -> bool:  # type: ignore[override]
-        """Whether all its charges have the cost of the call: not if there are several rules, and one states a cost
-        of its own."""
+        """Returns whether all its charges have the cost of the call: not if there are several rules, and one
+        states a cost of its own.
+        """
         rules = {rule for rule, _ in self.labels}
         return len(rules) < 2 or rules.isdisjoint(self._book.rules_with_cost)
 
     @lazy_property
     def allowed(self) -> bool:
-        """Whether the call may pass."""
+        """Returns whether the call may pass."""
         for (_, shadow_kind), outcome in zip(self.labels, self.outcomes, strict=True):
             if shadow_kind is None and outcome is not None and not outcome[ALLOWED]:
                 return False
@@ -288,7 +289,7 @@ class RuleDecision(Decision):
 
     @property
     def has_refusal(self) -> bool:
-        """Whether the call was refused, or would have been by a shadow or a candidate."""
+        """Returns whether the call was refused, or would have been by a shadow or a candidate."""
         for outcome in self.outcomes:
             if outcome is not None and not outcome[ALLOWED]:
                 return True
@@ -296,13 +297,14 @@ class RuleDecision(Decision):
 
     @property
     def atomic(self) -> bool:
-        """Whether all charges were decided in one place, at one instant: not if some count in this process and
-        some elsewhere, nor on several nodes of a cluster. Either way no charge is kept if one is refused."""
+        """Returns whether all charges were decided in one place, at one instant: not if some count in this process
+        and some elsewhere, nor on several nodes of a cluster. Either way no charge is kept if one is refused.
+        """
         return not self._several_requests and super().atomic
 
     @property
     def locked(self) -> bool:
-        """Whether the rule that decided has locked the key out."""
+        """Returns whether the rule that decided has locked the key out."""
         return isinstance(self._deciding_part.outcome, LockedOutcome)
 
     @property

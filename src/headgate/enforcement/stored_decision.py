@@ -89,7 +89,7 @@ def decision_from_receipts(receipts: Sequence[ChargeReceipt], compiled: Compiled
 
 
 def _has_counter(part: Decision) -> bool:
-    """Whether a counter was charged: not if the part has no limit, nor if it is adaptive."""
+    """Returns whether a counter was charged: not if the part has no limit, nor if it is adaptive."""
     return part.source.limit is not UNLIMITED and not isinstance(part.outcome, AdaptiveOutcome)
 
 

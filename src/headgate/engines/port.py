@@ -165,7 +165,7 @@ class StackedEngine(Protocol):
 
     @property
     def degraded_count(self) -> int:
-        """How many decisions were made without the engine."""
+        """Returns how many decisions were made without the engine."""
 
 
 class Engine(StackedEngine, Protocol):

@@ -62,7 +62,7 @@ class EngineLayer:
 
     @property
     def degraded_count(self) -> int:
-        """How many decisions were made without the engine."""
+        """Returns how many decisions were made without the engine."""
         count: int = self.inner.degraded_count
         return count
 

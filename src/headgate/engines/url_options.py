@@ -101,7 +101,7 @@ class EngineOptions:
 
     @property
     def hold_us(self) -> int | None:
-        """How long units may be held ahead, in microseconds."""
+        """Returns how long units may be held ahead, in microseconds."""
         return None if self.prefetch is None else round(self.prefetch * SECOND)
 
     @property

@@ -54,7 +54,7 @@ class UpstreamLimit(NamedTuple):
 
     @property
     def refills_by_unit(self) -> bool:
-        """Whether units come back one by one: then the reset is the used share of the window, rounded up."""
+        """Returns whether units come back one by one: then the reset is the used share of the window."""
         if self.quota is None or self.window is None or self.reset_after is None or not self.quota:
             return False
         exact = (self.quota - self.remaining) * self.window / self.quota

@@ -246,7 +246,7 @@ class FlaskAppLimits:
 
     @property
     def enabled(self) -> bool:
-        """Whether the limits are switched on."""
+        """Returns whether the limits are switched on."""
         return _is_enabled(self.app.config)
 
     def _route(self, rule: Rule, method: str) -> _LimitedRoute:
@@ -333,7 +333,7 @@ def _find_response(environ: WSGIEnvironment, start: WSGIResponseStart) -> Respon
 
 
 def _is_complete(environ: WSGIEnvironment) -> bool:
-    """Whether the application has made all of its response: it is no stream."""
+    """Returns whether the application has made all of its response: it is no stream."""
     response: Response | None = environ.get(_RESPONSE)
     return response is not None and not response.is_streamed
 

@@ -56,12 +56,14 @@ def template_of(app: Flask, rule: Rule) -> str:
 
 
 def is_automatic_options(rule: Rule) -> bool:
-    """Whether Flask answers OPTIONS for this route, without its view."""
+    """Returns whether Flask answers OPTIONS for this route, without its view."""
     return bool(getattr(rule, "provide_automatic_options", False))
 
 
 def is_exempt(app: Flask, rule: Rule, method: str | None = None) -> bool:
-    """Whether a route is exempt, by a mark on its blueprints, its class, its view, or this method of its class."""
+    """Returns whether a route is exempt, by a mark on its blueprints, its class, its view, or this method of its
+    class.
+    """
     marked = [*_owners(app, rule), method and _method_of(_class_of(app, rule), method)]
     return any(getattr(each, _EXEMPT, False) for each in marked)
 

@@ -200,7 +200,7 @@ class RequestFlows(FinishFlows[L]):
 
     @property
     def decides_by_route(self) -> bool:
-        """Whether a rule of the rulebook uses the route's template or parameters."""
+        """Returns whether a rule of the rulebook uses the route's template or parameters."""
         names = self._reader_of_book(self.limiter.rulebook).names
         return "route" in names or any(name.startswith(ROUTE_PREFIX) for name in names)
 

@@ -49,7 +49,7 @@ class AddressPlan:
         self._policy = ", ".join(each.policy for each in self._limit_fields).encode("latin-1", "replace")
 
     def passes_at_once(self, decision: RuleDecision) -> bool:
-        """Whether the request passes, and nothing but its header fields remains to be done."""
+        """Returns whether the request passes, and nothing but its header fields remains to be done."""
         for outcome in decision.outcomes:
             if outcome is None or not outcome[ALLOWED] or outcome[DELAY_US]:
                 return False
@@ -128,7 +128,7 @@ class AddressPlans:
 
 
 def depends_on_address_alone(bound: BoundLimit) -> bool:
-    """Whether the charges of a limit are the same for all requests of one address, now and later."""
+    """Returns whether the charges of a limit are the same for all requests of one address, now and later."""
     limit, rule = bound.limit, bound.rule
     return (
         limit.uses <= {"address"}

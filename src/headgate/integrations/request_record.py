@@ -72,12 +72,12 @@ class RequestRecord:
 
     @property
     def unfinished(self) -> bool:
-        """Whether something is to be refunded, settled, released, ended or reported after the response."""
+        """Returns whether something is to be refunded, settled, released, ended or reported after the response."""
         return self.changes_counts or bool(self.calls or self.reported)
 
     @property
     def changes_counts(self) -> bool:
-        """Whether something is to be refunded, settled or released when the response has ended."""
+        """Returns whether something is to be refunded, settled or released when the response has ended."""
         return bool(self.refunds or self.holdings or self.costs_after or self.real_costs)
 
     def settle(self, cost: int, rule: str | None = None) -> None:
@@ -112,7 +112,7 @@ class RequestRecord:
 
     @property
     def allowed(self) -> bool:
-        """Whether the request may pass, as far as it was decided."""
+        """Returns whether the request may pass, as far as it was decided."""
         return self.answer is None
 
     @property

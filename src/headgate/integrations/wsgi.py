@@ -185,7 +185,7 @@ class _Exchange:
 
     @property
     def unfinished(self) -> bool:
-        """Whether something is to be refunded, settled or released."""
+        """Returns whether something is to be refunded, settled or released."""
         return self.record.unfinished
 
     def finish(self) -> None:

@@ -177,8 +177,9 @@ def _json(compiled: Any) -> str:
 
 
 def _is_same_version(version: RulebookVersion, book: Rulebook) -> bool:
-    """Whether this rulebook would compile to the bundle that the version holds. Not if another release of headgate
-    made that one: its scripts or its fields may differ."""
+    """Returns whether this rulebook would compile to the bundle that the version holds. Not if another release of
+    headgate made that one: its scripts or its fields may differ.
+    """
     stored, compiled = json.loads(version.document), bundle.compile_bundle(book, version.at_us)
     # Warnings name the file that was pushed, which may lie elsewhere now.
     return isinstance(stored, dict) and stored | {"warnings": []} == compiled | {"warnings": []}

@@ -102,7 +102,7 @@ class SettleBody(Struct, forbid_unknown_fields=True):
 
 
 class FinishBody(Struct, forbid_unknown_fields=True):
-    """How a call ended that an adaptive rule let pass."""
+    """The end of a call that an adaptive rule let pass."""
 
     receipt: Token
     outcome: Annotated[
@@ -200,7 +200,7 @@ class ReleaseResultBody(Struct):
 
 
 class HeldSlotsBody(Struct):
-    """Whether the slots are still held."""
+    """The result of a renewal: are the slots still held?"""
 
     held: bool
     expires_after: Annotated[float | None, Meta(description="Seconds; null if a slot was lost.")]

@@ -55,7 +55,7 @@ class Address(NamedTuple):
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Returns whether only this machine can reach it."""
         if self.path is not None or self.host == "localhost":
             return True
         try:

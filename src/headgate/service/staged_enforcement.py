@@ -112,7 +112,7 @@ class StagedEnforcement:
         return None if packed is None else StagedPlan(*json.loads(packed))
 
     async def has_runner(self) -> bool:
-        """Whether a service runs that advances stages."""
+        """Returns whether a service runs that advances stages."""
         return await self._store.is_locked()
 
     async def start(

@@ -172,7 +172,7 @@ def _layers(outcome: Outcome) -> CountedAs:
 
 
 def outweighs(outcome: Outcome, other: Outcome) -> bool:
-    """Whether a charge decides its rule rather than the other: a refusal, or the longer delay."""
+    """Returns whether a charge decides its rule rather than the other: a refusal, or the longer delay."""
     return (not outcome[ALLOWED], outcome[DELAY_US]) > (not other[ALLOWED], other[DELAY_US])
 
 

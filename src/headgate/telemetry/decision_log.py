@@ -110,17 +110,17 @@ class DecisionLog(Observer):
 
     @property
     def written(self) -> int:
-        """How many records were written."""
+        """Returns how many records were written."""
         return self._writer.written
 
     @property
     def dropped(self) -> int:
-        """How many records were dropped, because the queue was full or the file could not be written."""
+        """Returns how many records were dropped, because the queue was full or the file could not be written."""
         return self._queue.dropped + self._writer.dropped
 
     @property
     def problem(self) -> str | None:
-        """Why the file cannot be written, as a sentence; None if it can."""
+        """Returns why the file cannot be written, as a sentence; None if it can."""
         return self._writer.problem
 
     def decided(self, decision: Decision, latency_us: int | None, response_follows: bool) -> None:

@@ -105,12 +105,12 @@ class RecentRecords(Observer):
 
     @property
     def written(self) -> int:
-        """How many records this process has stored."""
+        """Returns how many records this process has stored."""
         return self._sender.written
 
     @property
     def dropped(self) -> int:
-        """How many records were dropped because Redis did not answer."""
+        """Returns how many records were dropped because Redis did not answer."""
         return self._sender.dropped
 
     def decided(self, decision: Decision, latency_us: int | None, response_follows: bool) -> None:

@@ -81,7 +81,7 @@ class CallTable:
         self.costs.append(1 if cost is None else max(0, cost))
 
     def _admit(self, key: str) -> bool:
-        """Whether a key that is not in the table comes in: by its hash, or because it has become heavy."""
+        """Returns whether a key that is not in the table comes in: by its hash, or because it has become heavy."""
         if crc32(key.encode("utf-8", "surrogateescape")) % self.sampled == 0:
             return True
         self.dropped += 1

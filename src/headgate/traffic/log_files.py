@@ -79,7 +79,7 @@ class LogFile:
 
 
 def _has_text_lines(beginning: bytes) -> bool:
-    """Whether at least half of the lines are text: a crash may leave a line of zeros in a log."""
+    """Returns whether at least half of the lines are text: a crash may leave a line of zeros in a log."""
     *lines, _ = beginning.split(b"\n")
     return bool(lines) and 2 * sum(_CONTROL.search(line) is None for line in lines) >= len(lines)
 

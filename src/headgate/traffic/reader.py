@@ -32,7 +32,7 @@ MAX_SHOWN_LENGTH = 120
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How logs are read: what the user says of them, and what is needed of their calls.
+    """The options of reading logs: what the user says of them, and what is needed of their calls.
 
     >>> ReadOptions(format="combined", needed={"address"}).zone
     'UTC'

@@ -18,7 +18,7 @@ B = TypeVar("B")
 
 
 def can_fork() -> bool:
-    """Whether a second process helps, and this one may fork."""
+    """Returns whether a second process helps, and this one may fork."""
     return hasattr(os, "fork") and (os.cpu_count() or 1) > 1 and threading.active_count() == 1
 
 

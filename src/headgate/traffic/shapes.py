@@ -66,7 +66,7 @@ class TrafficShape:
 
     @property
     def policy(self) -> str:
-        """Whether clients that are refused try again: none, honour or ignore.
+        """Returns how clients that are refused try again: none, honour or ignore.
 
         >>> TrafficShape("retry-storm").policy, TrafficShape("ramp").policy
         ('ignore', 'none')

@@ -46,7 +46,7 @@ _GROUPED, _DEMAND_COUNTED, _FRONTIER_COMPUTED, _CONFIRMED = 0.05, 0.2, 0.75, 0.8
 
 
 class Refusals(NamedTuple):
-    """How many calls and keys a limit refuses, of how many."""
+    """The calls and keys that a limit refuses, of how many."""
 
     calls: int
     refused_calls: int

@@ -63,7 +63,7 @@ class BrowserUser:
             self.page.wait_for_timeout(50)
 
     def serious_findings(self) -> list[str]:
-        """What axe finds wrong with the page for people who see, hear or move otherwise."""
+        """Returns what axe finds wrong with the page for people who see, hear or move otherwise."""
         if not self.page.evaluate("typeof axe !== 'undefined'"):
             self.page.evaluate(AXE.read_text())  # not as a script: the policy allows none but ours
         found = self.page.evaluate("axe.run({ resultTypes: ['violations'] })")

@@ -37,7 +37,7 @@ def rate(limit: Limit) -> Fraction | None:
 
 
 def divides_well(limit: Limit, count: int) -> bool:
-    """Whether rounding costs at most a thousandth of the rate."""
+    """Returns whether rounding costs at most a thousandth of the rate."""
     match limit:
         case TokenBucket() | Smooth():
             return True
@@ -53,7 +53,7 @@ def divides_well(limit: Limit, count: int) -> bool:
 
 
 def too_slow(limit: Limit, count: int) -> bool:
-    """Whether a share would have less than nginx's thousandth of a unit per second."""
+    """Returns whether a share would have less than nginx's thousandth of a unit per second."""
     return isinstance(limit, LeakyBucket) and limit.rate < count
 
 

@@ -15,7 +15,7 @@ GENEROUS = 3.0  # a busy machine may take its time
 
 
 def used_units(server: RedisServer, text: str, key: str, amount: int) -> int:
-    """How much of the limit is spent, as somebody else sees it."""
+    """Returns how much of the limit is spent, as somebody else sees it."""
     with Limiter(text, server.unix_url) as outside:
         return amount - outside.peek(key).remaining
 

@@ -18,7 +18,7 @@ class HammerProcesses:
         self._pool = pool
 
     def admitted(self, url: str, text: str, *, calls: int, cost: int = 1) -> int:
-        """How many passed, of so many calls by each process."""
+        """The calls that passed, of so many by each process."""
         return sum(self._pool.map(_take, [(url, text, calls, cost)] * PROCESSES, chunksize=1))
 
 

@@ -22,14 +22,14 @@ LIMITS = [
 
 
 def changes(server: RedisServer) -> int:
-    """How often anything was written."""
+    """Returns how often anything was written."""
     info = server.call("INFO", "persistence")
     assert isinstance(info, bytes)
     return int(info.split(b"rdb_changes_since_last_save:")[1].split()[0])
 
 
 def calls(server: RedisServer) -> dict[str, int]:
-    """How often each command was run, inside scripts too."""
+    """Returns how often each command was run, inside scripts too."""
     info = server.call("INFO", "commandstats")
     assert isinstance(info, bytes)
     lines = (line.partition(":") for line in info.decode().splitlines() if line.startswith("cmdstat_"))

@@ -41,7 +41,7 @@ def link(redis_server: RedisServer) -> Iterator[Proxy]:
 
 
 def took(work: Callable[[], object]) -> float:
-    """How long it takes until nobody is waited for any more."""
+    """Returns how long it takes until nobody is waited for any more."""
     began = time.monotonic()
     with pytest.raises(EngineUnavailable, match="no answer within the timeout"):
         work()

@@ -44,7 +44,7 @@ def next_place_missing(server: RedisServer) -> str | None:
 
 
 def connections(server: RedisServer) -> int:
-    """How many clients the server has, besides the one that asks."""
+    """Returns how many clients the server has, besides the one that asks."""
     return int(server.info("clients")["connected_clients"]) - 1
 
 

@@ -119,7 +119,7 @@ class PoolSnapshot:
                 yield snapshot
 
     def sleeps(self) -> bool:
-        """Whether nothing happens but that WAKE_S goes by."""
+        """Returns whether nothing happens but that WAKE_S goes by."""
         return not self.openers and all(
             caller.at == "ended" or (caller.at == "sleeps" and not caller.woken) for caller in self.callers
         )

@@ -183,7 +183,7 @@ def take(server: RedisServer, key: str, costs: list[int], limit: SlidingLog = LI
 
 
 def calls(server: RedisServer) -> dict[str, int]:
-    """How often each command was called since the last time."""
+    """Returns how often each command was called since the last time."""
     text = server.call("INFO", "commandstats")
     server.call("CONFIG", "RESETSTAT")
     assert isinstance(text, bytes)

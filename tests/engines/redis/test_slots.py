@@ -61,13 +61,13 @@ class ServerKeeper:
         return parse_outcome(whole(self._run_command(limit, "peek")))
 
     def forgotten(self) -> bool:
-        """Whether nothing lives: but for its last number, remembered for a day, the key is as never used."""
+        """Returns whether nothing lives: but for its last number, kept for a day, the key is as never used."""
         alive = self.server.call("ZRANGEBYSCORE", KEY, f"({self.server.clock.now_us()}", "+inf")
         assert isinstance(alive, list)
         return not [name for name in alive if name != b"stamp"]
 
     def writes(self) -> int:
-        """How many changes the server has seen."""
+        """Returns how many changes the server has seen."""
         info = self.server.call("INFO", "persistence")
         assert isinstance(info, bytes)
         return int(info.split(b"rdb_changes_since_last_save:")[1].split()[0])

@@ -63,7 +63,7 @@ def remaining_or_error(limiter: Limiter, n: int) -> int | str:
 
 
 def free_entries(limiter: Limiter) -> int:
-    """How many entries of the pool are free, connected or not; all, when nobody asks."""
+    """Returns how many entries of the pool are free, connected or not; all, when nobody asks."""
     (pool,) = pools(limiter)
     return sum(entry.user is None and entry.opening is None for entry in pool._state.entries)
 
@@ -332,7 +332,7 @@ def test_other_threads_get_their_replies_if_the_sending_thread_is_interrupted(
 
 
 def open_requests(pool: ConnectionPool) -> int:
-    """How many are open_requests for, at least: somebody uses each connection."""
+    """Returns how many are open_requests for, at least: somebody uses each connection."""
     return 8 if all(entry.user for entry in pool._state.entries) else 0
 
 

@@ -1,4 +1,4 @@
-"""Which server owns a key, without any server: URLs, slots and redirects."""
+"""Finds the server that owns a key, without any server: URLs, slots and redirects."""
 
 from collections.abc import Callable
 from typing import Any

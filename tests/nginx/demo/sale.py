@@ -46,7 +46,7 @@ _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
 
 
 class SaleCounts(NamedTuple):
-    """Where everything stands at one moment."""
+    """The counts of a sale at one moment."""
 
     seconds: float
     gates: tuple[LogCounts, ...]
@@ -68,7 +68,7 @@ class WrkReport(NamedTuple):
 
 
 class SaleResult(NamedTuple):
-    """How it went, when all is over and written down."""
+    """The final counts of a sale, when all is over and written down."""
 
     seconds: float
     opened: SaleCounts  # when the doors were open
@@ -172,7 +172,7 @@ class GatewaySale:
             self._buyers.append(wrk)
 
     def _look(self) -> SaleCounts:
-        """How it stands. Logs are written ten times a second, so they may be that much behind."""
+        """Returns how it stands. Logs are written ten times a second, so they may be that much behind."""
         tallies = tuple(gate.look() + LogCounts() for gate in self.gates)
         passed = min(self.seconds, max(0.0, time.time() - self._begun))
         return SaleCounts(

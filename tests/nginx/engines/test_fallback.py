@@ -1,4 +1,4 @@
-"""When Redis is gone or slow: what clients see, how long they wait, what is admitted, what the log says.
+"""The fallback when Redis is gone or slow: what clients see, how long they wait, what is admitted, what is logged.
 
 A real nginx with the whole gateway, and a Redis of its own. A server that answers and refuses, deadlines, slots,
 and servers that change places are in test_fallback_faults.py.

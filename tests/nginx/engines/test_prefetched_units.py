@@ -46,7 +46,7 @@ def test_how_much_is_held_at_most(lua: LuajitProcess, limit: Limit, units: int |
 def test_a_receipt_is_pythons(
     lua: LuajitProcess, limit: Limit, before: int, extra: int, data: st.DataObject
 ) -> None:
-    """Where a product is rounded, it is a microsecond or two less: to the safe side."""
+    """A rounded product is a microsecond or two less: to the safe side."""
     assume(max_prefetch(limit) > 0)
     extra = min(extra, max_prefetch(limit))
     meter = MemoryEngine(ManualClock()).meter(limit, "limit")

@@ -104,7 +104,7 @@ class HostileRequestNginx:
             return b"".join(iter(lambda: link.recv(65536), b""))
 
     def used(self, source: str) -> int:
-        """How often this address was charged before now."""
+        """Returns how often this address was charged before now."""
         header = self.gate.get("/", source=source).headers["ratelimit"]
         return LIMIT - 1 - int(header.partition(";r=")[2].partition(";")[0])
 

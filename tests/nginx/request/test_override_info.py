@@ -84,7 +84,7 @@ def test_fields_are_pythons_whatever_the_algorithm(form: Any, redis_server: Redi
 
 
 def gets(server: RedisServer) -> int:
-    """How often GET was run, inside scripts too."""
+    """Returns how often GET was run, inside scripts too."""
     info = server.call("INFO", "commandstats")
     assert isinstance(info, bytes)
     match = re.search(rb"cmdstat_get:calls=(\d+)", info)

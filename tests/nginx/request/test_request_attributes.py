@@ -99,7 +99,7 @@ def sent(text: str) -> bytes:
 
 
 def sendable(request: dict[str, Any]) -> bool:
-    """Whether the request can come over a wire: nginx answers 400 to anything else, and no rule is asked."""
+    """Returns whether the request can come over a wire: nginx answers 400 to anything else."""
     hosts = [value for name, value in request["headers"] if name.lower() == "host"]
     return (
         re.fullmatch(r"[A-Z_-]+", request["method"]) is not None

@@ -202,7 +202,7 @@ def network_around(around: Any, length: int) -> str:
 
 
 def character(text: bytes) -> int | None:
-    """How many bytes Python's strict decoder takes for the first character."""
+    """Returns how many bytes Python's strict decoder takes for the first character."""
     for length in range(1, min(4, len(text)) + 1):
         try:
             text[:length].decode()

@@ -112,7 +112,7 @@ PLAIN: dict[int, st.SearchStrategy[Any]] = {
 
 
 def values(descriptor: Descriptor, depth: int = 6) -> st.SearchStrategy[dict[str, Any]]:
-    """What a message may hold, as keyword arguments for its class: any fields, none included."""
+    """Returns what a message may hold, as keyword arguments for its class: any fields, none included."""
     fields = {}
     for field in descriptor.fields:
         if f"{descriptor.full_name.removeprefix('headgate.envoy.')}.{field.name}" in NEWER_THAN_THE_PACKAGE:

@@ -20,7 +20,7 @@ DescriptorEntries = list[Entry]
 
 
 class RlsStatus(NamedTuple):
-    """What is told of one descriptor. Without a limit: no rule was met."""
+    """The expected status of one descriptor. Without a limit: no rule was met."""
 
     code: int
     limit: int | None = None
@@ -274,7 +274,7 @@ async def test_answers_on_redis(name: str, tmp_path: Path, redis_server: RedisSe
 
 
 async def test_a_repeated_request_gets_the_same_response(tmp_path: Path) -> None:
-    """What was asked before is not read again; so all of it is asked three times."""
+    """Requests that were cached are not parsed again; so all of them are sent three times."""
     twice = [descriptor(("foo", "x")), descriptor(("foo", "x"))]
     text = EXAMPLE.replace("requests_per_unit: 2", "requests_per_unit: 9")
     async with serve_envoy(written(text, tmp_path)) as envoy:

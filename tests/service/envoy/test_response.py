@@ -65,7 +65,7 @@ steps = st.tuples(
 
 
 def answers(limit: str, walk: Steps) -> Iterator[tuple[list[DescriptorCheck], tuple[RuleDecision, ...]]]:
-    """What is asked on the way, and what is decided."""
+    """Returns what is asked on the way, and what is decided."""
     clock, rule = ManualClock(), {"missing": "skip"}
     rules = [
         {**rule, "name": "one", "key": "user", "limit": limit},

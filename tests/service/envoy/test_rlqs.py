@@ -66,8 +66,9 @@ class RlqsStream:
     async def report(
         self, *usages: tuple[dict[str, str], int, int], domain: str = "edge", back: bool = False
     ) -> list[Any]:
-        """What is answered; every story here has an answer, if only to a last bucket that no rule is for. `back`:
-        its Envoy had these buckets on a stream before."""
+        """Returns what is answered; every story here has an answer, if only to a last bucket that no rule is for.
+        `back`: its Envoy had these buckets on a stream before.
+        """
         message = rlqs_pb2.RateLimitQuotaUsageReports(domain=domain)
         for bucket, allowed, denied in (*usages, ({"name": "nobody"}, 1, 0)):
             usage = message.bucket_quota_usages.add()

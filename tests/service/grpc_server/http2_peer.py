@@ -77,7 +77,7 @@ class TestMethods:
 
     @property
     def running(self) -> int:
-        """How many handlers were entered and have not been left."""
+        """Returns how many handlers were entered and have not been left."""
         return self.entered - self.seen.count("left")
 
     async def echo(self, message: bytes) -> bytes:
@@ -195,7 +195,7 @@ class Http2Peer:
         return self.read()
 
     def read(self) -> list[str]:
-        """What came, a line for each frame; an acknowledgement of settings is left out."""
+        """Returns what came, a line for each frame; an acknowledgement of settings is left out."""
         data, lines = self.connection.take_output(), []
         while data:
             size, kind, flags = int.from_bytes(data[:3], "big"), data[3], data[4]

@@ -28,7 +28,7 @@ _forwarded = re.compile(r"^\s*proxy_set_header\s+X-Forwarded-For\s", re.I | re.M
 
 
 class RedisAddress(NamedTuple):
-    """Where Redis or Valkey is: its URL, and the environment variable that holds it, if there is one."""
+    """The place of Redis or Valkey: its URL, and the environment variable that holds it, if there is one."""
 
     place: Place
     what: str

@@ -81,7 +81,7 @@ _FRAMEWORKS = {
 
 
 def can_be_written(application: FoundApplication) -> bool:
-    """Whether there are lines for it: it has a name, a framework that headgate limits, and no limits yet."""
+    """Returns whether there are lines for it: it has a name, a framework that headgate knows, and no limits."""
     if application.limited or application.framework not in (*_FRAMEWORKS, "Django"):
         return False
     wrapped = application.framework in _FRAMEWORKS and _FRAMEWORKS[application.framework].at_end

@@ -262,7 +262,7 @@ class AsyncBatcher:
 
     @property
     def has_late_replies(self) -> bool:
-        """Whether a reply is on its way that must be undone, because its caller has left."""
+        """Returns whether a reply is on its way that must be undone, because its caller has left."""
         calls = chain.from_iterable(batch.calls for batch in self._in_flight)
         return any(
             builder is None and request.needs_reply and future.done() for _, future, builder, request, _ in calls

@@ -65,7 +65,7 @@ class AsyncConnection(asyncio.Protocol):
 
     @property
     def has_unread_data(self) -> bool:
-        """Whether an idle connection has data that was not requested: probably that it was closed."""
+        """Returns whether an idle connection has data that was not requested: probably that it was closed."""
         return not self._callbacks and monotonic() - self.last_reply_at > TRUSTED_S and bool(self._poll(0))
 
     def write(self, packed: bytes, callbacks: Sequence[OnReply]) -> None:

@@ -55,7 +55,7 @@ class RedisKey(NamedTuple):
 
     @property
     def is_readable(self) -> bool:
-        """Whether the key itself is known, and not only its hash."""
+        """Returns whether the key itself is known, and not only its hash."""
         return not self.key.startswith("%#")
 
 

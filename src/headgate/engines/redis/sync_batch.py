@@ -123,7 +123,7 @@ class SyncBatch:
 
     @property
     def resumable(self) -> bool:
-        """Whether replies are on their way, and none of them was lost."""
+        """Returns whether replies are on their way, and none of them was lost."""
         return self._sent and bool(self._items) and not self.connection.bytes_lost
 
     def finish(self, deadline_at: float) -> None:

@@ -177,7 +177,7 @@ class SyncConnection:
 
     @property
     def alive(self) -> bool:
-        """Whether the server has not closed the connection while it was idle. Nothing must be in flight."""
+        """Returns whether the server kept the connection open while it was idle. Nothing must be in flight."""
         if not self._poll(0):
             return True
         if self._tls is None:

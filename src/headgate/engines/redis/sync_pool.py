@@ -316,5 +316,5 @@ class ConnectionPool:
 
     @property
     def idle(self) -> int:
-        """How many connections are open and not in use."""
+        """Returns how many connections are open and not in use."""
         return sum(entry.user is None and entry.connection is not None for entry in self._state.entries)

@@ -1,4 +1,4 @@
-"""How rulebooks reach running processes.
+"""Distributes rulebooks to running processes.
 
 rulebook_version     one published rulebook
 published_versions   all that are stored; publishes and rolls back

@@ -48,7 +48,7 @@ class RulebookText(NamedTuple):
 
 
 class Source(Protocol):
-    """Where a rulebook comes from while a program runs."""
+    """A source that a rulebook comes from while a program runs."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""Which location nginx chooses for a call, as a condition.
+"""Writes the location that nginx chooses for a call as a condition.
 
 nginx chooses a server by its names, and in it one location: an exact one, or the longest prefix, or (unless that
 prefix has ^~) the first regular expression that matches. A location has the limits that it states, or else those

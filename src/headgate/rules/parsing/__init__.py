@@ -1,4 +1,4 @@
-"""How a rulebook is parsed.
+"""Parses rulebooks.
 
     document_tree               a tree of texts, lists and mappings in which every value has its position
     read_yaml, read_json, read_toml (with toml_line_numbers), read_python_values      make it from each format

@@ -52,7 +52,7 @@ class RuleHandlers:
 
     @property
     def can_publish(self) -> bool:
-        """Whether rulebooks can be published here: rules in a file are changed in the file."""
+        """Returns whether rulebooks can be published here: rules in a file are changed in the file."""
         return self._versions_url is not None or self._memory_versions is not None
 
     async def rules(self, request: AdminRequest) -> schema.RulebookInfo:

@@ -235,7 +235,7 @@ class AdminVerdict(Struct):
 
 
 class PeekResult(Struct):
-    """Whether a call would pass."""
+    """The result of a peek: would a call pass?"""
 
     allowed: bool
     degraded: Annotated[bool, Meta(description="Decided by a fallback, because the engine gave no answer.")]

@@ -121,7 +121,7 @@ class Dashboard:
         )
 
     def serves(self, path: str) -> bool:
-        """Whether a path belongs to the dashboard."""
+        """Returns whether a path belongs to the dashboard."""
         return path in ("/", ROOT) or path.startswith(f"{ROOT}/")
 
     def route(self, request: Request) -> tuple[int | None, Handler]:

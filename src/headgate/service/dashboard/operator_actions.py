@@ -137,7 +137,7 @@ class OperatorActions:
 
 
 def can_undo(entry: AuditEntry) -> bool:
-    """Whether a change of a key can be undone."""
+    """Returns whether a change of a key can be undone."""
     if entry.event == "key reset":
         return bool(entry.details.get("used"))
     return entry.event == "override set" or (

@@ -11,7 +11,7 @@ from headgate.service.dashboard.view import View
 
 
 class PageRequest(NamedTuple):
-    """Who asks, for what, and what a form holds."""
+    """A page request: the user, the target, and the fields of a form."""
 
     view: View
     session: Session
@@ -23,7 +23,7 @@ class PageRequest(NamedTuple):
 
     @property
     def actor(self) -> Actor:
-        """Who acts, and the reason that the form gives."""
+        """Returns who acts, and the reason that the form gives."""
         return Actor(self.session.user, self.remote, self.form.get("reason", "").strip())
 
     def needed(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""What a rulebook changes: by meaning, and line by line."""
+"""Compares rulebooks: by meaning, and line by line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who uses the dashboard: logins, roles, signed sessions, and tokens against forged requests.
+"""Authenticates users of the dashboard: logins, roles, signed sessions, and tokens against forged requests.
 
 A login shows a token and says a name, which the audit trail gets. A session is a signed cookie: any worker can
 read it, and it outlives a restart if the token does. It ends after SESSION_S, or when the token changes.

@@ -53,7 +53,7 @@ _LINKS: Final = (("", "Overview"), ("rules", "Rules"), ("audit", "Audit"))
 
 @dataclass
 class View:
-    """What a page knows of its request."""
+    """The context of a page: everything that it knows of its request."""
 
     session: Session | None
     form_token: str

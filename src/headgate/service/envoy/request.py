@@ -113,7 +113,7 @@ _cached_shapes: dict[tuple[str, ...], _DescriptorShape] = {}
 
 
 class _DescriptorShape(NamedTuple):
-    """What follows from the keys of a descriptor, whatever their values are."""
+    """The attributes and options that follow from the keys of a descriptor, whatever their values are."""
 
     descriptor: str
     names: list[str]  # of the attributes that the entries become

@@ -62,7 +62,7 @@ _UNIT_BY_NAME = {unit_name: number for number, (unit_name, _) in UNITS.items()}
 
 
 class ResponseFormat(NamedTuple):
-    """How the rules of a rulebook are shown in responses."""
+    """The form in which responses show the rules of a rulebook."""
 
     header_format: Headers | None = "draft-11"  # None: no header fields
     with_names: bool = True

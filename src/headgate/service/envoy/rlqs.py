@@ -146,7 +146,7 @@ class QuotaStream:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a bucket waits for its first grant."""
+        """Returns whether a bucket waits for its first grant."""
         return bool(self._waiting_buckets)
 
     async def answer(self, report: Any) -> Any:

@@ -103,7 +103,7 @@ _HELLO = settings_frame(
 
 
 class ConnectionContext(NamedTuple):
-    """What all connections of a server have in common."""
+    """The common part of all connections of a server."""
 
     heads: RequestHeads
     stream_type: Callable[[RequestHead], Callable[[Http2Connection, int, RequestHead], Http2Stream]]
@@ -279,7 +279,7 @@ class Http2Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no call that runs."""
+        """Returns whether it has no call that runs."""
         return not any(stream.ended or stream.runs for stream in self.streams.values())
 
     # What streams call.

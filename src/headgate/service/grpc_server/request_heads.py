@@ -35,7 +35,7 @@ _METHOD_NOT_ALLOWED, _UNSUPPORTED_MEDIA_TYPE = 405, 415
 
 
 class RefusedHead(NamedTuple):
-    """Why a request is refused by its head: an HTTP status, or a status of gRPC."""
+    """A reason to refuse a request by its head: an HTTP status, or a status of gRPC."""
 
     code: StatusCode = StatusCode.OK
     message: str = ""
@@ -44,7 +44,7 @@ class RefusedHead(NamedTuple):
 
 
 class RequestHead(NamedTuple):
-    """What matters of a request's head."""
+    """The parts of a request's head that matter."""
 
     method: Method | None
     timeout_s: float | None = None

@@ -61,7 +61,7 @@ class Http2Stream:
         """The peer or the connection has gone, or the stream was reset."""
 
     def data_sent(self) -> None:
-        """What had to wait for a window has been sent."""
+        """Notes that everything which had to wait for a window has been sent."""
 
     def time_out(self) -> None:
         """The request did not arrive in time."""

@@ -55,12 +55,12 @@ class DecisionRecord(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but the attributes matters: the call was decided at once, and stayed charged."""
+        """Returns whether nothing but the attributes matters: the call was decided at once, and stayed charged."""
         return self.patience_us is None and not self.real_costs
 
 
 def is_decision_log(sample: Sequence[str]) -> bool:
-    """Whether the first line is a record of a decision log."""
+    """Returns whether the first line is a record of a decision log."""
     try:
         found = json.loads(sample[0])
     except ValueError:

@@ -29,7 +29,7 @@ class WireDecision(NamedTuple):
 
 
 class SharedDictReplay:
-    """Where a replay takes place."""
+    """Replays cases on a shared dict, each under a fresh name."""
 
     _numbers = count()
 

@@ -95,7 +95,7 @@ class AsyncDenialCacheEngine(EngineLayer):
 
     @property
     def hits(self) -> int:
-        """How many requests the cache answered."""
+        """Returns how many requests the cache answered."""
         return self.denials.hits
 
     def guarantees(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""How a task waits for its turn to ask again (recheck.py); sync_waiter.py is for threads."""
+"""Lets a task wait for its turn to call the engine again (recheck.py); sync_waiter.py is for threads."""
 
 from __future__ import annotations
 

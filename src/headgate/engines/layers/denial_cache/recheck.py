@@ -1,4 +1,4 @@
-"""Who asks again once a refusal has ended: as many callers at once as may pass, and one to learn that none may.
+"""Chooses the callers that try again once a refusal has ended: as many as may pass, and one to learn if none may.
 
 While a refusal lasts, all callers of its key are answered here. When it ends, 64 of them may come in one turn of
 the loop, and one unit is free: 63 questions would be for nothing. So one caller asks, and the others wait for what

@@ -96,7 +96,7 @@ class DenialCacheEngine(EngineLayer):
 
     @property
     def hits(self) -> int:
-        """How many requests the cache answered."""
+        """Returns how many requests the cache answered."""
         return self.denials.hits
 
     def guarantees(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:

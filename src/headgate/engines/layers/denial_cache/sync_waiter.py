@@ -1,4 +1,4 @@
-"""How a thread waits for its turn to ask again (recheck.py); async_waiter.py is for tasks."""
+"""Lets a thread wait for its turn to call the engine again (recheck.py); async_waiter.py is for tasks."""
 
 from __future__ import annotations
 

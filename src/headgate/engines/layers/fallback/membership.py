@@ -77,7 +77,7 @@ class MembershipState:
 
     @property
     def is_counted(self) -> bool:
-        """Whether members are counted, and know their ranks; if not, their number is fixed."""
+        """Returns whether members are counted, and know their ranks; if not, their number is fixed."""
         return self._has_heartbeat or bool(self._replies)
 
     def note_reply(self, count: int, rank: int) -> None:

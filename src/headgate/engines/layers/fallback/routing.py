@@ -1,4 +1,4 @@
-"""Which way a call takes: to the engine, or past it. Pure: the verbs make the requests."""
+"""Chooses the route of a call: to the engine, or past it. Pure: the verbs make the requests."""
 
 from __future__ import annotations
 
@@ -56,27 +56,27 @@ class FallbackRouting(DegradedAnswers):
 
     @property
     def degraded_count(self) -> int:
-        """How many decisions the fallback made."""
+        """Returns how many decisions the fallback made."""
         return self._total("degraded")
 
     @property
     def opened_count(self) -> int:
-        """How often a breaker opened."""
+        """Returns how often a breaker opened."""
         return self._total("opened")
 
     @property
     def lost_refunds(self) -> int:
-        """How many refunds never reached the engine."""
+        """Returns how many refunds never reached the engine."""
         return self._total("lost_refunds")
 
     @property
     def lost_surcharges(self) -> int:
-        """How many surcharges never reached the engine, nor a share."""
+        """Returns how many surcharges never reached the engine, nor a share."""
         return self._total("lost_surcharges")
 
     @property
     def lost_resets(self) -> int:
-        """How many keys were reset, or given another limit, here but not in the engine."""
+        """Returns how many keys were reset, or given another limit, here but not in the engine."""
         return self._total("lost_resets")
 
     def measurements(self) -> Iterator[tuple[str, float | list[float]]]:

@@ -86,12 +86,12 @@ class AsyncPrefetchEngine(EngineLayer):
 
     @property
     def prefetched(self) -> int:
-        """How many prefetched units were handed out."""
+        """Returns how many prefetched units were handed out."""
         return self._hot_keys.prefetched_total
 
     @property
     def lost_units(self) -> int:
-        """How many units could not be given back; the limit refills them by itself."""
+        """Returns how many units could not be given back; the limit refills them by itself."""
         return self._hot_keys.lost_units
 
     def reset_after_fork(self) -> None:

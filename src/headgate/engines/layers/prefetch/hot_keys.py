@@ -50,7 +50,7 @@ class HotKeys:
 
     @property
     def pending_count(self) -> int:
-        """How many batches have not expired yet, including those that were used up before."""
+        """Returns how many batches have not expired yet, including those that were used up before."""
         return len(self._expiries)
 
     def next_is(self, batch: PrefetchedUnits) -> bool:
@@ -91,7 +91,7 @@ class HotKeys:
 
     @property
     def prefetched_total(self) -> int:
-        """How many prefetched units were handed out."""
+        """Returns how many prefetched units were handed out."""
         with self.lock:
             held = [batch for *_, batch in self._expiries if batch.is_held]
             return self._handed_out + sum(max(0, batch.extra - batch.units_held) for batch in held)

@@ -13,7 +13,7 @@ HOLD_US = 100_000
 
 
 class PrefetchHold(NamedTuple):
-    """How long units may be held, and how many at most; by default a tenth of what the limit holds at once."""
+    """Bounds on the time that units are held, and their number; by default a tenth of what the limit holds."""
 
     us: int
     units: int | None
