@@ -21,7 +21,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from benchmarks.interleave import PEERS
+from benchmarks.interleaved_runs import PEERS
 from benchmarks.report import FOLDER
 
 LEAST_RATIO = 0.90

@@ -11,7 +11,7 @@ from typing import Any
 
 import headgate
 from benchmarks import headgate_subjects
-from benchmarks.interleave import (
+from benchmarks.interleaved_runs import (
     SPEED,
     AsyncTake,
     Samples,

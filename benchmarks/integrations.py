@@ -15,7 +15,7 @@ from statistics import fmean
 
 import httpx
 
-from benchmarks.interleave import SPEED, Samples, median, ratio
+from benchmarks.interleaved_runs import SPEED, Samples, median, ratio
 from benchmarks.nginx import run_wrk
 from benchmarks.redis_process import pinned_server
 from benchmarks.report import BenchmarkReport, figure

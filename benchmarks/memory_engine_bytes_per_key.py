@@ -12,7 +12,7 @@ from typing import Any
 
 import headgate
 from benchmarks import baselines, headgate_subjects, other_limiters
-from benchmarks.interleave import Subject, run_interleaved
+from benchmarks.interleaved_runs import Subject, run_interleaved
 from benchmarks.memory_engine_speed import ALGORITHMS
 from benchmarks.report import BenchmarkReport, figure
 

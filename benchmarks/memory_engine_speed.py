@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks import baselines, headgate_subjects, other_limiters
-from benchmarks.interleave import (
+from benchmarks.interleaved_runs import (
     Samples,
     Stretch,
     Subject,

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks import baselines, other_limiters
 from benchmarks import headgate_subjects as benchmarks_subjects
-from benchmarks.interleave import Subject, last_core, run_interleaved
+from benchmarks.interleaved_runs import Subject, last_core, run_interleaved
 from benchmarks.report import BenchmarkReport, figure
 
 KEYS = 100_000

@@ -23,7 +23,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks import baselines
-from benchmarks.interleave import SPEED, Samples, median, ratio
+from benchmarks.interleaved_runs import SPEED, Samples, median, ratio
 from benchmarks.report import BenchmarkReport, figure
 from tests.nginx.gateway_harness import push
 from tests.servers import Nginx, RedisServer

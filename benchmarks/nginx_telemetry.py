@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from statistics import fmean
 from typing import Any
 
-from benchmarks.interleave import SPEED, Samples, median, ratio
+from benchmarks.interleaved_runs import SPEED, Samples, median, ratio
 from benchmarks.nginx import MAIN, pin_workers, run_wrk
 from benchmarks.report import BenchmarkReport, figure
 from tests.nginx.gateway_harness import push

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import headgate
 from benchmarks import headgate_subjects, other_limiters
-from benchmarks.interleave import (
+from benchmarks.interleaved_runs import (
     SPEED,
     AsyncTake,
     Stretch,

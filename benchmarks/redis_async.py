@@ -10,7 +10,7 @@ from typing import Any
 
 import headgate
 from benchmarks import async_baseline, baselines, other_limiters
-from benchmarks.interleave import (
+from benchmarks.interleaved_runs import (
     SPEED,
     AsyncTake,
     Samples,

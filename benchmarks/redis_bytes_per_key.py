@@ -6,7 +6,7 @@ numbers made already, and such a value takes no room at all.
 """
 
 import headgate
-from benchmarks.interleave import last_core
+from benchmarks.interleaved_runs import last_core
 from benchmarks.redis_process import pinned_server, used_memory
 from benchmarks.report import BenchmarkReport, figure
 from headgate.engines.redis import keys

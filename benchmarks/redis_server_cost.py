@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import baselines
-from benchmarks.interleave import Samples, median, ratio
+from benchmarks.interleaved_runs import Samples, median, ratio
 from benchmarks.redis_process import pinned_server, requests_per_second, server_cpu_us, usec_per_call
 from benchmarks.report import BenchmarkReport, figure, thousands
 from headgate import parse

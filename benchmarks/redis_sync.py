@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks import baselines, other_limiters
 from benchmarks import headgate_subjects as benchmarks_subjects
-from benchmarks.interleave import Samples, Stretch, Subject, last_core, median, ratio, run_interleaved
+from benchmarks.interleaved_runs import Samples, Stretch, Subject, last_core, median, ratio, run_interleaved
 from benchmarks.redis_process import pinned_server, server_cpu_us
 from benchmarks.report import BenchmarkReport, figure
 from tests.servers import RedisServer

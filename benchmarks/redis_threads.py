@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from benchmarks import baselines, headgate_subjects, other_limiters
-from benchmarks.interleave import (
+from benchmarks.interleaved_runs import (
     SPEED,
     Stretch,
     Subject,

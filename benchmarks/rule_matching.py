@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.interleave import (
+from benchmarks.interleaved_runs import (
     Samples,
     Stretch,
     Subject,

@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from benchmarks.interleave import SPEED, Samples, median, ratio
+from benchmarks.interleaved_runs import SPEED, Samples, median, ratio
 from benchmarks.report import BenchmarkReport, figure
 from headgate.service.envoy.messages import RateLimitRequest
 from headgate.service.envoy.rls import PATH

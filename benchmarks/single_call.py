@@ -13,7 +13,7 @@ from typing import Any
 import headgate
 from benchmarks import headgate_subjects as benchmarks_subjects
 from benchmarks import other_limiters
-from benchmarks.interleave import (
+from benchmarks.interleaved_runs import (
     AsyncTake,
     Stretch,
     Subject,

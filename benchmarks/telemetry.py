@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from benchmarks.interleave import (
+from benchmarks.interleaved_runs import (
     Stretch,
     Subject,
     decisions_per_second,

@@ -45,7 +45,7 @@ ALONE = (
     "tests/nginx/engines/test_fallback.py",
     "tests/nginx/engines/test_load_shedding.py",
     "tests/nginx/engines/test_worker_clocks.py",
-    "tests/nginx/test_beside_limit_req.py",
+    "tests/nginx/test_compare_with_limit_req.py",
     "tests/nginx/test_demo.py",
     "tests/nginx/test_faults_under_load.py",
 )

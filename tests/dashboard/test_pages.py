@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from headgate.service.dashboard import language
+from headgate.service.dashboard import translation
 from tests.dashboard.dashboard_harness import Site, Visitor, key_path
 
-FOLDER = Path(language.__file__).parent
+FOLDER = Path(translation.__file__).parent
 
 
 def translated_texts() -> set[str]:
@@ -26,7 +26,7 @@ def translated_texts() -> set[str]:
 
 
 def test_every_text_is_there_in_chinese() -> None:
-    assert translated_texts() - set(language.IN_CHINESE) == set()
+    assert translated_texts() - set(translation.IN_CHINESE) == set()
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from headgate.http.refusal_body import (
 from headgate.rules.load import from_mapping
 from headgate.rules.rule import Refusal
 from headgate.rules.serialization import document
-from tests.nginx.lua_twins import start_twins
+from tests.nginx.pure_modules_process import start_twins
 from tests.nginx.rules.luajit_process import LuajitProcess
 
 JSON, BROWSER, CURL = "application/json", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", "*/*"

@@ -26,7 +26,7 @@ from headgate import limiter_flows
 from headgate.algorithms.decision import Charge, Decision
 from headgate.flow import Flow, arun, run
 from headgate.limiter import AsyncLimiter, Limiter
-from tests.linearizability.engines import async_engine, engine
+from tests.linearizability.engine_descriptions import async_engine, engine
 from tests.linearizability.history import CallHistory, Operation, Verb
 
 PROCESSES = 3

@@ -18,8 +18,8 @@ import pytest
 
 from tests.nginx.demo import shop_servers
 from tests.nginx.demo.expectations import LATE, failed_expectations
+from tests.nginx.demo.flash_sale import GATES, GatewaySale, SaleCounts, SaleResult
 from tests.nginx.demo.log_counts import BUYER_RULE, ITEM_RULE, LogCounts
-from tests.nginx.demo.sale import GATES, GatewaySale, SaleCounts, SaleResult
 from tests.repo_rules.repository import ROOT
 from tests.servers import KINDS, Kind
 from tests.servers.server_programs import command

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headgate.http.client_ip import Proxies
 from headgate.rules.attributes import request
 from headgate.service.forward_auth import GatewayKind, InvalidSubrequest, forwarded_attributes
-from tests.service.gateway_recordings import CADDY, ENVOY, NGINX, TARGET, TRAEFIK
+from tests.service.recorded_sub_requests import CADDY, ENVOY, NGINX, TARGET, TRAEFIK
 
 PROXIES = Proxies(["127.0.0.0/8", "10.0.0.0/8", "unix"])
 GATEWAY, CLIENT = "10.0.0.1:4711", "203.0.113.7"

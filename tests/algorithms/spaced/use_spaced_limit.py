@@ -7,7 +7,7 @@ from headgate.engines.layers.fallback.limit_share import equal_share
 from headgate.http.headers import headers
 from headgate.service.envoy.response import rate
 from tests.nginx.gateway_harness import NginxGateway
-from tests.nginx.lua_twins import bundle_entry, start_twins
+from tests.nginx.pure_modules_process import bundle_entry, start_twins
 
 limit = parse("2/minute spaced")
 lines = [repr(limit)]

@@ -11,7 +11,7 @@ from headgate.clock import ManualClock
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.layers.prefetch import AsyncPrefetchEngine, PrefetchEngine
 from headgate.engines.layers.prefetch.meter_without_prefetch import ExactMeter
-from headgate.engines.layers.prefetch.sync_returns import ReturnThread
+from headgate.engines.layers.prefetch.sync_background_returns import ReturnThread
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.limit_syntax import parse

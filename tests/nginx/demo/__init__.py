@@ -1,7 +1,7 @@
 """A flash sale at two real nginx: `make demo-gateway`, and a test of the whole gateway (tests/nginx/test_demo.py).
 
 shop_servers    starts Redis, a backend and two nginx
-sale            sends the requests of the sale, and counts what happened
+flash_sale      sends the requests of the sale, and counts what happened
 log_counts      counts the access logs
 expectations    checks the results
 text_report     prints them

@@ -15,7 +15,7 @@ from headgate.cli.full_screen import draw, full_screen
 from headgate.cli.text_style import Style
 from tests.nginx.demo import shop_servers
 from tests.nginx.demo.expectations import failed_expectations
-from tests.nginx.demo.sale import SECONDS, GatewaySale, SaleCounts, SaleResult
+from tests.nginx.demo.flash_sale import SECONDS, GatewaySale, SaleCounts, SaleResult
 from tests.nginx.demo.text_report import WIDTH, head, live, results, rows
 from tests.servers import MissingComponent
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.nginx.demo import shop_servers
+from tests.nginx.demo.flash_sale import GATES, SaleResult
 from tests.nginx.demo.log_counts import BUYER_RULE, ITEM_RULE
-from tests.nginx.demo.sale import GATES, SaleResult
 
 HOT = "phone"
 USED = 0.9  # of the phone's limit, while everybody wants one

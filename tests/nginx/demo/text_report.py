@@ -11,8 +11,17 @@ from textwrap import wrap
 
 from headgate.cli.text_style import Style
 from tests.nginx.demo import shop_servers
+from tests.nginx.demo.flash_sale import (
+    BOT_PART,
+    CALM,
+    CALM_PART,
+    GATES,
+    RUSH,
+    SaleCounts,
+    SaleResult,
+    local_refusals,
+)
 from tests.nginx.demo.log_counts import BUYER_RULE, ITEM_RULE, LogCounts
-from tests.nginx.demo.sale import BOT_PART, CALM, CALM_PART, GATES, RUSH, SaleCounts, SaleResult, local_refusals
 
 WIDTH = 79
 _NAME = 15

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.engines.layers.fallback.breaker import Breaker, BreakerRoute, BreakerState
-from tests.nginx.lua_twins import start_twins
+from tests.nginx.pure_modules_process import start_twins
 from tests.nginx.rules.luajit_process import LuajitProcess
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.nginx.engines.redis.redis_harness import NginxRedisEngine, RedisDriverNginx
-from tests.nginx.flood import decision_calls
+from tests.nginx.wrk_flood import decision_calls
 from tests.servers import RedisServer
 
 # Whatever is opened has a denial cache around it, and a look into its dict in the place of `command`.

@@ -26,7 +26,7 @@ from headgate.engines.layers.fallback.limit_share import share
 from headgate.errors import InvalidRule
 from headgate.limit_syntax import parse
 from tests.engines.layers.test_limit_share import LIMITS
-from tests.nginx.lua_twins import bundle_entry, start_twins
+from tests.nginx.pure_modules_process import bundle_entry, start_twins
 from tests.nginx.rules.luajit_process import LuajitProcess
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.nginx import flood as floods
+from tests.nginx import wrk_flood
 from tests.nginx.engines.redis.redis_harness import NginxRedisEngine, RedisDriverNginx
-from tests.nginx.flood import Flood, flood, same_chance, tenth_of
 from tests.nginx.gateway_harness import NginxGateway
+from tests.nginx.wrk_flood import Flood, flood, same_chance, tenth_of
 from tests.servers import RedisServer
 
 RATE, SECONDS = 200, 6
@@ -58,7 +58,7 @@ def gateways(server: RedisServer, count: int, *rules: dict[str, str]) -> Iterato
     with ExitStack() as stack:
         running = [
             stack.enter_context(
-                NginxGateway(None if place else book, url, http=floods.HTTP, server=floods.SERVER, workers=2)
+                NginxGateway(None if place else book, url, http=wrk_flood.HTTP, server=wrk_flood.SERVER, workers=2)
             )
             for place in range(count)
         ]

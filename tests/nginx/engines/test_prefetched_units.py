@@ -15,7 +15,7 @@ from headgate.engines.layers.prefetch.prefetched_units import Demand, Prefetched
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.limit_syntax import parse
 from tests.engines.layers.test_limit_share import LIMITS
-from tests.nginx.lua_twins import bundle_entry
+from tests.nginx.pure_modules_process import bundle_entry
 from tests.nginx.rules.luajit_process import LuajitProcess
 
 DRIVER = Path(__file__).with_name("prefetched_units.lua")

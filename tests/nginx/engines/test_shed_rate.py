@@ -10,7 +10,7 @@ import pytest
 
 from headgate.gateway.bundle import limit_entry
 from headgate.limit_syntax import parse
-from tests.nginx.flood import chi_square_tail
+from tests.nginx.wrk_flood import chi_square_tail
 from tests.repo_rules.repository import ROOT
 
 DRIVER = Path(__file__).with_name("shed_simulation.lua")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headgate.algorithms.decision import Verdict, most_restrictive
 from tests.http.test_headers import passed, refused
 from tests.nginx.http.test_headers import verdict_fields, verdicts
-from tests.nginx.lua_twins import start_twins
+from tests.nginx.pure_modules_process import start_twins
 from tests.nginx.rules.luajit_process import LuajitProcess
 
 

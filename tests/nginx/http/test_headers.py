@@ -12,7 +12,7 @@ from headgate.algorithms.limit import SECOND, Limit
 from headgate.http.headers import headers
 from headgate.limit_syntax import parse
 from tests.http.test_headers import FORMS, LIMITS, START_US, StubDecision, passed, refused
-from tests.nginx.lua_twins import bundle_entry, start_twins
+from tests.nginx.pure_modules_process import bundle_entry, start_twins
 from tests.nginx.rules.luajit_process import LuajitProcess
 
 NEVER, LOCKED_OUT = -1, -3

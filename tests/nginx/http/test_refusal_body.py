@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headgate.errors import InvalidRulebook
 from headgate.rules.load import from_mapping
 from headgate.rules.serialization import document
-from tests.nginx.lua_twins import start_twins
+from tests.nginx.pure_modules_process import start_twins
 from tests.nginx.rules.luajit_process import LuajitProcess
 
 JSON, BROWSER, CURL = "application/json", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", "*/*"

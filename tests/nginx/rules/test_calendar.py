@@ -13,7 +13,7 @@ from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import SECOND, Limit
 from headgate.calendar import resolve, time_zone
 from headgate.limit_syntax import parse
-from tests.nginx.lua_twins import bundle_entry, start_twins
+from tests.nginx.pure_modules_process import bundle_entry, start_twins
 from tests.nginx.rules.luajit_process import LuajitProcess
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from headgate.telemetry.hot_keys import HotKeySummary, short_key
 from headgate.telemetry.key_estimates import MAX_SHARED, KeyEstimates
 from headgate.telemetry.shared_layout import KIND_LETTERS
-from tests.nginx.lua_twins import start_twins
+from tests.nginx.pure_modules_process import start_twins
 from tests.nginx.rules.luajit_process import LuajitProcess
 
 SEED = 20261118

@@ -5,10 +5,10 @@ Every change goes through a handler of the admin API, so that both are checked, 
     app               finds the page of a request; sessions, roles, forged requests, errors
     sessions          logins by token, signed cookies, lockout of guessing
     request, page_request   forms, cookies, responses; an authorized request
-    view, html        the layout of a page, and HTML with everything escaped
-    language          English and Chinese
-    numbers, rule_text   numbers, spans and rules as pages show them
-    sources           where pages read counts, records, versions, nodes and changes
+    page_layout, html the layout of a page, and HTML with everything escaped
+    translation       English and Chinese
+    number_format, rule_text   numbers, spans and rules as pages show them
+    data_sources      counts, records, versions, nodes and changes for pages
     live_counts       the counts of the last minute, and the stream of what changes in them
     login_page, overview_page, rule_page, key_page, rulebook_page, audit_page   the pages
     stages_card       staged enforcement of a rule: its form, and how far it is

@@ -35,12 +35,13 @@ from headgate.service.asgi import (
     encode_headers,
 )
 from headgate.service.dashboard.audit_page import AuditPage
+from headgate.service.dashboard.data_sources import DashboardSources
 from headgate.service.dashboard.html import html
 from headgate.service.dashboard.key_page import KeyPage
-from headgate.service.dashboard.language import choose_language
 from headgate.service.dashboard.login_page import login_page
 from headgate.service.dashboard.operator_actions import OperatorActions
 from headgate.service.dashboard.overview_page import OverviewPage
+from headgate.service.dashboard.page_layout import ROOT, THEMES, View
 from headgate.service.dashboard.page_request import PageRequest
 from headgate.service.dashboard.request import (
     SAFE_FIELDS,
@@ -64,8 +65,7 @@ from headgate.service.dashboard.sessions import (
     TooManyGuesses,
     user_name,
 )
-from headgate.service.dashboard.sources import DashboardSources
-from headgate.service.dashboard.view import ROOT, THEMES, View
+from headgate.service.dashboard.translation import choose_language
 from headgate.service.settings import Settings
 from headgate.service.staged_enforcement import StagedEnforcement
 

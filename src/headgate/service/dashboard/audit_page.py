@@ -7,13 +7,13 @@ from typing import Final
 from headgate.errors import HeadgateError
 from headgate.operations.audit_trail import AuditEntry
 from headgate.service.asgi import Response
+from headgate.service.dashboard.data_sources import DashboardSources
 from headgate.service.dashboard.html import Html, html, join
 from headgate.service.dashboard.operator_actions import OperatorActions
+from headgate.service.dashboard.page_layout import ROOT, View
 from headgate.service.dashboard.page_request import PageRequest
 from headgate.service.dashboard.request import page_response
 from headgate.service.dashboard.rule_page import key_link, time_tag
-from headgate.service.dashboard.sources import DashboardSources
-from headgate.service.dashboard.view import ROOT, View
 
 _SHOWN_APART: Final = ("rule", "key", "reason", "note", "before", "after")
 

@@ -13,16 +13,16 @@ from headgate.service.admin import schema
 from headgate.service.admin.request import NotFound
 from headgate.service.asgi import HttpError, Response
 from headgate.service.dashboard.audit_page import describe_change
+from headgate.service.dashboard.data_sources import DashboardSources
 from headgate.service.dashboard.html import Html, html, join
 from headgate.service.dashboard.key_stories import KeyStory, stories
-from headgate.service.dashboard.numbers import span_text
+from headgate.service.dashboard.number_format import span_text
 from headgate.service.dashboard.operator_actions import HOUR_S, OperatorActions, can_undo
+from headgate.service.dashboard.page_layout import ROOT, View
 from headgate.service.dashboard.page_request import PageRequest
 from headgate.service.dashboard.request import page_response, redirect
 from headgate.service.dashboard.rule_page import key_link, time_tag
 from headgate.service.dashboard.rule_text import limit_texts
-from headgate.service.dashboard.sources import DashboardSources
-from headgate.service.dashboard.view import ROOT, View
 
 SHOWN_CHANGES: Final = 10
 NEVER: Final = "0"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.service.dashboard.html import Html, html
-from headgate.service.dashboard.view import ROOT, View
+from headgate.service.dashboard.page_layout import ROOT, View
 
 _PAGE = """<section class="login card">
 <h1>headgate</h1>

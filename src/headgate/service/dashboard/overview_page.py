@@ -13,14 +13,14 @@ from urllib.parse import urlencode
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.rules.rule import Rule
 from headgate.service.asgi import Response, StreamedResponse, encode_headers
+from headgate.service.dashboard.data_sources import DashboardSources, NodeRow
 from headgate.service.dashboard.html import Html, html, join
 from headgate.service.dashboard.live_counts import Row
-from headgate.service.dashboard.numbers import rate_text, share_text, span_text
+from headgate.service.dashboard.number_format import rate_text, share_text, span_text
+from headgate.service.dashboard.page_layout import ROOT, View
 from headgate.service.dashboard.page_request import PageRequest
 from headgate.service.dashboard.request import SAFE_FIELDS, page_response
 from headgate.service.dashboard.rule_text import limit_texts, mode_badges
-from headgate.service.dashboard.sources import DashboardSources, NodeRow
-from headgate.service.dashboard.view import ROOT, View
 from headgate.telemetry.decision_counts import NO_RULE, OTHER_RULES
 
 WINDOW_S: Final = 10

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from headgate.service.asgi import HttpError, Request
 from headgate.service.dashboard.operator_actions import Actor
+from headgate.service.dashboard.page_layout import View
 from headgate.service.dashboard.sessions import Session
-from headgate.service.dashboard.view import View
 
 
 class PageRequest(NamedTuple):

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from headgate.errors import HeadgateError, InvalidRule
+from headgate.service.dashboard.data_sources import DashboardSources
 from headgate.service.dashboard.html import Html, html, join
-from headgate.service.dashboard.numbers import share_text, span_text
-from headgate.service.dashboard.sources import DashboardSources
-from headgate.service.dashboard.view import View
+from headgate.service.dashboard.number_format import share_text, span_text
+from headgate.service.dashboard.page_layout import View
 from headgate.telemetry.recent_records import KEPT_S
 
 TIMEOUT_S: Final = 60.0

@@ -13,16 +13,16 @@ from headgate.rules.find_rule import key_format
 from headgate.rules.rule import Rule
 from headgate.service.admin import schema
 from headgate.service.asgi import HttpError, Response
+from headgate.service.dashboard.data_sources import DashboardSources
 from headgate.service.dashboard.html import Html, html, join
 from headgate.service.dashboard.key_stories import KeyStory, stories
-from headgate.service.dashboard.numbers import ago_s, instant_text, share_text, span_text
+from headgate.service.dashboard.number_format import ago_s, instant_text, share_text, span_text
 from headgate.service.dashboard.operator_actions import OperatorActions
+from headgate.service.dashboard.page_layout import ROOT, View
 from headgate.service.dashboard.page_request import PageRequest
 from headgate.service.dashboard.request import json_response, page_response, redirect
 from headgate.service.dashboard.rule_text import limit_texts, mode_badges
-from headgate.service.dashboard.sources import DashboardSources
 from headgate.service.dashboard.stages_card import stage_numbers, stages_card
-from headgate.service.dashboard.view import ROOT, View
 from headgate.service.staged_enforcement import StagedEnforcement
 from headgate.telemetry.decision_counts import DecisionCounts
 from headgate.telemetry.decision_record import Record

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headgate.engines.overrides import join_limits
 from headgate.rules.rule import Rule
 from headgate.service.dashboard.html import Html, html, join
-from headgate.service.dashboard.view import View
+from headgate.service.dashboard.page_layout import View
 
 
 def limit_texts(rule: Rule) -> str:

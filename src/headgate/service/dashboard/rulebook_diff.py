@@ -7,7 +7,7 @@ from typing import Final
 
 from headgate.service.admin import schema
 from headgate.service.dashboard.html import Html, html, join
-from headgate.service.dashboard.view import View
+from headgate.service.dashboard.page_layout import View
 
 MAX_LINES: Final = 400
 _CONTEXT: Final = 2

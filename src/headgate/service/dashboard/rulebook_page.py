@@ -16,15 +16,15 @@ from headgate.rules.distribution.published_versions import VersionConflict
 from headgate.service.admin import schema
 from headgate.service.admin.request import UnpublishableRulebook
 from headgate.service.asgi import HttpError, Response
+from headgate.service.dashboard.data_sources import DashboardSources
 from headgate.service.dashboard.html import Html, html, join
 from headgate.service.dashboard.operator_actions import OperatorActions
+from headgate.service.dashboard.page_layout import ROOT, View
 from headgate.service.dashboard.page_request import PageRequest
 from headgate.service.dashboard.preview import Previews, preview_html
 from headgate.service.dashboard.request import json_response, page_response, redirect
 from headgate.service.dashboard.rule_page import time_tag
 from headgate.service.dashboard.rulebook_diff import changes_html, text_diff_html
-from headgate.service.dashboard.sources import DashboardSources
-from headgate.service.dashboard.view import ROOT, View
 
 _FORMATS: Final = ("yaml", "toml", "json")
 

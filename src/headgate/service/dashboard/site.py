@@ -6,7 +6,7 @@ from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.service.admin import Admin
 from headgate.service.asgi import Handler, Request, Response
 from headgate.service.dashboard.app import Dashboard
-from headgate.service.dashboard.sources import DashboardSources
+from headgate.service.dashboard.data_sources import DashboardSources
 from headgate.service.node_reports import NodeReports
 from headgate.service.settings import Settings
 from headgate.service.staged_enforcement import MemoryPlanStore, StagedEnforcement

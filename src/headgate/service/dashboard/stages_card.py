@@ -9,8 +9,8 @@ from headgate.errors import HeadgateError, InvalidRule
 from headgate.limit_syntax import parse_span
 from headgate.rules.rule import Rule
 from headgate.service.dashboard.html import Html, html, join
-from headgate.service.dashboard.numbers import span_text
-from headgate.service.dashboard.view import ROOT, View
+from headgate.service.dashboard.number_format import span_text
+from headgate.service.dashboard.page_layout import ROOT, View
 from headgate.service.staged_enforcement import RUNNING, STAGES, StagedEnforcement, StagedPlan
 
 _CARD = '<section class="card" id="stages"><h2>{title}</h2>{ended}{body}</section>'

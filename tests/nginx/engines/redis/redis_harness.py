@@ -18,7 +18,7 @@ from headgate.engines.redis.script_assembly import (
     standalone_script,
 )
 from headgate.limit_syntax import parse
-from tests.nginx.lua_twins import bundle_entry
+from tests.nginx.pure_modules_process import bundle_entry
 from tests.servers import Nginx
 from tests.servers.cluster import slot_of
 

@@ -38,12 +38,12 @@ because each of their refusals must be counted, and with overrides, because only
 meter calls the inner meter itself: nothing is counted here, and no time is lost.
 
 prefetched_units    the recent demand for each key, and what is left of each fetch
-hot_keys            all batches of an engine, in the order in which they expire
+prefetched_batches  all batches of an engine, in the order in which they expire
 prefetch_bounds     how long units may be held, and how many; the guarantee in words
 async_engine        the layer; sync_engine is generated from it
 async_meter         takes, refunds and resets; sync_meter is generated from it
 async_give_back     gives units back; sync_give_back is generated from it
-async_returns       gives them back in time, by timers; sync_returns by a thread; both written by hand
+async_background_returns  gives them back in time, by timers; sync_background_returns by a thread; by hand
 meter_without_prefetch   the meter of limits that are not prefetched
 """
 

@@ -10,12 +10,12 @@ from headgate.algorithms.limit import Limit
 from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.fork_reset import on_fork
+from headgate.engines.layers.prefetch.async_background_returns import AsyncBatchReturns
 from headgate.engines.layers.prefetch.async_give_back import give_back_expired
 from headgate.engines.layers.prefetch.async_meter import AsyncPrefetchMeter
-from headgate.engines.layers.prefetch.async_returns import AsyncBatchReturns
-from headgate.engines.layers.prefetch.hot_keys import HotKeys
 from headgate.engines.layers.prefetch.meter_without_prefetch import ExactMeter
 from headgate.engines.layers.prefetch.prefetch_bounds import HOLD_US, PrefetchHold, hold_for, prefetch_guarantees
+from headgate.engines.layers.prefetch.prefetched_batches import HotKeys
 from headgate.engines.port import AsyncEngine, AsyncMeter
 from headgate.engines.stack import EngineLayer
 from headgate.errors import InvalidCharge

@@ -6,10 +6,10 @@ from headgate.algorithms.decision import ALLOWED, REMAINING, RESET_AFTER_US, Out
 from headgate.algorithms.limit import Limit
 from headgate.clock import nanoseconds
 from headgate.engines.charge_options import ChargeOptions
+from headgate.engines.layers.prefetch.async_background_returns import AsyncBatchReturns
 from headgate.engines.layers.prefetch.async_give_back import give_back
-from headgate.engines.layers.prefetch.async_returns import AsyncBatchReturns
-from headgate.engines.layers.prefetch.hot_keys import HotKeys
 from headgate.engines.layers.prefetch.prefetch_bounds import PrefetchHold
+from headgate.engines.layers.prefetch.prefetched_batches import HotKeys
 from headgate.engines.layers.prefetch.prefetched_units import (
     HOT_CALLS,
     Demand,

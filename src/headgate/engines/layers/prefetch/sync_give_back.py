@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from headgate.clock import Clock
-from headgate.engines.layers.prefetch.hot_keys import HotKeys
+from headgate.engines.layers.prefetch.prefetched_batches import HotKeys
 from headgate.engines.layers.prefetch.prefetched_units import PrefetchedUnits
 from headgate.errors import CorruptState, EngineUnavailable
 

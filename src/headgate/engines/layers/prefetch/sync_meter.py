@@ -7,8 +7,8 @@ from headgate.algorithms.decision import ALLOWED, REMAINING, RESET_AFTER_US, Out
 from headgate.algorithms.limit import Limit
 from headgate.clock import nanoseconds
 from headgate.engines.charge_options import ChargeOptions
-from headgate.engines.layers.prefetch.hot_keys import HotKeys
 from headgate.engines.layers.prefetch.prefetch_bounds import PrefetchHold
+from headgate.engines.layers.prefetch.prefetched_batches import HotKeys
 from headgate.engines.layers.prefetch.prefetched_units import (
     HOT_CALLS,
     Demand,
@@ -16,8 +16,8 @@ from headgate.engines.layers.prefetch.prefetched_units import (
     PrefetchTable,
     max_prefetch,
 )
+from headgate.engines.layers.prefetch.sync_background_returns import BatchReturns
 from headgate.engines.layers.prefetch.sync_give_back import give_back
-from headgate.engines.layers.prefetch.sync_returns import BatchReturns
 from headgate.engines.port import Decide, Meter
 
 

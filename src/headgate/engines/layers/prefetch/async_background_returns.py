@@ -10,7 +10,7 @@ from headgate.algorithms.decision import Outcome
 from headgate.algorithms.limit import SECOND
 from headgate.clock import Clock
 from headgate.engines.layers.prefetch.async_give_back import give_back_expired
-from headgate.engines.layers.prefetch.hot_keys import HotKeys
+from headgate.engines.layers.prefetch.prefetched_batches import HotKeys
 from headgate.engines.layers.prefetch.prefetched_units import MIN_WAKE_US, PrefetchedUnits
 
 T = TypeVar("T")

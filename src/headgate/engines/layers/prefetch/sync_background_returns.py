@@ -9,7 +9,7 @@ from weakref import ref
 from headgate.algorithms.decision import Outcome
 from headgate.algorithms.limit import SECOND
 from headgate.clock import Clock
-from headgate.engines.layers.prefetch.hot_keys import HotKeys
+from headgate.engines.layers.prefetch.prefetched_batches import HotKeys
 from headgate.engines.layers.prefetch.prefetched_units import MIN_WAKE_US, PrefetchedUnits
 from headgate.engines.layers.prefetch.sync_give_back import give_back_expired
 

@@ -1,6 +1,6 @@
 -- Runs the gateway's pure twins of Python outside of nginx, so that they can be compared.
 --
---   luajit twins.lua LIB
+--   luajit pure_modules_driver.lua LIB
 --
 -- LIB is nginx/lib. Each line is a question in JSON, and each answers one line of JSON. A limit is an entry of a bundle
 -- with its text; one that was met before is the same table again, so what is kept on it stays.

@@ -9,8 +9,8 @@ from urllib.parse import quote, urlencode
 
 import headgate
 from headgate.service.dashboard.html import Html, html, join
-from headgate.service.dashboard.language import CHINESE, translate
 from headgate.service.dashboard.sessions import Session
+from headgate.service.dashboard.translation import CHINESE, translate
 
 ROOT: Final = "/dashboard"
 THEMES: Final = ("auto", "light", "dark")

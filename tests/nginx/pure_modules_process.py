@@ -1,4 +1,4 @@
-"""Runs the gateway's pure Lua twins (twins.lua) on limits in the form of the bundle."""
+"""Runs the gateway's pure Lua twins (pure_modules_driver.lua) on limits in the form of the bundle."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from headgate.algorithms.limit import Limit
 from headgate.gateway.bundle import limit_entry
 from tests.nginx.rules.luajit_process import LuajitProcess
 
-DRIVER = Path(__file__).with_name("twins.lua")
+DRIVER = Path(__file__).with_name("pure_modules_driver.lua")
 
 
 def start_twins() -> LuajitProcess:

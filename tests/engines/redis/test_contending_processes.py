@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engines.redis.process_hammer import PROCESSES, HammerProcesses, start_hammers
+from tests.engines.redis.contending_processes import PROCESSES, HammerProcesses, start_hammers
 from tests.servers import RedisServer
 
 # Amounts that no refill touches while the test runs: how many units, and how many a call costs.

@@ -13,7 +13,7 @@ from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import RedisServer
 from tests.servers.server_programs import command
 
-SCRIPT = Path(__file__).with_name("flood.lua")
+SCRIPT = Path(__file__).with_name("random_arrivals.lua")
 
 # The log of a gateway that is flooded: one line for each request.
 HTTP = "log_format flood '$msec $request_time $pid $connection $status';"

@@ -25,7 +25,7 @@ from typing import NamedTuple, Self
 
 from tests.nginx.demo import shop_servers
 from tests.nginx.demo.log_counts import ITEM_RULE, LogCounts
-from tests.nginx.flood import decision_calls
+from tests.nginx.wrk_flood import decision_calls
 from tests.servers import RedisServer
 from tests.servers.nginx import NginxReply
 from tests.servers.server_programs import command
