@@ -18,7 +18,7 @@ ALLOWED = {
     "parse_known_args": "a method of argparse",
     "tell": "a method of Python's files",
 }
-WHERE_ALLOWED = {
+WHERE_ALLOWED: dict[str, str | tuple[str, ...]] = {
     "ASK": "nginx/lib/resty/headgate/engines/redis/errors.lua",
     "own_limit": ("src/headgate/service/", "tests/service/test_check_api.py"),
     "parse_known_args": "src/headgate/cli/parser.py",
