@@ -22,8 +22,9 @@ from tests.servers import RedisServer
 from tests.servers.wait_until import until
 
 APPLICATION = "tests.integrations.celery_tasks"
+ACTORS = "tests.integrations.dramatiq_actors"
 RUNS = "runs"
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 _redis: Redis | None = None
 
@@ -55,6 +56,13 @@ class TaskClient:
         """Sends a task; its arguments are positional, keywords are options of the message."""
         return self.app.send_task(f"{APPLICATION}.{task}", args, **options)
 
+    @property
+    def subscriptions(self) -> set[bytes]:
+        """The results that sending has subscribed to; each unsubscribes when it is collected."""
+        backend: Any = self.app.backend
+        subscribed: set[bytes] = backend.result_consumer.subscribed_to
+        return subscribed
+
     def signature(self, task: str, *args: Any, **options: Any) -> Any:
         """Returns a signature of a task, for chains and chords."""
         return self.app.signature(f"{APPLICATION}.{task}", args, **options)
@@ -68,8 +76,7 @@ def task_client(server: RedisServer) -> Iterator[TaskClient]:
         yield client
     finally:
         # A result that is collected later unsubscribes in whichever test runs, from a server that is gone by then.
-        backend: Any = client.app.backend
-        backend.result_consumer.subscribed_to.clear()
+        client.subscriptions.clear()
         client.app.close()
 
 
@@ -111,10 +118,15 @@ def workers(
 
 @contextmanager
 def dramatiq_workers(
-    server: RedisServer, number: int = 1, *, processes: int = 2, threads: int = 2
+    server: RedisServer,
+    number: int = 1,
+    *,
+    processes: int = 2,
+    threads: int = 2,
+    application: str = ACTORS,
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Starts Dramatiq workers, and waits until they are ready; stops them at the end."""
-    words = ["dramatiq", "tests.integrations.dramatiq_actors"]
+    words = ["dramatiq", application]
     words += [f"--processes={processes}", f"--threads={threads}", "--worker-shutdown-timeout=1000"]
     modules = [words] * number
     with _running(server, modules, {}, b"is ready for action", processes) as started:

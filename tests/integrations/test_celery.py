@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -198,6 +200,20 @@ def test_the_place_of_a_revoked_task_is_given_back(broker: RedisServer, client: 
             revoked.get(timeout=PATIENCE_S)
         until(lambda: None if counter.peek("all").remaining == 99 else "given back", PATIENCE_S)
     assert len(runs(broker, "revocable")) == 1
+
+
+def test_a_result_that_is_collected_after_its_server_calls_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the results of failed tests are, whose tracebacks keep them: in whichever test runs then."""
+    raised: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda failure: raised.append(failure.exc_value))
+    with RedisServer() as server, task_client(server) as client:
+        # The first that unsubscribes would not notice that the server is gone.
+        results: list[Any] = [client.send("free", number) for number in range(4)]
+        assert len(client.subscriptions) == 4
+        results.append(results)  # only the garbage collector finds a circle
+    del results, client
+    gc.collect()
+    assert raised == []
 
 
 def make_app(**settings: Any) -> Celery:
