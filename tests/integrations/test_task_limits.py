@@ -77,6 +77,27 @@ def test_a_task_waits_once_for_its_exact_place_and_is_charged_once() -> None:
     assert queue.wait(queue.put_back()) == 1.0, "none of the three was charged again"
 
 
+@pytest.mark.parametrize("units", [-1, 2.5, "two", "", True, [3], 2**53 + 1])
+def test_an_argument_that_is_no_cost_is_an_error(units: object) -> None:
+    limits = [TaskLimit("5/minute", cost="units", missing=missing) for missing in ("one", "skip", "deny")]
+    for limit in limits:
+        queue = Queue(limit)
+        with pytest.raises(
+            InvalidCharge, match=r"\.py:\d+: The cost of a call is its argument units, a whole number from 0 "
+        ):
+            queue.arrive(units=units)
+        queue.begin(units=5)
+
+
+def test_a_cost_that_no_rule_reads_is_no_error() -> None:
+    queue = Queue(TaskLimit("5/minute", cost="units", when={"queue": "bulk"}))
+    queue.begin(units=-1)
+    queue = Queue(TaskLimit("2/minute", cost="units"))
+    queue.begin(units=None)
+    queue.begin(units="1")
+    assert queue.wait(queue.put_back(units=1)) == 30.0, "a missing cost is 1"
+
+
 def test_a_message_that_arrives_before_its_place_is_put_back_for_the_same_place() -> None:
     queue = Queue("1/hour burst 1")
     queue.begin()

@@ -23,7 +23,7 @@ from headgate.integrations.code_limit import BoundLimit, CodeLimit, CodeLimitFie
 from headgate.integrations.request_parts import KEY_ATTRIBUTE
 from headgate.integrations.unknown_settings import reject_unknown
 from headgate.rules.attributes import AttributeReader
-from headgate.rules.matching.compile_rule import Match
+from headgate.rules.matching.compile_rule import Match, parse_cost
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,9 +79,10 @@ class TaskLimit(CodeLimit):
         unknown = [each for each in fields if each not in CodeLimitFields.__optional_keys__]
         if self._names and len(self._names) == len(names):
             key = [_attribute(each) for each in names]
+        self.cost_attribute: str | None = None
         if isinstance(cost, str):
             self._names.append(cost)
-            cost = _attribute(cost)
+            cost = self.cost_attribute = _attribute(cost)
         if self._names:
             fields.setdefault("missing", "one")
         super().__init__(limit, key, cost=cost, name=name, exempt=exempt, **({} if unknown else fields))
@@ -159,7 +160,24 @@ def match_call(call: TaskCall, bound: BoundLimit, attributes: Mapping[str, Any])
     if limit.cost_function is not None:
         cost = limit.cost_function(call)
         limit.check_returned_cost(cost)
+    elif isinstance(limit, TaskLimit) and limit.cost_attribute is not None:
+        _check_cost_argument(limit, limit.cost_attribute, attributes, values)
     return bound.match(values, cost)
+
+
+def _check_cost_argument(
+    limit: TaskLimit, name: str, attributes: Mapping[str, Any], values: Mapping[str, str]
+) -> None:
+    """Raises InvalidCharge if a call has an argument that is no cost. A rule would take it for a missing one, and
+    charge 1."""
+    value, when = attributes.get(name), limit.rule.when
+    if value is None or (when is not None and when.bind(values) is None):
+        return
+    if parse_cost(values.get(name)) is None:
+        raise InvalidCharge(
+            f"{limit.location}: The cost of a call is its argument {name.removeprefix(_ARGUMENT)}, a whole number "
+            f"from 0 to 2^53, not {value!r}."
+        )
 
 
 def _key(call: TaskCall, limit: CodeLimit) -> object:
