@@ -12,6 +12,7 @@ from headgate.cli import main
 from headgate.enforcement.rule_limiter import RuleLimiter
 from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import RedisServer
+from tests.servers.wait_until import until
 
 API = {
     "name": "api",
@@ -106,8 +107,14 @@ def test_slots(gate: NginxGateway, program: RuleLimiter) -> None:
     assert get(gate, "/jobs", "ann").status == 200
 
 
-def test_without_redis_a_note_says_that_pauses_are_not_used() -> None:
-    with NginxGateway({"rules": [API]}, options='attributes = { user = "$http_x_user" }') as gate:
-        assert get(gate, "/", "ann").status == 200
-        log = (gate.folder / "error.log").read_text()
-    assert "pauses are stored in Redis, and there is none here: they are not used by api." in log
+def test_without_redis_no_rule_can_be_paused() -> None:
+    """Calls would pass that an operator believes to have stopped. What is followed already stays."""
+    refused = 'rule "api" is pausable, and pauses are stored in Redis, where this nginx does not look'
+    with pytest.raises(RuntimeError, match=refused), NginxGateway({"rules": [API]}):
+        pass
+    plain = {name: value for name, value in API.items() if name != "pausable"}
+    with NginxGateway({"rules": [plain]}, options='attributes = { user = "$http_x_user" }') as gate:
+        assert get(gate, "/", "ann").headers["ratelimit"].startswith('"api";r=99')
+        gate.follow({"rules": [{**API, "limit": "7/hour"}]})
+        until(lambda: None if refused in gate.log else "nothing logged", 10)
+        assert get(gate, "/", "ann").headers["ratelimit"].startswith('"api";r=98')

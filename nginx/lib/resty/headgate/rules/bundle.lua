@@ -81,21 +81,25 @@ local function bind_all(bundle, rule, values, case_names, modes, result, setting
   end
 end
 
--- Returns a note about overrides and pauses, which have no effect without Redis; nil if no rule has them.
+-- Returns a note about overrides, which have no effect without Redis; nil if no rule has them.
 local function unused_without_redis(rules)
-  local notes = {}
-  for _, kind in ipairs { { "overrides", "overrides" }, { "pausable", "pauses" } } do
-    local field, word = kind[1], kind[2]
-    local names = {}
-    for _, rule in ipairs(rules) do
-      if rule[field] then names[#names + 1] = rule.name end
-    end
-    if #names > 0 then
-      notes[#notes + 1] = word .. " are stored in Redis, and there is none here: they are not used by "
-        .. table.concat(names, ", ") .. "."
-    end
+  local names = {}
+  for _, rule in ipairs(rules) do
+    if rule.overrides then names[#names + 1] = rule.name end
   end
-  return notes[1] and table.concat(notes, " ") or nil
+  if #names == 0 then return nil end
+  return "overrides are stored in Redis, and there is none here: they are not used by " .. table.concat(names, ", ")
+    .. "."
+end
+
+-- Refuses a rule that counts without Redis, and is to be paused there: calls would pass that an operator believes to
+-- have stopped.
+local function check_pausable(rule, settings)
+  if settings.shared_only and rule.pausable then
+    fail('rule "', rule.name, '" is pausable, and pauses are stored in Redis, where this nginx does not look: it has ',
+      'engine = "shared". Count in Redis (redis = "redis://...", without engine), or compile a rulebook without ',
+      "pausable for this nginx.")
+  end
 end
 
 local function is_limit(limit)
@@ -151,6 +155,7 @@ function M.compile(text, settings)
   local bound_limits, rules = {}, {}
   for i, rule in ipairs(bundle.rules) do
     local rule_options = bundle.charge_options[rule.name] or {}
+    check_pausable(rule, settings)
     rule.refusal = refusal_body.compile(rule.refuse, rule.name)
     rules[rule.name] = rule
     bind_all(bundle, rule, choices[i].limits, rule_options.names, { "live", "shadow" }, bound_limits, settings)
