@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from headgate import limiter_flows, pacing, slot_queue
 from headgate.algorithms.decision import ALLOWED, Charge, Decision
 from headgate.algorithms.limit import SECOND
-from headgate.algorithms.pause import MAX_PAUSE_US
 from headgate.clock import Clock, check_clock
 from headgate.engines.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
 from headgate.engines.url import open_async_engine, open_engine
@@ -36,6 +35,7 @@ from headgate.lease import AsyncLease, Lease
 from headgate.observer import ObservedDecision, Observer, Observers, elapsed_us
 from headgate.reservation import AsyncReservation, Reservation
 from headgate.validation import (
+    MAX_PAUSE_S,
     BoundLimits,
     ChargeBatch,
     LimitLike,
@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
 
 T = TypeVar("T")
-
-MAX_PAUSE_S = MAX_PAUSE_US / SECOND
 
 
 class Limiter:
@@ -93,7 +91,7 @@ class Limiter:
         else:
             check_engine(engine, awaited=False)
         self.engine = engine
-        self.max_pause: float = check_max_pause(max_pause)
+        self.max_pause: float = check_max_pause(max_pause, pausable)
         limits = limits_of(limit)
         names = names_of(limits, name)
         self._limits: BoundLimits[Meter, SlotMeter] = BoundLimits(
@@ -416,7 +414,7 @@ class AsyncLimiter:
         else:
             check_engine(engine, awaited=True)
         self.engine = engine
-        self.max_pause: float = check_max_pause(max_pause)
+        self.max_pause: float = check_max_pause(max_pause, pausable)
         limits = limits_of(limit)
         names = names_of(limits, name)
         self._limits: BoundLimits[AsyncMeter, AsyncSlotMeter] = BoundLimits(

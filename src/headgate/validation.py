@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from headgate.algorithms.decision import AdaptiveOutcome, Charge, Decision, DetachedLimit, JointDecision, Outcome
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import HORIZON_US, SECOND, UNLIMITED, Limit
+from headgate.algorithms.pause import MAX_PAUSE_US
 from headgate.algorithms.slots import Slots
 from headgate.calendar import time_zone
 from headgate.engines.charge_options import ChargeOptions
@@ -288,10 +289,17 @@ def pause_us(seconds: object, max_seconds: float) -> int:
     return max(1, round(min(seconds, max_seconds) * SECOND))
 
 
-def check_max_pause(seconds: object) -> float:
-    """Returns the longest pause if it is one; raises InvalidRule otherwise."""
+MAX_PAUSE_S = MAX_PAUSE_US / SECOND  # unless a limiter sets another
+
+
+def check_max_pause(seconds: object, pausable: object) -> float:
+    """Returns the longest pause of a limiter; raises InvalidRule if there is none like that."""
+    if not isinstance(pausable, bool):
+        raise InvalidRule(f"pausable is True or False, not {pausable!r}.")
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= HORIZON_US / SECOND:
         raise InvalidRule(f"max_pause is a number of seconds above 0, at most 366 days; not {seconds!r}.")
+    if not pausable and seconds != MAX_PAUSE_S:
+        raise InvalidRule(f"max_pause={seconds!r} has no effect on a limiter without pausable=True: add that.")
     return float(seconds)
 
 

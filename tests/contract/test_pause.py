@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headgate.errors import InvalidCharge, InvalidRule
-from headgate.limiter import Limiter
+from headgate.limiter import AsyncLimiter, Limiter
 from tests.contract.engine_harness import EngineHarness
 from tests.contract.test_waiting import HeldSleepClock
 from tests.contract.verb_table import EXAMPLES
@@ -249,3 +249,11 @@ def test_a_pause_is_an_hour_at_most_unless_set_otherwise(harness: EngineHarness)
         InvalidRule, match=r"^max_pause is a number of seconds above 0, at most 366 days; not 0\.$"
     ):
         Limiter("5/s", pausable=True, max_pause=0)
+
+
+@pytest.mark.parametrize("make", [Limiter, AsyncLimiter])
+def test_a_setting_of_pauses_without_pauses_is_an_error(make: Any) -> None:
+    with pytest.raises(InvalidRule, match=r"^max_pause=60 has no effect on a limiter without pausable=True: add "):
+        make("5/s", max_pause=60)
+    with pytest.raises(InvalidRule, match=r'^pausable is True or False, not "?\'no\'"?\.$'):
+        make("5/s", pausable="no")

@@ -11,9 +11,10 @@ import pytest
 from examples import outbound_client
 from headgate.adaptive.adaptive_concurrency import AdaptiveConcurrency
 from headgate.clock import ManualClock
-from headgate.errors import InvalidRule, InvalidSetting, RateLimited
+from headgate.errors import InvalidCharge, InvalidRule, InvalidSetting, RateLimited
 from headgate.integrations.aiohttp_client import LimitedCalls
 from headgate.integrations.httpx import AsyncLimitedTransport, LimitedTransport
+from headgate.integrations.requests import LimitedAdapter
 from headgate.limiter import AsyncLimiter, Limiter
 from tests.integrations.outbound_clients import CLIENTS, OutboundClient
 from tests.integrations.server_harness import serve
@@ -232,6 +233,38 @@ def test_settings_that_cannot_work_are_refused() -> None:
         LimitedTransport(Limiter("10 slots", pausable=True))
     with pytest.raises(InvalidRule, match=r"^retries is a whole number of at least 0, not -1\.$"):
         LimitedTransport(Limiter("10/s", pausable=True), retries=-1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "problem"),
+    [
+        ("key", 5, "A key is a string, not int"),
+        ("key", "", "A key must not be empty"),
+        ("cost", 2.5, "A cost is a whole number"),
+        ("cost", "5", "A cost is a whole number"),
+        ("cost", -1, "A cost is at least 1, not -1"),
+        ("timeout", -1, "A timeout is a number of seconds of at least 0"),
+        ("timeout", "5", "A timeout is a number of seconds of at least 0"),
+    ],
+)
+def test_a_value_that_no_call_could_use_is_refused_when_the_client_is_made(
+    setting: str, value: object, problem: str
+) -> None:
+    limiter = Limiter("10/s", pausable=True)
+    settings: Any = {setting: value}
+    with pytest.raises(InvalidCharge, match=f"^{problem}"):
+        LimitedTransport(limiter, **settings)
+    with pytest.raises(InvalidCharge, match=f"^{problem}"):
+        LimitedAdapter(limiter, **({"max_wait": value} if setting == "timeout" else settings))
+
+
+def test_the_adapter_of_requests_names_the_option_that_was_meant() -> None:
+    limiter = Limiter("10/s", pausable=True)
+    with pytest.raises(InvalidSetting, match=r"^timeout= .* Write max_wait=5 "):
+        LimitedAdapter(limiter, timeout=5)
+    with pytest.raises(InvalidSetting, match=r"^pool_size= is not a setting of this client\. .* pool_maxsize="):
+        LimitedAdapter(limiter, pool_size=5)
+    LimitedAdapter(limiter, pool_maxsize=5, max_wait=5)
 
 
 def test_the_example_waits_its_turn_and_tries_again(url: str, partner: Partner) -> None:

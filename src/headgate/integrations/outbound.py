@@ -32,8 +32,9 @@ from headgate.errors import EngineUnavailable, InvalidRule, RateLimited
 from headgate.flow import Flow
 from headgate.http.upstream_limits import SLOW_BELOW, is_refusal, pause_after
 from headgate.integrations.unknown_settings import reject_unknown
-from headgate.limiter import MAX_PAUSE_S, AsyncLimiter, Limiter
-from headgate.validation import check_cost, check_key, describe
+from headgate.limiter import AsyncLimiter, Limiter
+from headgate.limiter_flows import patience_us
+from headgate.validation import MAX_PAUSE_S, check_cost, check_key, describe
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -93,9 +94,10 @@ class OutboundCalls(Generic[Request, Response]):
         check_number("slow_below", slow_below, 0, 1)
         self._limiter: Any = limiter
         self._adaptive = adaptive
-        self._key = host_of if key is None else key
-        self._cost = settings.get("cost", 1)
-        self._timeout = settings.get("timeout")
+        self._key = host_of if key is None else key if callable(key) else check_key(key)
+        cost, self._timeout = settings.get("cost", 1), settings.get("timeout")
+        self._cost = cost if callable(cost) else check_cost(cost, spends=True)
+        patience_us(self._timeout)
         self._retries = retries
         self._slow_below = slow_below
         self._answer_of = answer_of

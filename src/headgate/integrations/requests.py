@@ -11,14 +11,17 @@ again only if its body is known as a whole: not a file or a generator.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from inspect import signature
 from typing import Any
 from urllib.parse import urlsplit
 
 from headgate.adaptive.window import LimitAlgorithm
+from headgate.errors import InvalidSetting
 from headgate.extras import require
 from headgate.flow import run
 from headgate.http.upstream_limits import SLOW_BELOW
 from headgate.integrations.outbound import OutboundCalls
+from headgate.integrations.unknown_settings import reject_unknown
 from headgate.limiter import Limiter
 
 require("headgate.integrations.requests", "requests", "requests")
@@ -27,12 +30,15 @@ import requests  # noqa: E402
 from requests.adapters import HTTPAdapter  # noqa: E402
 
 _DROPS = (requests.exceptions.Timeout,)
+_SETTINGS = ("adaptive", "key", "cost", "max_wait", "retries", "slow_below")
+_ADAPTER_OPTIONS = [name for name in signature(HTTPAdapter.__init__).parameters if name != "self"]
 
 
 class LimitedAdapter(HTTPAdapter):
     """An adapter of requests.Session: every request waits its turn. OutboundSettings lists the settings.
 
-    `adapter` sends the requests; an HTTPAdapter with these options unless given.
+    max_wait        seconds that a call waits for its turn at most (`timeout` of the other clients)
+    adapter_options those of HTTPAdapter, such as pool_maxsize=20
 
     >>> session = requests.Session()
     >>> session.mount("https://api.partner.example/", LimitedAdapter(Limiter("10/s", pausable=True), retries=2))
@@ -50,6 +56,12 @@ class LimitedAdapter(HTTPAdapter):
         slow_below: float = SLOW_BELOW,
         **adapter_options: Any,
     ) -> None:
+        if "timeout" in adapter_options:
+            raise InvalidSetting(
+                "timeout= is no option of an adapter: requests takes it with each call, for the response. Write "
+                f"max_wait={adapter_options['timeout']!r} for the wait for a turn."
+            )
+        reject_unknown(adapter_options, (*_SETTINGS, *_ADAPTER_OPTIONS), "this client")
         super().__init__(**adapter_options)
         self._calls: OutboundCalls[requests.PreparedRequest, requests.Response] = OutboundCalls(
             limiter,
