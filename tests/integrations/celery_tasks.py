@@ -9,7 +9,7 @@ import os
 import time
 from typing import Any
 
-from celery import Celery
+from celery import Celery, signals
 
 from headgate.integrations.celery import limit, rate_limits
 from tests.integrations.task_workers import record
@@ -53,6 +53,19 @@ def paced(number: int) -> int:
 @limit("1/s burst 1")
 def ordered(number: int) -> None:
     record("ordered", number)
+
+
+@app.task
+@limit("1/2s burst 1")
+def delivered(number: int) -> None:
+    record("delivered", number)
+
+
+@signals.task_prerun.connect
+def count_delivery(sender: Any = None, args: Any = (), **_: object) -> None:
+    """Records each delivery of `delivered` to a process, also those that are put back."""
+    if sender == delivered:
+        record("delivery", args[0])
 
 
 @app.task

@@ -70,6 +70,17 @@ def test_places_are_in_the_order_of_arrival(broker: RedisServer, client: TaskCli
     assert [run.argument for run in wait_for_runs(broker, 4, "ordered")] == list(range(4))
 
 
+def test_a_task_that_waits_is_delivered_twice_and_no_more(broker: RedisServer, client: TaskClient) -> None:
+    """Once to reserve its place, and once to begin at it."""
+    sent_at = time.time()
+    for number in range(3):
+        client.send("delivered", number)
+    done = sorted(wait_for_runs(broker, 3, "delivered"), key=lambda run: run.at)
+    assert all(run.at >= sent_at + 2 * place - ORDER_MARGIN_S for place, run in enumerate(done))
+    deliveries = [run.argument for run in runs(broker, "delivery")]
+    assert [deliveries.count(run.argument) for run in done] == [1, 2, 2]
+
+
 def _send_and_wait_for_its_place(client: TaskClient, task: str, argument: int, counter: Limiter) -> None:
     """Sends a task, and waits until a worker has decided it: then it has run, or has a place on the counter."""
     before = _end_of_queue(counter)

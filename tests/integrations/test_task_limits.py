@@ -83,7 +83,8 @@ def test_an_argument_that_is_no_cost_is_an_error(units: object) -> None:
     for limit in limits:
         queue = Queue(limit)
         with pytest.raises(
-            InvalidCharge, match=r"\.py:\d+: The cost of a call is its argument units, a whole number from 0 "
+            InvalidCharge,
+            match=r"\.py:\d+: The cost of a call is its argument units, a whole number from 0 ",
         ):
             queue.arrive(units=units)
         queue.begin(units=5)
