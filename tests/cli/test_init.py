@@ -184,6 +184,32 @@ def test_what_is_found_and_where(prompt: Prompt, tmp_path: Path) -> None:
     assert "nginx/nginx.conf:6: add proxy_set_header X-Forwarded-For $remote_addr;" in steps
 
 
+@pytest.mark.parametrize(
+    ("source", "what", "steps"),
+    [
+        (
+            "http { server { location / { proxy_pass http://web:8000; } } }",
+            "passes requests on to http://web:8000",
+            1,
+        ),
+        ("server {\n  location / { uwsgi_pass unix:/app; } # all\n}", "passes requests on to unix:/app", 1),
+        (
+            "server { location / { proxy_set_header X-Forwarded-For $remote_addr; proxy_pass http://web; } }",
+            "passes requests on to http://web",
+            0,
+        ),
+        ("http {}\n# location / { proxy_pass http://web:8000; }", "nginx", 0),
+    ],
+)
+def test_directives_of_nginx_may_share_a_line(
+    prompt: Prompt, tmp_path: Path, source: str, what: str, steps: int
+) -> None:
+    document = proposed(prompt, project(tmp_path, main_dot_py=FASTAPI, nginx_dot_conf=source))
+    assert [text for text in found(document).values() if text.endswith(what)]
+    assert ("trusted_proxies=" in document["diff"]) == (what != "nginx")
+    assert sum("add proxy_set_header" in step for step in document["steps"]) == steps
+
+
 def test_a_published_port_is_that_of_this_machine(prompt: Prompt, tmp_path: Path) -> None:
     compose = COMPOSE.replace("    build: .\n", "    image: shop\n")
     document = proposed(prompt, project(tmp_path, docker___compose_dot_yml=compose.replace("docker_", "")))

@@ -22,9 +22,11 @@ _port = re.compile(r"\s+-\s*[\"']?(?:[\d.]+:)?(\d+):6379(?:/tcp)?[\"']?\s*(?:#.*
 _name = re.compile(r"(\s*)([\w.-]+):\s*(?:#.*)?")
 _build = re.compile(r"\s+build:.*")
 _env_line = re.compile(r"(?:export\s+)?(\w+)\s*=\s*[\"']?((?:rediss?|valkeys?)://[^\s\"']+)[\"']?\s*(?:#.*)?")
-_pass = re.compile(r"\s*(?:proxy|uwsgi|fastcgi|grpc)_pass\s+([^;]+);.*")
-_block = re.compile(r"\s*(?:http|server|location|upstream)\b[^#]*\{.*")
-_forwarded = re.compile(r"^\s*proxy_set_header\s+X-Forwarded-For\s", re.I | re.M)
+_directive = r"(?:^|[{;}])\s*"  # several may stand on one line
+_pass = re.compile(_directive + r"(?:proxy|uwsgi|fastcgi|grpc)_pass\s+([^;]+);")
+_limit = re.compile(_directive + r"limit_(?:req|conn)(?:_zone)?\s")
+_block = re.compile(r"\s*(?:http|server|location|upstream)\b.*\{.*")
+_forwarded = re.compile(_directive + r"proxy_set_header\s+X-Forwarded-For\s", re.I | re.M)
 
 
 class RedisAddress(NamedTuple):
@@ -109,16 +111,18 @@ def find_nginx(folder: Path, paths: Sequence[Path]) -> list[NginxFile]:
 
 
 def _nginx_file(file: str, source: str) -> NginxFile | None:
-    lines = source.splitlines()
-    passes = [
-        (number, match[1].strip()) for number, line in enumerate(lines, 1) if (match := _pass.fullmatch(line))
-    ]
+    lines = [line.partition("#")[0] for line in source.splitlines()]
+    passes = [(number, match[1].strip()) for number, line in enumerate(lines, 1) if (match := _pass.search(line))]
     blocks = [number for number, line in enumerate(lines, 1) if _block.fullmatch(line)]
     if not blocks or (not passes and not file.endswith("nginx.conf")):
         return None
-    limits = next((n for n, line in enumerate(lines, 1) if re.match(r"\s*limit_(req|conn)(_zone)?\s", line)), None)
+    limits = next((number for number, line in enumerate(lines, 1) if _limit.search(line)), None)
     http = next((number for number in blocks if re.match(r"\s*http\b", lines[number - 1])), None)
     line, backend = passes[0] if passes else (blocks[0], None)
     return NginxFile(
-        Place(file, line), backend, Place(file, limits) if limits else None, http, bool(_forwarded.search(source))
+        Place(file, line),
+        backend,
+        Place(file, limits) if limits else None,
+        http,
+        bool(_forwarded.search("\n".join(lines))),
     )
