@@ -264,6 +264,15 @@ def test_mistakes_are_found_at_start() -> None:
         current_record()
 
 
+def test_the_interceptor_of_the_other_kind_of_server_is_an_error() -> None:
+    """Of grpc.aio it would be a coroutine that a server of threads never runs, and its clients wait forever."""
+    wrong: Any = AsyncRateLimitInterceptor(limits=[limit("4/minute")])
+    with serve_sync(RateLimitInterceptor(), inner=[wrong]) as client:
+        for call in (client.One, client.Many):
+            with pytest.raises(grpc.RpcError, match="needs a RateLimitInterceptor"):
+                list(call(StringValue(value=""), timeout=30))
+
+
 class _Renaming(grpc.ServerInterceptor):
     """An interceptor inside of headgate's, which replaces the handler."""
 

@@ -25,9 +25,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import wraps
-from typing import Any, Unpack
+from typing import Any, NoReturn, Unpack
 
 from headgate.enforcement.open_rulebook import Rules
 from headgate.engines.port import AsyncEngine, Engine
@@ -46,6 +47,9 @@ import grpc.aio  # noqa: E402
 __all__ = ["AsyncRateLimitInterceptor", "current_record", "limit", "RateLimitInterceptor", "RpcCall"]
 
 limit = CodeLimit
+
+_WRONG_SERVER = "grpc.server needs a RateLimitInterceptor: an AsyncRateLimitInterceptor is for grpc.aio.server."
+_log = logging.getLogger("headgate")
 
 _KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
@@ -136,12 +140,24 @@ class AsyncRateLimitInterceptor(grpc.aio.ServerInterceptor):
         """Closes the engine."""
         await self.limits.close()
 
-    async def intercept_service(
+    def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         """Returns the handler of a call, which decides first."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # a server of threads, which runs no coroutine: its clients would wait forever
+            _log.error("headgate: %s", _WRONG_SERVER)
+            return grpc.unary_unary_rpc_method_handler(_abort_wrong_server)
+        return self._intercept(continuation, handler_call_details)
+
+    async def _intercept(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
@@ -216,6 +232,11 @@ def _check(limits: RequestFlows[Any]) -> None:
     """Raises InvalidRule for limits in code that can never match."""
     code_limits = [bound.limit for bound in limits.app_limits]
     limits.check_code_limits([RouteInfo("/{service}/{method}", ("POST",), code_limits)])
+
+
+def _abort_wrong_server(request: object, context: grpc.ServicerContext) -> NoReturn:
+    context.abort(grpc.StatusCode.INTERNAL, _WRONG_SERVER)
+    raise AssertionError("abort raises")
 
 
 def _replace(handler: grpc.RpcMethodHandler[Any, Any], wrap: Callable[[Any], Any]) -> Any:
