@@ -353,6 +353,8 @@ def test_what_is_set_wrong_fails_when_the_application_is_made() -> None:
         rate_limits(app)
     with pytest.raises(InvalidSetting, match=r"limts= is not a setting .* Did you mean limits=\?"):
         rate_limits(app, engine="memory://", limts=[])  # type: ignore[call-arg]
+    with pytest.raises(InvalidSetting, match="limits the tasks of a Celery application, not 'shop'"):
+        rate_limits("shop", engine="memory://")  # type: ignore[arg-type]
     rate_limits(app, engine="memory://")
     with pytest.raises(InvalidSetting, match="has limits already"):
         rate_limits(app, engine="memory://")

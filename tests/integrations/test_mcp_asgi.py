@@ -217,3 +217,5 @@ def test_an_outage_is_an_error_and_mistakes_are_found_at_start() -> None:
         assert answer.json()["error"]["data"] == {"retryAfter": 1}
     with pytest.raises(InvalidSetting, match="status= is 200 or 429, not 500"):
         MCPRateLimitMiddleware(batches, status=500)
+    with pytest.raises(InvalidSetting, match="max_body_bytes= is a whole number of at least 1, not '4MB'"):
+        MCPRateLimitMiddleware(batches, max_body_bytes="4MB")  # type: ignore[arg-type]

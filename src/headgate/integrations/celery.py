@@ -36,6 +36,7 @@ from headgate.extras import require
 from headgate.integrations.task_calls import TaskCall, TaskLimit, limits_of, read_arguments
 from headgate.integrations.task_limits import MAX_HOP_S, PutBack, TaskLimits, WaitingTask
 from headgate.integrations.task_settings import TaskSettings
+from headgate.validation import describe
 
 require("headgate.integrations.celery", "celery", "celery")
 
@@ -85,6 +86,8 @@ def rate_limits(
 ) -> TaskLimits:
     """Limits the tasks of an application, by a rulebook, by limits in code, or both. TaskSettings lists the
     settings. Rules see the attributes task, queue and argument.NAME."""
+    if not isinstance(app, Celery):
+        raise InvalidSetting(f"rate_limits limits the tasks of a Celery application, not {describe(app)}.")
     if app in _limits:
         raise InvalidSetting(f"{app!r} has limits already: call rate_limits once for each application.")
     limits = _limits[app] = TaskLimits(rules, engine, **settings)

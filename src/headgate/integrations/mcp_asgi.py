@@ -71,6 +71,8 @@ class MCPRateLimitMiddleware:
             raise InvalidSetting(f"status= is 200 or 429, not {status!r}.")
         self.app: App = app
         self.status: int = status
+        if type(max_body_bytes) is not int or max_body_bytes < 1:
+            raise InvalidSetting(f"max_body_bytes= is a whole number of at least 1, not {max_body_bytes!r}.")
         self.max_body_bytes: int = max_body_bytes
         self.limits: _CallLimits = _CallLimits(rules, engine, **settings)
         self._limited = RecordMiddleware(self._decide, self.limits, lambda scope: scope[_CALLS])
