@@ -196,6 +196,11 @@ class ObservedDecision:
         if isinstance(error, EngineUnavailable | CorruptState):
             self._observers.failed(error, elapsed_us(self._started_ns))
 
+    @property
+    def is_drawn(self) -> bool:
+        """True if the call is in the sample of an observer."""
+        return self._draw < self._observers.sampled_share
+
     def report(
         self,
         decision: Decision,

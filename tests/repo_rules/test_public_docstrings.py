@@ -26,10 +26,10 @@ CALLED_BY_HEADGATE = {
     *(f"headgate.Counts.{name}" for name in vars(Observer) if not name.startswith("_")),
     *(name for name in NAMES if name.rpartition(".")[2] in vars(Limit)),
     "headgate.http.headers.LimitFields.state",
+    "headgate.Counts.count_passes",
     *(
         f"headgate.AsyncRuleLimiter.{name}"
         for name in (
-            "request_outcomes",
             "plan_call",
             "counters_of",
             "decide_plan",

@@ -10,6 +10,7 @@
     counts_writer    the thread that adds the counts of this process to those of all, in Redis
     shared_layout    the layout there, which nginx writes too (docs/reference/storage.md)
     shared_counts    SharedCounts, which reads the counts of all processes and gateways
+    fast_pass_reports  counts calls that passed without a decision
     decision_log     DecisionLog, an observer that writes one JSON line for each call
     decision_record  the fields of a line
     single_verdict_line  the line of a call that one limit decided, without a record

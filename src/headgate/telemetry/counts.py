@@ -171,6 +171,31 @@ class Counts(Observer):
         if len(keys) >= BATCH_SIZE:
             self._empty(counted.rule)
 
+    def count_passes(self, charges: Sequence[tuple[Any, str, int]], outcomes: Sequence[Outcome]) -> bool:
+        """Counts calls that passed and made one charge each; False if that needs their decisions (then none is
+        counted). For fast_pass_reports.py."""
+        meters, start_us, end_us = self._meters, self._engine_start_us, self._engine_end_us
+        lists: list[tuple[list[str], str, CountedRule]] = []
+        for (meter, key, _), outcome in zip(charges, outcomes):  # noqa: B905 (strict costs as much as a list)
+            if (
+                outcome.__class__ is not tuple
+                or not outcome[ALLOWED]
+                or outcome[DELAY_US]
+                or not start_us <= outcome[AT_US] < end_us
+                or (counted := meters.get(meter)) is None
+            ):
+                return False
+            remaining = outcome[REMAINING]
+            if counted.is_global:
+                counted.remaining = remaining
+            keys = counted.allowed if remaining >= counted.near_limit else counted.near
+            lists.append((keys, key, counted.rule))
+        for keys, key, rule in lists:
+            keys.append(key)
+            if len(keys) >= BATCH_SIZE:
+                self._empty(rule)
+        return True
+
     def failed(self, error: Exception, latency_us: int | None) -> None:
         """Counts a call that could not be decided."""
         self._counted_rule(NO_RULE).keys_counted_as(("errors",)).append("")

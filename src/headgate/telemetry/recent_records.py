@@ -113,6 +113,11 @@ class RecentRecords(Observer):
         """Returns how many records were dropped because Redis did not answer."""
         return self._sender.dropped
 
+    @property
+    def has_enough_passes(self) -> bool:
+        """True if it keeps no more records of calls that passed until those that wait are written."""
+        return self._sender.waiting_passes >= MAX_RECORDS_PER_S
+
     def decided(self, decision: Decision, latency_us: int | None, response_follows: bool) -> None:
         sender, refused = self._sender, decision.has_refusal
         if refused:
