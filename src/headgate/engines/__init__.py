@@ -15,6 +15,7 @@ Modules:
     layers                   engines around an engine: denial cache, prefetch, fallback
     charge_options           what a rule passes to an engine in addition to its limit
     deadlines                deadlines of requests to an engine
+    bound_charges            charges that are decided again and again, quicker
     overrides                limits of single keys
     quota_ledger             ledgers of the quota granted to each Envoy
     pending_cancellations    cancelled places in queues that could not be given back yet

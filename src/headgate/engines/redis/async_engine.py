@@ -14,6 +14,7 @@ import time
 from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import repeat
 from typing import Any, Generic, TypeVar
 
@@ -77,16 +78,20 @@ class AsyncRedisEngine(ServerEngine):
     async def decide_all(
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]:
-        if patience_us is None and commit:
-            meters, keys, costs = zip(*charges, strict=True)
-            joint = self.joint_meters.get(meters) or self.bind_jointly(meters, AsyncRedisMeter, AsyncRedisTakes)
-            if joint is not NO_JOINT_METER:
-                outcomes: list[Outcome] = await joint.decide(keys, costs)
-                return outcomes
+        if patience_us is None and commit and (take := self.bind_takes(charges)) is not None:
+            return await take()
         try:
             return await arun(self.decide_flow(charges, AsyncRedisMeter, patience_us, commit))
         except RedisError as error:
             raise self.failure(error) from error
+
+    def bind_takes(
+        self, charges: Sequence[tuple[AsyncMeter, str, int]]
+    ) -> Callable[[], Awaitable[list[Outcome]]] | None:
+        """Returns a function that takes several charges jointly; None if they need take_all."""
+        meters, keys, costs = zip(*charges, strict=True)
+        joint = self.joint_meters.get(meters) or self.bind_jointly(meters, AsyncRedisMeter, AsyncRedisTakes)
+        return None if joint is NO_JOINT_METER else partial(joint.decide, keys, costs)
 
     def execute(self, request: RedisRequest, deadline: float | None = None) -> Awaitable[Any]:
         """Sends a request and returns the reply, within `deadline` seconds, at most the engine's own."""
