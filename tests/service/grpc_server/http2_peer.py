@@ -86,6 +86,14 @@ class TestMethods:
     async def large(self, message: bytes) -> bytes:
         return message * 20_000
 
+    def quick(self, message: bytes) -> bytes | None:
+        """Answers at once: twice, at length, not at all, by an error."""
+        if message == b"fail":
+            raise CallFailed(StatusCode.NOT_FOUND, "not at once")
+        if message == b"wrong":
+            raise ZeroDivisionError
+        return None if message == b"wait" else message * (20_000 if message == b"large" else 2)
+
     async def noted(self, message: bytes) -> Reply:
         return Reply(message, (("note", "well"),))
 
@@ -132,7 +140,8 @@ class TestMethods:
     def by_name(self) -> Mapping[str, Method]:
         unary = (self.echo, self.large, self.noted, self.fail, self.wrong, self.yields, self.wait)
         methods = {f"/test/{each.__name__.title()}": Method(unary=each) for each in unary}
-        return {**methods, "/test/Chat": Method(streaming=self.chat)}
+        quick = Method(unary=self.echo, at_once=self.quick)
+        return {**methods, "/test/Quick": quick, "/test/Chat": Method(streaming=self.chat)}
 
 
 class Http2Peer:

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from tests.fuzz.http2_frame_builder import DATA, END_HEADERS, END_STREAM, HEADERS, RST, frame, header_block
+from tests.fuzz.http2_frame_builder import DATA, END_HEADERS, END_STREAM, HEADERS, RST, WINDOW, frame, header_block
 from tests.service.grpc_server.http2_peer import MAX_MESSAGE, OK, Http2Peer, head, message, prefixed
 
 CANCEL = b"\0\0\0\x08"
@@ -154,6 +154,29 @@ def test_a_handler_may_give_way() -> None:
     with Http2Peer() as peer:
         assert peer.send(head(1, "/test/Yields") + message(1)) == []
         assert peer.turn() == OK
+
+
+def test_a_method_may_answer_at_once() -> None:
+    with Http2Peer() as peer:
+        assert peer.send(head(1, "/test/Quick") + message(1, b"h")) == OK
+        assert peer.send(head(3, "/test/Quick") + message(3, b"wait")) == ["HEADERS 200", "DATA 9", OK[2]]
+        assert only(peer.send(head(5, "/test/Quick") + message(5, b"fail"))).startswith(
+            "HEADERS end 200 grpc-status=5 grpc-message=not at once"
+        )
+        assert "grpc-status=13" in only(peer.send(head(7, "/test/Quick") + message(7, b"wrong")))
+        assert not peer.connection.streams
+
+
+def test_an_answer_at_once_waits_for_its_window() -> None:
+    with Http2Peer() as peer:
+        lines = peer.send(head(1, "/test/Quick") + message(1, b"large"))
+        assert lines[0] == "HEADERS 200"
+        assert sum(int(line.split()[1]) for line in lines if line.startswith("DATA")) == 65_535
+        assert peer.connection.streams
+        more = (100_000).to_bytes(4, "big")
+        rest = peer.send(frame(WINDOW, 0, 0, more), frame(WINDOW, 0, 1, more))
+        assert rest[-1] == OK[2]
+        assert not peer.connection.streams
 
 
 # Streaming calls.

@@ -4,6 +4,9 @@ A unary handler is an async function: the request's bytes in, the response's out
 metadata. A streaming handler is an async generator: an iterator of messages and the call's metadata in,
 messages out. Either ends its call early by raising CallFailed.
 
+A unary method may answer some requests at once, without a coroutine: `at_once` returns the response, or None where
+`unary` is to be called.
+
 A unary handler is driven without a task until it waits, and by unary_calls.py after that; asyncio.timeout and
 tasks of its own work as in any task.
 """
@@ -60,7 +63,8 @@ StreamingHandler = Callable[[AsyncIterator[bytes], Metadata], AsyncIterator[byte
 
 
 class Method(NamedTuple):
-    """A method: exactly one handler."""
+    """A method: exactly one handler, and for a unary one perhaps a function that answers at once."""
 
     unary: UnaryHandler | None = None
     streaming: StreamingHandler | None = None
+    at_once: Callable[[bytes], bytes | None] | None = None

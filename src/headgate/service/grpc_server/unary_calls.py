@@ -103,6 +103,16 @@ class UnaryCall(Http2Stream):
     def _start(self, message: bytes) -> None:
         method = self.head.method
         assert method is not None
+        if method.at_once is not None:
+            try:
+                reply = method.at_once(message)
+            except Exception as error:
+                self._answer(*_failure(error))
+                return
+            if reply is not None:
+                if not self.connection.respond(self, reply):
+                    self._answer(StatusCode.OK, "", (), reply)
+                return
         assert method.unary is not None
         self._coroutine = method.unary(message)
         self._step(None)
@@ -119,13 +129,10 @@ class UnaryCall(Http2Stream):
             awaited = coroutine.send(None) if error is None else coroutine.throw(error)
         except StopIteration as stop:
             reply = stop.value
-        except CallFailed as failure:
-            code, message = failure.code, failure.message
         except asyncio.CancelledError:
             code, message = StatusCode.CANCELLED, "The call was cancelled."
-        except Exception:
-            _log.exception("A gRPC call could not be answered.")
-            code, message = StatusCode.INTERNAL, "This is a defect of the service. Its log says more."
+        except Exception as error:
+            code, message = _failure(error)
         else:
             self._wait(awaited)
             return
@@ -208,3 +215,11 @@ class UnaryCall(Http2Stream):
         if self._buffer is not None:
             self.connection.hold(-len(self._buffer))
             self._buffer = None
+
+
+def _failure(error: Exception) -> tuple[StatusCode, str]:
+    """Returns the status of a call whose handler has failed; logs a defect."""
+    if isinstance(error, CallFailed):
+        return error.code, error.message
+    _log.error("A gRPC call could not be answered.", exc_info=error)
+    return StatusCode.INTERNAL, "This is a defect of the service. Its log says more."
