@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate import ManualClock, Observer
+from headgate import Counts, ManualClock, Observer
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.rules.load import from_mapping
 from headgate.service import request_cache
@@ -91,8 +91,10 @@ class InProcessService:
         ]
         return await self.send_request("GET", "/auth/nginx", [*fields, *more])
 
-    async def envoy(self, request: Any) -> Any:
-        return RateLimitResponse.FromString(await self.limits.should_rate_limit(request.SerializeToString()))
+    async def envoy(self, request: Any, at_once: bool = False) -> Any:
+        data = request.SerializeToString()
+        reply = self.limits.answer_at_once(data) if at_once else None
+        return RateLimitResponse.FromString(await self.limits.should_rate_limit(data) if reply is None else reply)
 
     def forget(self) -> None:
         self.app._check_cache, self.app._subrequest_cache = (
@@ -150,12 +152,20 @@ DESCRIPTORS = st.tuples(ENTRIES, st.sampled_from(["", "", "peek", "two", "back",
 REQUESTS = st.lists(st.lists(DESCRIPTORS, min_size=1, max_size=3), min_size=1, max_size=2)
 
 
-@settings(max_examples=150)
-@given(REQUESTS, st.lists(st.tuples(st.integers(0, 1), st.integers(0, 40)), min_size=3, max_size=12))
-async def test_envoy_gets_the_same_answer(requests: list[Any], story: list[tuple[int, int]]) -> None:
+@settings(max_examples=200)
+@given(
+    REQUESTS,
+    st.lists(st.tuples(st.integers(0, 1), st.booleans(), st.integers(0, 40)), min_size=3, max_size=12),
+    st.booleans(),
+)
+async def test_envoy_gets_the_same_answer(
+    requests: list[Any], story: list[tuple[int, bool, int]], observed: bool
+) -> None:
     clock = ManualClock()
-    ours, plain = InProcessService(clock, LIMITED), InProcessService(clock, LIMITED)
-    for number, pause in story:
+    counts, plain_counts = Counts(clock=clock), Counts(clock=clock)
+    ours = InProcessService(clock, LIMITED, [counts] if observed else [])
+    plain = InProcessService(clock, LIMITED, [plain_counts] if observed else [])
+    for number, at_once, pause in story:
         request = RateLimitRequest(domain="edge")
         for entries, kind in requests[number % len(requests)]:
             one = request.descriptors.add(is_negative_hits=kind == "back")
@@ -166,8 +176,9 @@ async def test_envoy_gets_the_same_answer(requests: list[Any], story: list[tuple
             if kind == "own":
                 one.limit.requests_per_unit, one.limit.unit = 2, 2
         plain.forget()
-        assert await ours.envoy(request) == await plain.envoy(request)
+        assert await ours.envoy(request, at_once) == await plain.envoy(request)
         clock.advance(pause)
+    assert counts.totals() == plain_counts.totals()
 
 
 async def test_each_descriptor_reports_its_count() -> None:
@@ -204,6 +215,19 @@ async def test_a_changed_book_is_gone_by_at_once(protocol: str) -> None:
     assert before != after
 
 
+def test_requests_that_come_often_stay_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_cache, "MAX_CACHED_REQUESTS", 3)
+    cache: request_cache.RequestCache[int] = request_cache.RequestCache()
+    rulebook: Any = object()
+    for number in range(20):
+        cache.get("often", rulebook)
+        cache.store("often" if number == 0 else f"seldom {number}", rulebook, number)
+    assert cache.get("often", rulebook) == 0
+    assert cache.get("seldom 1", rulebook) is None
+    assert cache.get("seldom 19", rulebook) == 19
+    assert cache.get("often", object()) is None  # type: ignore[arg-type]
+
+
 async def test_the_request_cache_is_bounded() -> None:
     service = InProcessService(ManualClock())
     checks = service.app._check_cache
@@ -215,6 +239,7 @@ async def test_the_request_cache_is_bounded() -> None:
         assert checks._cached
     assert len(checks._cached) <= request_cache.MAX_CACHED_REQUESTS
     assert len(checks._seen_hashes) <= request_cache.MAX_CACHED_REQUESTS
+    assert len(checks._older) <= request_cache.MAX_CACHED_REQUESTS
     for _ in range(2):
         await service.check({"attributes": {"user": "x" * request_cache.MAX_CACHED_REQUEST_BYTES}})
     assert not any(len(words) > request_cache.MAX_CACHED_REQUEST_BYTES for words in checks._cached)  # type: ignore[arg-type]

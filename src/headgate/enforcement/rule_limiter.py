@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, cast
 
 from headgate import limiter_flows
-from headgate.algorithms.decision import Decision, Outcome
+from headgate.algorithms.decision import Decision
 from headgate.algorithms.limit import SECOND
 from headgate.clock import Clock, check_clock
 from headgate.enforcement import adaptive_rules, held_slots
@@ -439,28 +439,16 @@ class AsyncRuleLimiter(RulebookFollower):
     async def _decide_batch(self, batch: CallBatch) -> tuple[RuleDecision, ...]:
         if not batch.joint_plan.is_single_request:
             return await arun(batch.decide())
-        return batch.decisions(await self._request_outcomes(batch))
+        charges = batch.joint_plan.charges
+        if len(charges) != 1:
+            return batch.decisions(await self.engine.decide_all(charges) if charges else ())
+        meter, key, cost = charges[0]
+        return batch.decisions((await meter.decide(key, cost),))
 
     async def peek_batch(self, batch: CallBatch) -> tuple[RuleDecision, ...]:
         """Decides what `decide_batch` would decide, and charges nothing."""
         outcomes, several_requests = await arun(batch.joint_plan.outcomes(commit=False))
         return batch.decisions(outcomes, several_requests)
-
-    async def request_outcomes(self, batch: CallBatch) -> Sequence[Outcome]:
-        """Sends the single request of a batch, and returns the outcome of each charge."""
-        if self.observers is None:
-            return await self._request_outcomes(batch)
-        with ObservedDecision(self.observers) as observed:
-            outcomes = await self._request_outcomes(batch)
-            batch.report(observed, batch.decisions(outcomes))
-            return outcomes
-
-    async def _request_outcomes(self, batch: CallBatch) -> Sequence[Outcome]:
-        charges = batch.joint_plan.charges
-        if len(charges) != 1:
-            return await self.engine.decide_all(charges) if charges else ()
-        meter, key, cost = charges[0]
-        return (await meter.decide(key, cost),)
 
     async def peek(self, attributes: Attributes, cost: int | None = None) -> RuleDecision:
         """Decides what `check` would decide; charges nothing, counts nothing."""

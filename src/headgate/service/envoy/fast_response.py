@@ -93,30 +93,30 @@ def encode_passes(
     return _encode_rows(rows)
 
 
-class CachedRequest:
-    """A request whose charges are cached, with a template for each of them."""
+Templates = Sequence["_LimitTemplate | None"]  # of each descriptor; None: no rule applies to it
 
-    def __init__(
-        self, response_format: ResponseFormat, checks: Sequence[DescriptorCheck], together: CallBatch
-    ) -> None:
-        self.response_format: ResponseFormat = response_format
-        self.checks: Sequence[DescriptorCheck] = checks
-        self.batch: CallBatch = together
-        self._rows: list[tuple[_LimitTemplate | None, int]] | None = []
-        for check, (plan, indexes) in zip(checks, together.plans, strict=True):
-            row = _template_row(check, plan.labels, plan.charges, response_format)
-            if row is None or together.shares_counters or not _is_default_format(response_format):
-                self._rows = None
-                return
-            self._rows.append((row[0], indexes[0] if row[0] else -1))
 
-    def encode(self, outcomes: Sequence[Outcome]) -> bytes | None:
-        """Returns the response's bytes, if it reports nothing but passes; otherwise None."""
-        if self._rows is None:
+def charge_templates(
+    response_format: ResponseFormat, checks: Sequence[DescriptorCheck], batch: CallBatch
+) -> Templates | None:
+    """Returns the templates of a batch of calls that make at most one charge each; otherwise None."""
+    if batch.shares_counters or not _is_default_format(response_format):
+        return None
+    templates: list[_LimitTemplate | None] = []
+    for check, (plan, _) in zip(checks, batch.plans, strict=True):
+        row = _template_row(check, plan.labels, plan.charges, response_format)
+        if row is None:
             return None
-        return _encode_rows(
-            [(template, outcomes[index] if template else _NO_OUTCOME) for template, index in self._rows]
-        )
+        templates.append(row[0])
+    return templates
+
+
+def encode_outcomes(templates: Templates, outcomes: Sequence[Outcome]) -> bytes | None:
+    """Returns the response's bytes, if all charges passed and there is no more to report; otherwise None."""
+    if len(outcomes) == len(templates):
+        return _encode_rows(list(zip(templates, outcomes)))  # noqa: B905 (strict costs as much again)
+    rest = iter(outcomes)
+    return _encode_rows([(template, next(rest) if template else _NO_OUTCOME) for template in templates])
 
 
 def _is_default_format(response_format: ResponseFormat) -> bool:

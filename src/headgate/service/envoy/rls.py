@@ -35,14 +35,18 @@ from headgate.enforcement import adaptive_rules
 from headgate.enforcement.call_plan import CompiledRulebook
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
+from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
+from headgate.observer import ObservedDecision
 from headgate.service.envoy import response as envoy_response
+from headgate.service.envoy.cached_request import CachedRequest
 from headgate.service.envoy.cross_descriptor_options import LIMITED, QUOTA, UNLIMITED, CrossDescriptor
-from headgate.service.envoy.fast_response import CachedRequest, encode_passes
+from headgate.service.envoy.fast_response import encode_passes
 from headgate.service.envoy.messages import RateLimitRequest
 from headgate.service.envoy.request import DescriptorCheck, parse_descriptors
 from headgate.service.grpc_server.methods import CallFailed, Method, StatusCode
 from headgate.service.request_cache import MAX_CACHED_REQUEST_BYTES, RequestCache
+from headgate.telemetry.fast_pass_reports import pass_reports
 
 SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
 METHOD = "ShouldRateLimit"
@@ -69,6 +73,7 @@ class RateLimits:
         self.limiter = limiter
         self._with_headers, self._with_names = with_headers, with_names
         self._request_cache: RequestCache[CachedRequest] = RequestCache()
+        self._count_passes = pass_reports(limiter.observers)
         self._follow(limiter.compiled_rulebook)
 
     def _follow(self, rulebook: CompiledRulebook) -> None:
@@ -79,19 +84,14 @@ class RateLimits:
 
     async def should_rate_limit(self, data: bytes) -> bytes:
         """Handles the service's method: decodes a RateLimitRequest, returns an encoded RateLimitResponse."""
-        limiter = self.limiter
-        cached = self._request_cache.get(data, limiter.compiled_rulebook)
+        cached = self._request_cache.get(data, self.limiter.compiled_rulebook)
         try:
-            if cached is not None and limiter.observers is not None:
-                decisions = await limiter.decide_batch(cached.batch)
-                inputs = ResponseInputs(cached.response_format, cached.checks, decisions)
-            elif cached is not None:
-                outcomes = await limiter.request_outcomes(cached.batch)
-                if encoded := cached.encode(outcomes):
-                    return encoded
-                inputs = ResponseInputs(cached.response_format, cached.checks, cached.batch.decisions(outcomes))
-            else:
-                inputs = await self._decide_request(_decode_request(data), data)
+            if cached is not None:
+                if (observers := self.limiter.observers) is None:
+                    return cached.answer(None, await cached.decide())
+                with ObservedDecision(observers) as observed:
+                    return cached.answer(observed, await cached.decide())
+            inputs = await self._decide_request(_decode_request(data), data)
         except InvalidCharge as error:
             raise CallFailed(StatusCode.INVALID_ARGUMENT, str(error)) from error
         except EngineUnavailable as error:
@@ -99,6 +99,11 @@ class RateLimits:
         except CorruptState as error:
             raise CallFailed(StatusCode.FAILED_PRECONDITION, str(error)) from error
         return encode_passes(*inputs[:3]) or envoy_response.make_response(*inputs).SerializeToString()
+
+    def answer_at_once(self, data: bytes) -> bytes | None:
+        """Returns the response to a request that is cached, if its engine never waits; None otherwise."""
+        cached = self._request_cache.get(data, self.limiter.compiled_rulebook)
+        return None if cached is None else cached.answer_at_once(self.limiter.observers)
 
     async def answer(self, request: Any) -> Any:
         """Returns the response to a RateLimitRequest; raises InvalidCharge or EngineUnavailable."""
@@ -179,9 +184,8 @@ class RateLimits:
             together.joint_plan.compiled_rulebook is self._rulebook
         )  # another thread may replace the rulebook
         if is_repeat and is_current and len(calls) == len(checks) and together.joint_plan.is_single_request:
-            self._request_cache.store(
-                data, together.joint_plan.compiled_rulebook, CachedRequest(self._response_format, checks, together)
-            )
+            cached = CachedRequest(limiter.engine, self._response_format, checks, together, self._count_passes)
+            self._request_cache.store(data, together.joint_plan.compiled_rulebook, cached)
         decide = limiter.decide_batch if commit else limiter.peek_batch
         decided = await decide(together) if calls else ()
         for decision in decided:
@@ -202,7 +206,9 @@ def _decode_request(data: bytes) -> Any:
 
 def methods(rate_limits: RateLimits) -> dict[str, Method]:
     """Returns the service's methods by their full names."""
-    return {PATH: Method(unary=rate_limits.should_rate_limit)}
+    never_waits = isinstance(rate_limits.limiter.engine, AsyncMemoryEngine)
+    at_once = rate_limits.answer_at_once if never_waits else None
+    return {PATH: Method(unary=rate_limits.should_rate_limit, at_once=at_once)}
 
 
 def _error_json(text: str) -> bytes:
