@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from google.protobuf.wrappers_pb2 import UInt64Value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +13,7 @@ from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.rule_limiter import RuleLimiter
 from headgate.http.headers import headers
 from headgate.limit_syntax import parse
-from headgate.service.envoy.fast_response import encode_passes
+from headgate.service.envoy.fast_response import _varint, encode_passes
 from headgate.service.envoy.messages import RateLimitResponse
 from headgate.service.envoy.request import DescriptorCheck
 from headgate.service.envoy.response import ResponseFormat, make_response, rate
@@ -119,3 +120,9 @@ def test_a_shadow_is_not_encoded_by_the_fast_path() -> None:
     with RuleLimiter({"rules": [rule]}, clock=ManualClock()) as limiter:
         call = BatchedCall(ATTRIBUTES["one"], 1)
         assert encode_passes(USUAL, [DescriptorCheck(call, 1)], limiter.check_together([call])) is None
+
+
+@given(st.integers(0, 2**63))
+@settings(max_examples=500)
+def test_a_number_is_written_as_protobuf_writes_it(number: int) -> None:
+    assert _varint(number) == UInt64Value(value=number).SerializeToString()[1:] or number == 0

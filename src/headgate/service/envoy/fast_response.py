@@ -46,9 +46,9 @@ class _LimitTemplate:
     __slots__ = (
         "limit",
         "limit_fields",
+        "metadata_start",
         "policy_header",
         "quota",
-        "rule_metadata",
         "rule_name",
         "source",
         "window",
@@ -67,7 +67,11 @@ class _LimitTemplate:
         self.policy_header = RateLimitResponse(response_headers_to_add=[policy]).SerializeToString()
         response = RateLimitResponse()
         response.dynamic_metadata.update({"rule": rule})
-        self.rule_metadata = response.dynamic_metadata.SerializeToString()
+        metadata = response.dynamic_metadata.SerializeToString()
+        # The metadata up to the number of units that remain, which has eight bytes.
+        self.metadata_start: bytes = (
+            b"\x32" + _varint(len(metadata) + 24) + metadata + b"\x0a\x16\x0a\x09remaining\x12\x09\x11"
+        )
 
 
 _templates: dict[int, _LimitTemplate] = {}
@@ -148,53 +152,49 @@ def _template_row(
 
 def _encode_rows(rows: Sequence[Row]) -> bytes | None:
     chunks = [_OVERALL_OK]
-    decisive: tuple[_LimitTemplate, Outcome] | None = None
-    least_share = 0.0
+    decisive: _LimitTemplate | None = None
+    decisive_outcome, least_share = _NO_OUTCOME, 0.0
     for template, outcome in rows:
         if template is None:
             chunks.append(_NO_LIMIT_STATUS)
             continue
         # An outcome that is more than a tuple has more to report: a fallback, a lockout, an override.
-        if not is_plain(outcome) or not outcome[ALLOWED] or outcome[DELAY_US]:
+        if (outcome.__class__ is not tuple and not is_plain(outcome)) or not outcome[ALLOWED] or outcome[DELAY_US]:
             return None
-        chunks.append(_encode_status(template, outcome))
-        share = outcome[REMAINING] / template.quota
+        remaining, reset_after_us = outcome[REMAINING], outcome[RESET_AFTER_US]
+        if not reset_after_us and template.window is not None:
+            reset_after_us = template.window.reset_after_us(outcome)
+        # The status: current_limit, limit_remaining (3), duration_until_reset (4) of seconds (1) and nanos (2).
+        seconds, rest_us = divmod(reset_after_us, SECOND)
+        reset = b"\x08" + _varint(seconds) if seconds else b""
+        if rest_us:
+            reset += b"\x10" + _long_varint(rest_us * 1000)
+        status = template.limit
+        if remaining > 0:
+            status += b"\x18" + _varint(remaining if remaining < MAX_UINT32 else MAX_UINT32)
+        size = len(status) + 2 + len(reset)
+        chunks += (b"\x12", _varint(size), status, b"\x22", _ONE_BYTE_VARINTS[len(reset)], reset)
+        share = remaining / template.quota
         if decisive is None or share < least_share:
-            decisive, least_share = (template, outcome), share
+            decisive, decisive_outcome, least_share = template, outcome, share
     if decisive is not None:
-        _append_headers_and_metadata(chunks, *decisive)
+        _append_headers_and_metadata(chunks, decisive, decisive_outcome)
     return b"".join(chunks)
-
-
-def _encode_status(template: _LimitTemplate, outcome: Outcome) -> bytes:
-    reset_after_us = outcome[RESET_AFTER_US]
-    if not reset_after_us and template.window is not None:
-        reset_after_us = template.window.reset_after_us(outcome)
-    seconds, rest_us = divmod(reset_after_us, SECOND)
-    reset = b"\x08" + _varint(seconds) if seconds else b""
-    if rest_us:
-        reset += b"\x10" + _varint(rest_us * 1000)
-    remaining = outcome[REMAINING]
-    remaining_field = (
-        b"\x18" + _varint(remaining if remaining < MAX_UINT32 else MAX_UINT32) if remaining > 0 else b""
-    )
-    status = template.limit + remaining_field + b"\x22" + _ONE_BYTE_VARINTS[len(reset)] + reset
-    return b"\x12" + _varint(len(status)) + status
 
 
 def _append_headers_and_metadata(chunks: list[bytes], template: _LimitTemplate, outcome: Outcome) -> None:
     """Appends the headers and the metadata of the decisive limit."""
     value = template.limit_fields.state(outcome).encode()
-    header = b"\x0a\x09RateLimit\x12" + _varint(len(value)) + value
-    metadata = template.rule_metadata + b"\x0a\x16\x0a\x09remaining\x12\x09\x11" + _pack_double(outcome[REMAINING])
+    size = len(value)
     chunks += (
         template.policy_header,
         b"\x1a",
-        _varint(len(header)),
-        header,
-        b"\x32",
-        _varint(len(metadata)),
-        metadata,
+        _varint(size + (13 if size < 1 << 7 else 14)),
+        b"\x0a\x09RateLimit\x12",
+        _varint(size),
+        value,
+        template.metadata_start,
+        _pack_double(outcome[REMAINING]),
     )
 
 
@@ -203,6 +203,18 @@ def _varint(number: int) -> bytes:
         return _ONE_BYTE_VARINTS[number]
     if number < 1 << 14:
         return bytes((number & 127 | 128, number >> 7))
+    return _long_varint(number)
+
+
+def _long_varint(number: int) -> bytes:
+    """Encodes a number of any size; the commonest are nanoseconds, of four bytes and of five."""
+    if number < 1 << 14:
+        return _varint(number)
     if number < 1 << 21:
         return bytes((number & 127 | 128, number >> 7 & 127 | 128, number >> 14))
-    return bytes((number & 127 | 128, number >> 7 & 127 | 128, number >> 14 & 127 | 128)) + _varint(number >> 21)
+    low = number & 127 | number << 1 & 0x7F00 | number << 2 & 0x7F0000 | 0x808080
+    if number < 1 << 28:
+        return (low | number << 3 & 0x7F000000).to_bytes(4, "little")
+    if number < 1 << 35:
+        return (low | number << 3 & 0x7F000000 | 0x80000000 | number << 4 & 0x7F00000000).to_bytes(5, "little")
+    return low.to_bytes(3, "little") + _long_varint(number >> 21)
