@@ -116,14 +116,19 @@ CACHED_REQUESTS = st.fixed_dictionaries(
 
 
 @settings(max_examples=150)
-@given(st.lists(st.tuples(CACHED_REQUESTS, st.integers(0, 40)), max_size=15))
-async def test_a_repeated_request_gets_the_same_response(story: list[tuple[dict[str, Any], int]]) -> None:
+@given(st.lists(st.tuples(CACHED_REQUESTS, st.integers(0, 40)), max_size=15), st.booleans())
+async def test_a_repeated_request_gets_the_same_response(
+    story: list[tuple[dict[str, Any], int]], observed: bool
+) -> None:
     clock = ManualClock()
-    ours, plain = InProcessService(clock), InProcessService(clock)
+    counts, plain_counts = Counts(clock=clock), Counts(clock=clock)
+    ours = InProcessService(clock, observers=[counts] if observed else [])
+    plain = InProcessService(clock, observers=[plain_counts] if observed else [])
     for request, pause in story:
         plain.forget()
         assert await ours.check(request) == await plain.check(request)
         clock.advance(pause)
+    assert counts.totals() == plain_counts.totals()
 
 
 USERS = st.sampled_from(

@@ -60,6 +60,7 @@ from headgate.service.receipt_tokens import InvalidReceipt, ReceiptNotUsable
 from headgate.service.request_cache import MAX_CACHED_REQUEST_BYTES, CachedCheck, RequestCache, is_plain_pass
 from headgate.service.settings import Settings
 from headgate.telemetry.counts import Counts
+from headgate.telemetry.fast_pass_reports import pass_reports
 
 if TYPE_CHECKING:
     from headgate.service.envoy.rls import RateLimits
@@ -97,6 +98,7 @@ class App:
         self._decode_check = JsonDecoder(check_schema.CheckBody)
         self._check_cache: RequestCache[CachedCheck] = RequestCache()
         self._subrequest_cache: RequestCache[CachedCheck] = RequestCache()
+        self._count_passes = pass_reports(self._limiter.observers)
         self._relevant_fields = RelevantFields()
         self._encode = msgspec.json.Encoder().encode
         self._info_handlers = {
@@ -198,7 +200,7 @@ class App:
             and not check.receipt
             and self._check_cache.is_repeat(body)
         ):
-            cached = CachedCheck.from_plan(plan, self._limiter.observers)
+            cached = CachedCheck.from_plan(plan, self._limiter.observers, self._count_passes)
             self._check_cache.store(body, plan.compiled_rulebook, cached)
         answer = self._decided_check(check, plan)
         if check.receipt:
@@ -263,7 +265,7 @@ class App:
             )
             plan = limiter.plan_call(attributes)
             if fields is not None and self._subrequest_cache.is_repeat(cache_key):
-                cached = CachedCheck.from_plan(plan, limiter.observers)
+                cached = CachedCheck.from_plan(plan, limiter.observers, self._count_passes)
                 self._subrequest_cache.store(cache_key, plan.compiled_rulebook, cached)
             decision = await limiter.decide_plan(plan)
             adaptive_rules.abandon(decision)  # no gateway reports how the call ends

@@ -30,6 +30,7 @@ from headgate.engines.memory.async_engine import AsyncMemoryMeter
 from headgate.http.headers import LimitFields, headers
 from headgate.observer import ObservedDecision, Observers
 from headgate.service.asgi import RawHeaders, encode_headers
+from headgate.telemetry.fast_pass_reports import CountPasses
 
 MAX_CACHED_REQUESTS = 8192  # of a generation; an entry of a request of Envoy takes about 3 KB
 MAX_CACHED_REQUEST_BYTES = 1024  # longer requests are not cached
@@ -39,6 +40,8 @@ class CachedCheck:
     """A request that charges one limit."""
 
     __slots__ = (
+        "_charges",
+        "_count_passes",
         "_header_format",
         "_json_head",
         "_limit_fields",
@@ -48,8 +51,11 @@ class CachedCheck:
         "plan",
     )
 
-    def __init__(self, plan: CallPlan, observers: Observers | None = None) -> None:
+    def __init__(
+        self, plan: CallPlan, observers: Observers | None = None, count_passes: CountPasses | None = None
+    ) -> None:
         self.plan: CallPlan = plan
+        self._charges, self._count_passes = plan.charges, count_passes
         meter, key, cost = plan.charges[0]
         rule = plan.labels[0][0]
         self.decide: Callable[[], Awaitable[Outcome]] = partial(meter.decide, key, cost)
@@ -70,14 +76,19 @@ class CachedCheck:
     async def _observed(self, observers: Observers, decide: Callable[[], Awaitable[Outcome]]) -> Outcome:
         with ObservedDecision(observers) as observed:
             outcome = await decide()
-            observed.report(self.decision(outcome), self.plan.attributes, False, self.plan.stated_cost)
+            self._report(observed, outcome)
             return outcome
 
     def _observed_now(self, observers: Observers, decide: Callable[[], Outcome]) -> Outcome:
         with ObservedDecision(observers) as observed:
             outcome = decide()
-            observed.report(self.decision(outcome), self.plan.attributes, False, self.plan.stated_cost)
+            self._report(observed, outcome)
             return outcome
+
+    def _report(self, observed: ObservedDecision, outcome: Outcome) -> None:
+        count_passes = self._count_passes
+        if count_passes is None or observed.is_drawn or not count_passes(self._charges, (outcome,)):
+            observed.report(self.decision(outcome), self.plan.attributes, False, self.plan.stated_cost)
 
     def decision(self, outcome: Outcome) -> RuleDecision:
         return self.plan.decision((outcome,))
@@ -96,11 +107,13 @@ class CachedCheck:
         return [self._policy, (b"RateLimit", self._limit_fields.state(outcome).encode())]
 
     @classmethod
-    def from_plan(cls, plan: CallPlan, observers: Observers | None = None) -> CachedCheck | None:
+    def from_plan(
+        cls, plan: CallPlan, observers: Observers | None = None, count_passes: CountPasses | None = None
+    ) -> CachedCheck | None:
         """Returns None if the answer does not follow from one limit."""
         if not plan.is_single_request or len(plan.charges) != 1 or plan.labels[0][1] is not None:
             return None
-        return None if plan.charges[0][0].limit is UNLIMITED else cls(plan, observers)
+        return None if plan.charges[0][0].limit is UNLIMITED else cls(plan, observers, count_passes)
 
 
 Cached = TypeVar("Cached")
