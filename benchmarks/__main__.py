@@ -26,6 +26,7 @@ QUESTIONS = (
     "nginx",
     "nginx_telemetry",
     "service",
+    "rls",
     "integrations",
     "comparison",
     "adaptive",
