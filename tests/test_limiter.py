@@ -6,7 +6,7 @@ import pytest
 
 import headgate
 from headgate import AsyncLimiter, Charge, Decision, Limiter, ManualClock, RateLimited, TokenBucket, Verdict
-from headgate.errors import HeadgateError, InvalidRule
+from headgate.errors import HeadgateError, InvalidCharge, InvalidRule
 from tests.servers import RedisServer
 
 
@@ -180,3 +180,18 @@ def test_limiters_share_one_connection_of_an_engine(server: RedisServer) -> None
         other = Limiter("3/hour", limiter.engine)
         assert other.take("key")
         assert _asking(server) == before + 1
+
+
+def test_charges_by_limit_objects_are_decided_by_those_limits() -> None:
+    limiter = Limiter("9/minute", clock=ManualClock())
+    small, large = headgate.parse("1/minute fixed"), headgate.parse("9/hour fixed")
+    for _ in range(3000):  # limits that were collected leave their ids to others
+        small, large = headgate.parse("1/minute fixed"), headgate.parse("9/hour fixed")
+        decision = limiter.take_all([("ann", small), ("ann", large)])
+        assert [verdict.limit.text for verdict in decision.verdicts] == [small.text, large.text]
+    limiter = Limiter("9/minute", clock=ManualClock())
+    charges = [("ann", small), ("bob", small), ("ann", large)]
+    assert [limiter.take_all(charges).allowed for _ in range(3)] == [True, False, False]
+    assert limiter.take_all([("cid", small), ("cid", small)]).allowed is False  # one count, charged twice
+    with pytest.raises(InvalidCharge, match="A key must not be empty"):
+        limiter.take_all([("", small)])

@@ -484,7 +484,10 @@ class AsyncLimiter:
 
     async def take_all(self, charges: Sequence[Charge | tuple[str, LimitLike]]) -> Decision:
         """Decides several charges together, and charges all of them or none."""
-        return await self._observed_take_all(self._limits.batch(charges), None)
+        batch = self._limits.batch(charges)
+        if self.observers is None:
+            return await self._take_all(batch, None)
+        return await self._observed_take_all(batch, None)
 
     async def _observed_take_all(self, batch: ChargeBatch[AsyncMeter], patience_us: int | None) -> Decision:
         if self.observers is None:

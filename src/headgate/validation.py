@@ -26,6 +26,8 @@ _SEQUENCES = list, tuple
 _CACHED_LIMITS = Limit, str  # a union would be made anew by every call
 _CHARGE_DEFAULTS = ("", *Charge("")[1:])
 _CHARGE_LENGTH = len(_CHARGE_DEFAULTS)
+_KEY_AND_LIMIT = 2
+_MAX_LIMIT_OBJECTS = 1024
 
 
 class NamedLimit(Protocol):
@@ -148,7 +150,8 @@ class ChargeBatch(Generic[M]):
         self._has_one_cost = has_one_cost
         self.distinct: Sequence[tuple[M, str, int]] = charges
         self._indexes: Sequence[int] = range(len(charges))
-        if len({(meter.name, key) for meter, key, _ in charges}) < len(charges):
+        keys = {key for _, key, _ in charges}  # mostly they differ
+        if len(keys) < len(charges) > len({(meter.name, key) for meter, key, _ in charges}):
             self._merge()
 
     def _merge(self) -> None:
@@ -196,6 +199,7 @@ class BoundLimits(Generic[M, S]):
         self.meters: list[M] = []
         self.slots: S | None = None
         self._explicit_meters: dict[tuple[Any, str | None], list[M]] = {}  # by limits as callers state them
+        self._meters_by_id: dict[int, tuple[Limit, M]] = {}  # the same of a Limit without a name, by its id
         options = () if pause_name is None else (pause_options(limits, names, pause_name),)
         if len(limits) == 1 and isinstance(limits[0], Slots):
             self.slots = bind_slots(limits[0], names[0], *options)
@@ -220,7 +224,15 @@ class BoundLimits(Generic[M, S]):
         """Returns the charges of a take_all call: each a Charge, or a (key, limit)."""
         bound_charges: list[tuple[M, str, int]] = []
         charges = charges if isinstance(charges, _SEQUENCES) else (charges,)
+        meter_of = self._meters_by_id.get
         for charge in charges:
+            # Mostly it is a key and a limit object that came before: to hash the limit would take longer.
+            if charge.__class__ is tuple and len(charge) == _KEY_AND_LIMIT:
+                key, limit = charge
+                bound = meter_of(id(limit))
+                if bound is not None and bound[0] is limit and key.__class__ is str and key:
+                    bound_charges.append((bound[1], key, 1))
+                    continue
             if not isinstance(charge, tuple) or not 0 < len(charge) <= _CHARGE_LENGTH:
                 raise InvalidCharge(f"A charge is a Charge or a (key, limit), not {charge!r}.")
             key, limit, cost, name = charge + _CHARGE_DEFAULTS[len(charge) :]
@@ -228,8 +240,13 @@ class BoundLimits(Generic[M, S]):
                 check_key(key)
                 check_cost(cost)
             meters = self._explicit_meters.get((limit, name)) if isinstance(limit, _CACHED_LIMITS) else None
-            for meter in self._meters(limit, name) if meters is None else meters:
+            meters = self._meters(limit, name) if meters is None else meters
+            for meter in meters:
                 bound_charges.append((meter, key, cost))  # noqa: PERF401 (a comprehension takes longer)
+            if name is None and isinstance(limit, Limit):
+                if len(self._meters_by_id) >= _MAX_LIMIT_OBJECTS:
+                    self._meters_by_id.clear()
+                self._meters_by_id[id(limit)] = limit, meters[0]
         if not bound_charges:
             raise InvalidCharge("There is nothing to decide: give at least one charge.")
         return ChargeBatch(bound_charges, has_one_cost=len(charges) == 1)
