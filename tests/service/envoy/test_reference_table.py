@@ -304,7 +304,7 @@ async def test_a_count_that_was_never_charged_tells_when_its_window_ends(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("said", "name", "policy"),
+    ("options", "name", "policy"),
     [
         ({}, "calm", '"calm";q=2;w=31536000'),
         ({"with_names": False}, "", '"2/365d fixed";q=2;w=31536000'),

@@ -23,7 +23,7 @@ SECOND, MINUTE, HOUR, DAY, MONTH, YEAR, WEEK = range(1, 8)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "quantity"),
     [
         ("10/s fixed", (10, SECOND)),
         ("10/minute fixed", (10, MINUTE)),

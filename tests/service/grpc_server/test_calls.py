@@ -61,7 +61,7 @@ def test_what_is_not_one_message(sent: bytes, code: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "said"),
+    ("sent", "status"),
     [
         (head(1, grpc_encoding="gzip"), "grpc-status=12"),
         (head(1, grpc_encoding="gzip"), "grpc-accept-encoding=identity"),
