@@ -3,5 +3,5 @@
     project   the settings, the views and the URLs
     serving   serves it over WSGI and ASGI, and changes its settings
 
-Import `project` first: it configures Django.
+Importing `project` configures Django; `serving` imports it.
 """

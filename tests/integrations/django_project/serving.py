@@ -15,6 +15,7 @@ from django.core.handlers.wsgi import WSGIHandler
 from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 from django.test import override_settings
 
+from tests.integrations.django_project import project  # noqa: F401  (configures Django)
 from tests.servers.wait_until import until
 
 Interface = Literal["wsgi", "asgi"]
