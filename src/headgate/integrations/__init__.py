@@ -8,6 +8,7 @@ The ground, which knows no framework:
     request_flows    what both share: settings, names of limits, the steps of a decision
     finish_flows     what follows the response: refunds, real costs, slots
     request_plan_cache   keeps how requests were planned that only the client's address tells apart
+    loop_turns       LoopTurns: lets requests that one reply wakes go on over several turns of the event loop
     outage_log       logs when requests cannot be decided, and when they are again
     request_record   RequestRecord: what was decided about one request, and the header fields of its response
     unreachable_limits    RouteInfo; limits that can never match, and rules that match no route

@@ -15,20 +15,23 @@ Laws (tests/integrations/test_request_limits.py):
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from inspect import isawaitable
 from typing import Any, cast
 
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
 from headgate.engines.port import AsyncEngine, Engine
+from headgate.engines.url_schemes import MEMORY, scheme_of
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
 from headgate.flow import arun, run
 from headgate.http.refusal_body import RefusalResponse
 from headgate.integrations.application_settings import LimitSettings
 from headgate.integrations.code_limit import BoundLimit
+from headgate.integrations.loop_turns import go_on_in_turn
 from headgate.integrations.request_flows import RequestFlows
 from headgate.integrations.request_record import RequestRecord
+from headgate.lazy_property import lazy_property
 from headgate.slot_renewal import AsyncHolding, Holding
 
 __all__ = ["AsyncRequestLimits", "LimitSettings", "RequestLimits"]
@@ -114,10 +117,20 @@ class AsyncRequestLimits(RequestFlows[AsyncRuleLimiter]):
             observers=self.observers,
         )
 
-    async def decide(
+    @lazy_property
+    def _in_memory(self) -> bool:
+        return isinstance(self.engine_or_url, str) and scheme_of(self.engine_or_url) == MEMORY
+
+    def decide(
         self, record: RequestRecord, limits: Sequence[BoundLimit] = (), *, with_rules: bool = True
-    ) -> RefusalResponse | None:
+    ) -> Coroutine[Any, Any, RefusalResponse | None]:
         """Decides the rulebook (`with_rules`) and these limits together; returns the response of a refusal."""
+        decided = self._decide_now(record, limits, with_rules)
+        return decided if self._in_memory else go_on_in_turn(record, decided)
+
+    async def _decide_now(
+        self, record: RequestRecord, limits: Sequence[BoundLimit], with_rules: bool
+    ) -> RefusalResponse | None:
         cached = self._cached_plan(record, limits, with_rules)
         if cached is None:
             return await arun(self._decide(record, limits, with_rules))
