@@ -1,15 +1,19 @@
 """Limits that can never apply are found when the application starts."""
 
+import asyncio
 import logging
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidRule, InvalidRulebook
+from headgate.integrations.asgi import RateLimitMiddleware
 from headgate.integrations.code_limit import CodeLimit
 from headgate.integrations.request_limits import RequestLimits
 from headgate.integrations.unreachable_limits import RouteInfo, paths_overlap
+from headgate.integrations.wsgi import WSGIRateLimitMiddleware
 from headgate.rules.pattern import PathPattern
 
 
@@ -28,6 +32,48 @@ def test_a_limit_that_can_never_match_is_an_error_at_start(limit: CodeLimit, pro
         RequestLimits().check_routes([RouteInfo("/items/{id}", ["GET", "HEAD"], [limit])])
     assert str(caught.value).startswith(f"{limit.location}: The limit 5/s of GET /items/{{id}} can never match: ")
     assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("limit", "problem"),
+    [
+        (CodeLimit("5/s", key="user", missing="one"), "nobody supplies the attribute user; write user="),
+        (CodeLimit("5/s", when={"plan": "pro"}), "nobody supplies the attribute plan; write attributes="),
+        (CodeLimit("5/s", key="route"), "a middleware knows no routes; use path"),
+        (CodeLimit("5/s", when={"route": "/items/*"}), "a middleware knows no routes; use path"),
+    ],
+)
+@pytest.mark.parametrize("make", [RateLimitMiddleware, WSGIRateLimitMiddleware])
+def test_a_middleware_reports_a_limit_that_can_never_match(make: Any, limit: CodeLimit, problem: str) -> None:
+    with pytest.raises(InvalidRule, match=r"can never match") as caught:
+        make(_never_called, limits=[limit])
+    assert str(caught.value).startswith(f"{limit.location}: The limit 5/s of ")
+    assert problem in str(caught.value)
+
+
+def test_a_middleware_without_a_mount_reports_path_parameters_at_start() -> None:
+    limit = CodeLimit("5/s", key="param.id")
+    with pytest.raises(InvalidRule, match=r"no path parameter for param.id, but none"):
+        WSGIRateLimitMiddleware(_never_called, limits=[limit])
+    sent: list[Any] = []
+
+    async def start() -> None:
+        async def receive() -> dict[str, str]:
+            return {"type": "lifespan.startup"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await RateLimitMiddleware(_never_called, limits=[limit])({"type": "lifespan"}, receive, send)
+
+    with pytest.raises(InvalidRule, match=r"no path parameter for param.id, but none"):
+        asyncio.run(start())
+    assert [message["type"] for message in sent] == ["lifespan.startup.failed"]
+    assert "test_unreachable_limits.py:" in sent[0]["message"]
+
+
+def _never_called(*args: Any) -> Any:
+    raise AssertionError("the application is not called")
 
 
 def test_a_limit_that_may_match_is_fine() -> None:

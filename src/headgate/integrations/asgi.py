@@ -34,7 +34,7 @@ from headgate.integrations.request_parts import EMPTY, RequestParts
 from headgate.integrations.request_plan_cache import EncodedFields
 from headgate.integrations.request_record import RequestRecord, encode_name
 from headgate.integrations.unknown_settings import reject_unknown
-from headgate.integrations.unreachable_limits import RouteInfo
+from headgate.integrations.unreachable_limits import RouteInfo, check_middleware_limits
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -153,8 +153,14 @@ class RateLimitMiddleware(RecordMiddleware):
     ) -> None:
         reject_unknown(settings, ("rules", "engine", "messages", *LimitSettings.__optional_keys__))
         limits = AsyncRequestLimits(rules, engine, **settings)
+        # The path parameters of a mount or a route come with its requests.
+        check_middleware_limits(limits.app_limits, limits.how_to_supply, params=None)
         bound_messages = limits.bind("messages", read_limits("messages", messages))
         super().__init__(MessageMiddleware(app, limits, bound_messages) if bound_messages else app, limits)
+
+    def _check_routes(self) -> None:
+        # What has a lifespan is no mount.
+        check_middleware_limits(self.limits.app_limits, self.limits.how_to_supply, params=())
 
 
 class DecisionMiddleware:

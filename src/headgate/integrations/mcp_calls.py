@@ -153,7 +153,8 @@ class MCPLimits(AsyncRequestLimits):
         """Starts the record of a call, or of a batch of them."""
         return self.begin(calls[0].parts()) if len(calls) == 1 else RequestRecord(_BatchParts(calls), False)
 
-    def _how_to_supply(self, attribute: str) -> str | None:
+    def how_to_supply(self, attribute: str) -> str | None:
+        """Returns a hint for an attribute that calls do not have; None if the application may have a value."""
         if attribute in _CALL_ATTRIBUTES or self._given_attributes is not None:
             return None
         return self.supply_hints["attributes"]

@@ -190,9 +190,9 @@ class RequestFlows(FinishFlows[L]):
 
     def check_code_limits(self, routes: Sequence[RouteInfo]) -> None:
         """Raises InvalidRule for limits in code of these routes that can never match. Opens no engine."""
-        check_code_limits(routes, self._how_to_supply, self.mount_params)
+        check_code_limits(routes, self.how_to_supply, self.mount_params)
 
-    def _how_to_supply(self, attribute: str) -> str | None:
+    def how_to_supply(self, attribute: str) -> str | None:
         """Returns how to supply an attribute; None if the application may have a value for it."""
         if self.attributes is not None or (attribute == "user" and self.user is not None):
             return None

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from headgate.errors import InvalidRule, InvalidRulebook
-from headgate.integrations.code_limit import CodeLimit
+from headgate.integrations.code_limit import BoundLimit, CodeLimit
 from headgate.integrations.request_parts import is_unknown
 from headgate.rules.attributes import ROUTE_PREFIX, ascii_upper, segments
 from headgate.rules.condition import All, AnyOf, Condition, Not, Test
@@ -60,11 +60,38 @@ def check_code_limits(
     `how_to_supply` returns None for an attribute that the application has a value for, or else how to supply one.
     `mount_params` are the path parameters of the mounts that lead to the application.
     """
-    problems = [
-        f"{limit.location}: The limit {limit.text} of {route.name} can never match: {problem}."
+    _raise(
+        (limit, route.name, _problem(limit, route, how_to_supply, mount_params))
         for route in routes
         for limit in route.limits
-        if (problem := _problem(limit, route, how_to_supply, mount_params)) is not None
+    )
+
+
+def check_middleware_limits(
+    limits: Iterable[BoundLimit], how_to_supply: Callable[[str], str | None], params: Iterable[str] | None
+) -> None:
+    """Raises InvalidRule for limits of a middleware, which knows no routes, that can never match.
+
+    `params` are the path parameters that its requests have; None if only requests can tell.
+    """
+    _raise((limit, "all requests", _middleware_problem(limit, how_to_supply, params)) for limit, *_ in limits)
+
+
+def _middleware_problem(
+    limit: CodeLimit, how_to_supply: Callable[[str], str | None], params: Iterable[str] | None
+) -> str | None:
+    if "route" in limit.uses:
+        return "a middleware knows no routes; use path"
+    used = [name.removeprefix(ROUTE_PREFIX) for name in limit.uses if name.startswith(ROUTE_PREFIX)]
+    return _problem(limit, RouteInfo("/{path...}"), how_to_supply, used if params is None else params, ())
+
+
+def _raise(found: Iterable[tuple[CodeLimit, str, str | None]]) -> None:
+    """Raises InvalidRule for all limits that have a problem."""
+    problems = [
+        f"{limit.location}: The limit {limit.text} of {subject} can never match: {problem}."
+        for limit, subject, problem in found
+        if problem is not None
     ]
     if problems:
         raise InvalidRule("\n".join(dict.fromkeys(problems)))
@@ -91,9 +118,15 @@ def may_match(rule: Rule, route: RouteInfo) -> bool:
 
 
 def _problem(
-    limit: CodeLimit, route: RouteInfo, how_to_supply: Callable[[str], str | None], mount_params: Iterable[str]
+    limit: CodeLimit,
+    route: RouteInfo,
+    how_to_supply: Callable[[str], str | None],
+    mount_params: Iterable[str],
+    route_params: Iterable[str] | None = None,
 ) -> str | None:
-    parameters = {*_parameter.findall(route.template), *mount_params}
+    if route_params is None:
+        route_params = _parameter.findall(route.template)
+    parameters = {*route_params, *mount_params}
     for name in sorted(limit.uses):
         if name.startswith(ROUTE_PREFIX) and name.removeprefix(ROUTE_PREFIX) not in parameters:
             listed = ", ".join(sorted(ROUTE_PREFIX + each for each in parameters)) or "none"

@@ -34,6 +34,7 @@ from headgate.integrations.code_limit import CodeLimit
 from headgate.integrations.request_limits import LimitSettings, RequestLimits
 from headgate.integrations.request_parts import RequestParts
 from headgate.integrations.request_record import RequestRecord
+from headgate.integrations.unreachable_limits import check_middleware_limits
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -68,6 +69,7 @@ class WSGIRateLimitMiddleware:
         **settings: Unpack[LimitSettings],
     ) -> None:
         self.limits: RequestLimits = RequestLimits(rules, engine, **settings)
+        check_middleware_limits(self.limits.app_limits, self.limits.how_to_supply, params=())
         self._app = WSGIRecordMiddleware(decide_first(app, self.limits), self.limits)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
