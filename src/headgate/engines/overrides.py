@@ -125,6 +125,14 @@ class MemoryOverrides:
             limits = active_limits(self._table, validate_key(key), self._clock.now_us())
         return join_limits(limits) if limits else None
 
+    def expires_in(self, key: str) -> float | None:
+        """Returns the seconds until the override of a key ends by itself; None: it lasts, or there is none."""
+        with self._engine.lock:
+            entry, now_us = self._table.states.get(validate_key(key)), self._clock.now_us()
+        if entry is None or entry[1] is None or entry[1] <= now_us:
+            return None
+        return (entry[1] - now_us) / 1_000_000
+
     def unset(self, key: str) -> bool:
         with self._engine.lock:
             existed = bool(active_limits(self._table, validate_key(key), self._clock.now_us()))

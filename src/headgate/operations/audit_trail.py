@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headgate.engines.redis.async_engine import AsyncRedisEngine
 
 MAX_ENTRIES: Final = 2000
+UNDO_WITHIN_S: Final = 30 * 86_400  # an older change is not undone
 
 Details = dict[str, str | int | float | None]
 
@@ -43,12 +44,19 @@ class AuditTrail(Protocol):
     async def latest(self, number: int) -> list[AuditEntry]:
         """Returns the latest changes, the newest first."""
 
+    async def claim_undo(self, identity: str) -> bool:
+        """Marks a change as undone; returns whether it was not marked before. Of several callers one gets True."""
+
+    async def release_undo(self, identity: str) -> None:
+        """Removes the mark, because the change was not undone after all."""
+
 
 class MemoryAuditTrail:
     """Keeps changes in this process."""
 
     def __init__(self) -> None:
         self._entries: deque[AuditEntry] = deque(maxlen=MAX_ENTRIES)
+        self._undone: deque[str] = deque(maxlen=MAX_ENTRIES)
         self._numbers = count(1)
         self._lock = Lock()
 
@@ -60,6 +68,17 @@ class MemoryAuditTrail:
     async def latest(self, number: int) -> list[AuditEntry]:
         with self._lock:
             return list(self._entries)[:number]
+
+    async def claim_undo(self, identity: str) -> bool:
+        with self._lock:
+            if identity in self._undone:
+                return False
+            self._undone.append(identity)
+            return True
+
+    async def release_undo(self, identity: str) -> None:
+        with self._lock:
+            self._undone.remove(identity)
 
 
 class RedisAuditTrail:
@@ -75,6 +94,12 @@ class RedisAuditTrail:
 
     async def latest(self, number: int) -> list[AuditEntry]:
         return [unpack_entry(*each) for each in await self._stream.latest(number)]
+
+    async def claim_undo(self, identity: str) -> bool:
+        return await self._stream.claim_undo(identity, 2 * UNDO_WITHIN_S)
+
+    async def release_undo(self, identity: str) -> None:
+        await self._stream.release_undo(identity)
 
 
 def pack_entry(event: str, author: str, remote: str, details: Details) -> bytes:

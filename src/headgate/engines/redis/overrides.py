@@ -45,6 +45,9 @@ class OverrideRequestBuilder:
     def get(self, key: str) -> RedisRequest:
         return self._request("GET", overrides.validate_key(key))
 
+    def expires_in(self, key: str) -> RedisRequest:
+        return self._request("PTTL", overrides.validate_key(key))
+
     def unset(self, key: str) -> RedisRequest:
         return self._request("UNLINK", overrides.validate_key(key))
 
@@ -171,6 +174,11 @@ class AsyncRedisOverrides(_OverrideAccess):
             return None if stored is None else limits_text(stored)
         except (CorruptState, WrongType) as error:
             raise self._failure(self._builder.wrong_value_error(key)) from error
+
+    async def expires_in(self, key: str) -> float | None:
+        """Returns the seconds until the override of a key ends by itself; None: it lasts, or there is none."""
+        remaining_ms: int = await self._execute(self._builder.expires_in(key))
+        return remaining_ms / 1000 if remaining_ms >= 0 else None
 
     async def unset(self, key: str) -> bool:
         return bool(await self._execute(self._builder.unset(key)))

@@ -68,21 +68,22 @@ class CounterHandlers:
         rule, body = self._rule(request.path["rule"]), request.body
         key, limits, _ = validate_override(request.path["key"], body.limits, body.ttl)
         overrides = self._limiter.overrides(rule.name)
-        before = await overrides.get(key)
+        before, before_ttl = await overrides.get(key), await self._clients.override_expires_in(rule.name, key)
         if not await overrides.set(key, body.limits, absent=body.absent, ttl=body.ttl):
             raise Conflict(f"{key} has a limit of its own already; it stays.")
         text = join_limits(limits)
         details = {"rule": rule.name, "key": key, "before": before, "after": text, "ttl": body.ttl}
-        await self._record("override set", request, **details)
+        await self._record("override set", request, **details, before_ttl=before_ttl)
         return schema.KeyOverride(rule.name, key, text)
 
     async def unset_override(self, request: AdminRequest) -> schema.RemovedOverride:
         rule, key = self._rule(request.path["rule"]), request.path["key"]
         overrides = self._limiter.overrides(rule.name)
-        before = await overrides.get(key)
+        before, before_ttl = await overrides.get(key), await self._clients.override_expires_in(rule.name, key)
         if not await overrides.unset(key):
             raise NotFound(f"{key} has no limit of its own.")
-        await self._record("override unset", request, rule=rule.name, key=key, before=before)
+        details = {"rule": rule.name, "key": key, "before": before, "before_ttl": before_ttl}
+        await self._record("override unset", request, **details)
         return schema.RemovedOverride(rule.name, key, before)
 
     async def keys(self, request: AdminRequest) -> schema.KeyUsageReport:
@@ -195,6 +196,8 @@ class CounterHandlers:
         )
 
     async def _record(self, event: str, request: AdminRequest, **details: str | int | float | None) -> None:
+        if request.undoes:
+            details["undoes"] = request.undoes
         await self._changes.record(event, request.author, request.remote, request.reason, **details)
 
     def _targets(self, body: Any, *, all_limits: bool) -> tuple[list[Target], list[str]]:

@@ -22,6 +22,7 @@ class AdminRequest(NamedTuple):
     author: str
     remote: str
     reason: str = ""  # why it is changed, for the audit trail
+    undoes: str = ""  # the entry of the audit trail that it undoes
 
     def top(self, default: int) -> int:
         """Returns how many rows are requested."""

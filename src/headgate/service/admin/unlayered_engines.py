@@ -47,6 +47,14 @@ class UnlayeredEngines:
             self._clients[url] = client
         return client
 
+    async def override_expires_in(self, rule: str, key: str) -> float | None:
+        """Returns the seconds until the override of a key ends by itself; None: it lasts, or there is none."""
+        if self.is_remote:
+            remaining_s: float | None = await self.engine.overrides(rule).expires_in(key)
+        else:
+            remaining_s = self._engine.engine.overrides(rule).expires_in(key)
+        return None if remaining_s is None else round(remaining_s, 3)
+
     @contextmanager
     def sync_engine(self) -> Iterator[Any]:
         """Opens the engine in which the service counts, for a thread."""

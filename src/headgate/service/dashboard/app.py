@@ -93,7 +93,8 @@ class Dashboard:
         self._settings, self._sources = settings, sources
         self._sessions = Sessions(settings.admin_token, settings.viewer_token)
         self._rate_limit = MemoryEngine().meter(parse(REQUEST_LIMIT), "dashboard")
-        actions = OperatorActions(admin.handlers, limiter)
+        self.actions: OperatorActions = OperatorActions(admin.handlers, limiter)
+        actions = self.actions
         overview = OverviewPage(limiter, sources)
         rule, key = RulePage(limiter, sources, actions, staged), KeyPage(limiter, sources, actions)
         book, audit = RulebookPage(limiter, sources, actions), AuditPage(sources, actions)

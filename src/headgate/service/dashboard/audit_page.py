@@ -15,7 +15,7 @@ from headgate.service.dashboard.page_request import PageRequest
 from headgate.service.dashboard.request import page_response
 from headgate.service.dashboard.rule_page import key_link, time_tag
 
-_SHOWN_APART: Final = ("rule", "key", "reason", "note", "before", "after")
+_SHOWN_APART: Final = ("rule", "key", "reason", "note", "before", "after", "before_ttl", "undoes")
 
 _PAGE = """<div class="card-head title"><h1>{title}</h1><form class="inline" method="get" action="{root}/audit">
 <label class="hidden" for="find">{find}</label><input id="find" name="find" type="search" value="{found}"

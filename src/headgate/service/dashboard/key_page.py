@@ -73,7 +73,7 @@ class KeyPage:
             pass
         except HeadgateError as error:
             problem = problem or str(error)
-        changes, unread = await self._changes(rule_name, key)
+        changes, undone, unread = await self._changes(rule_name, key)
         body = html(
             _PAGE,
             rule=rule_name,
@@ -88,7 +88,7 @@ class KeyPage:
             actions_title=view.t("What you can do"),
             actions=self._action_form(page, rule_name, key, override, takes_overrides=rule.overrides),
             changes_title=view.t("Changes of this key"),
-            changes=_changes(view, changes),
+            changes=_changes(view, changes, undone),
         )
         return page_response(view.page(key, body, active="", scripts=("charts.js",)), status)
 
@@ -200,14 +200,14 @@ class KeyPage:
         rule = self._limiter.rulebook.rule(name)
         return "" if rule is None else "; ".join(limit.text for limit in rule.limit.otherwise)
 
-    async def _changes(self, rule: str, key: str) -> tuple[list[AuditEntry], str]:
-        """Returns the latest changes of the key, and why they cannot be read."""
+    async def _changes(self, rule: str, key: str) -> tuple[list[AuditEntry], set[object], str]:
+        """Returns the latest changes of the key, those that were undone, and why they cannot be read."""
         try:
             changes = await self._sources.changes()
         except HeadgateError as error:
-            return [], str(error)
+            return [], set(), str(error)
         ours = [each for each in changes if (each.details.get("rule"), each.details.get("key")) == (rule, key)]
-        return ours[:SHOWN_CHANGES], ""
+        return ours[:SHOWN_CHANGES], {each.details.get("undoes") for each in ours}, ""
 
 
 def _ttl_s(text: str) -> float | None:
@@ -217,13 +217,15 @@ def _ttl_s(text: str) -> float | None:
     return float(text) if text.isdigit() and len(text) < 10 else parse_span(text) / 1_000_000
 
 
-def _changes(view: View, changes: list[AuditEntry]) -> Html:
+def _changes(view: View, changes: list[AuditEntry], undone: set[object]) -> Html:
     if not changes:
         return html('<p class="empty">{text}</p>', text=view.t("Nobody has changed it lately."))
     rows = []
     for entry in changes:
         undo = Html("")
-        if view.is_operator and can_undo(entry):
+        if entry.id in undone:
+            undo = html(' <span class="badge">{text}</span>', text=view.t("undone"))
+        elif view.is_operator and can_undo(entry):
             undo = html(
                 _UNDO,
                 root=ROOT,

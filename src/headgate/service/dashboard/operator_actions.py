@@ -4,18 +4,24 @@ So checks, log and audit trail are the same as over the API.
 
 A block is the smallest limit that the rule can have, an exemption a very large one; both are overrides, because
 those hold from the next call on, everywhere. Undoing a block also deletes the key's counters.
+
+Laws of undoing (tests/dashboard/test_undo.py):
+  - an override that is restored ends when it would have ended; one that has ended meanwhile is not restored;
+  - a change is undone once, also if two operators press at once.
 """
 
 from __future__ import annotations
 
 import re
+import time
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from headgate.enforcement.override_checks import check_override
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.engines.overrides import validate_override
-from headgate.errors import HeadgateError, InvalidCharge, InvalidRule
-from headgate.operations.audit_trail import AuditEntry
+from headgate.errors import EngineUnavailable, HeadgateError, InvalidCharge, InvalidRule
+from headgate.operations.audit_trail import UNDO_WITHIN_S, AuditEntry
 from headgate.rules.find_rule import find_rule
 from headgate.service.admin import schema
 from headgate.service.admin.find_handlers import AdminHandlers
@@ -24,6 +30,7 @@ from headgate.service.admin.request import AdminRequest
 BLOCK: Final = "block"
 EXEMPT: Final = "exempt"
 HOUR_S: Final = 3600
+MIN_TTL_S: Final = 0.001  # of an override
 _limit_parts = re.compile(r"\s*\d+/(\S+)(.*)", re.S)
 _SCALES: Final = {
     BLOCK: ("1/3650d{options}", "1/1000s{options}", "1/{period}{options}"),
@@ -37,6 +44,7 @@ class Actor(NamedTuple):
     user: str
     remote: str
     reason: str
+    undoes: str = ""  # the entry of the audit trail that the action undoes
 
 
 class OperatorActions:
@@ -54,7 +62,7 @@ class OperatorActions:
         **parts: Any,
     ) -> Any:
         """Calls a handler of the admin API."""
-        user, remote, reason = actor or Actor("", "", "")
+        user, remote, reason, undoes = actor or Actor("", "", "")
         query = parts.pop("query", {})
         request = AdminRequest(
             path or {},
@@ -65,6 +73,7 @@ class OperatorActions:
             user,
             remote,
             reason,
+            undoes,
         )
         return await self._handlers.handler(name)(request)
 
@@ -115,29 +124,52 @@ class OperatorActions:
         return "; ".join(texts)
 
     async def undo(self, entry: AuditEntry, actor: Actor) -> None:
-        """Undoes a change of a key: restores the override, or charges what a reset deleted."""
+        """Undoes a change of a key, once: restores the override, or charges what a reset deleted."""
+        if not can_undo(entry):
+            raise InvalidCharge("This change cannot be undone here.")
+        trail = self._handlers.audit_trail
+        if not await trail.claim_undo(entry.id):
+            raise InvalidCharge("This change was undone already. A change can be undone once.")
+        try:
+            await self._undo(entry, actor._replace(undoes=entry.id))
+        except HeadgateError as error:
+            # A charge without a reply may have been made: it is not made again.
+            if entry.event != "key reset" or not isinstance(error, EngineUnavailable):
+                with suppress(HeadgateError):
+                    await trail.release_undo(entry.id)
+            raise
+
+    async def _undo(self, entry: AuditEntry, actor: Actor) -> None:
         rule, key = str(entry.details.get("rule", "")), str(entry.details.get("key", ""))
-        before = entry.details.get("before")
+        before, before_ttl = entry.details.get("before"), entry.details.get("before_ttl")
+        remaining_s = None
+        if isinstance(before_ttl, int | float):
+            remaining_s = before_ttl - (time.time() - entry.at_us / 1e6)
+        has_ended = remaining_s is not None and remaining_s < MIN_TTL_S
         match entry.event:
-            case "override set" | "override unset" if isinstance(before, str):
-                await self.override(rule, key, before, None, actor)
+            case "override set" | "override unset" if isinstance(before, str) and not has_ended:
+                await self.override(rule, key, before, remaining_s, actor)
+            case "override unset":
+                raise InvalidCharge(
+                    f"Its earlier limit, {before}, has ended meanwhile: there is nothing to restore."
+                )
             case "override set":
                 await self.unset_override(rule, key, actor)
                 if str(entry.details.get("after", "")).startswith("1/"):  # a block: its count would go on
                     await self.reset(rule, key, actor)
-            case "key reset":
+            case _:
                 await self.call_handler(
                     "charge_again",
                     {"used": str(entry.details.get("used") or "")},
                     schema.ResetRequest(rule=rule, key=key),
                     actor,
                 )
-            case _:
-                raise InvalidCharge("This change cannot be undone here.")
 
 
 def can_undo(entry: AuditEntry) -> bool:
-    """Returns whether a change of a key can be undone."""
+    """Returns whether a change of a key can be undone, unless it was undone already."""
+    if time.time() - entry.at_us / 1e6 > UNDO_WITHIN_S:
+        return False
     if entry.event == "key reset":
         return bool(entry.details.get("used"))
     return entry.event == "override set" or (

@@ -201,6 +201,7 @@ IN_CHINESE: Final = {
     "shadow": "影子",
     "silent for {span}": "静默 {span}",
     "units refunded": "退还额度",
+    "undone": "已撤销",
     "unsaved": "未发布",
     "until it is undone": "直到撤销",
     "valid": "有效",
