@@ -1,5 +1,6 @@
 """A shadow rule is enforced for ever more of its keys; what refuses too much is rolled back by itself."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -115,17 +116,66 @@ async def test_stopping_keeps_a_version_of_somebody_else(evening: Evening) -> No
     other = TEXT.replace("5/minute", "6/minute")
     await evening.staged._call_handler("publish", "oleg", "", body=other.encode(), format="yaml")
     with pytest.raises(InvalidRule, match="the stages have ended"):
-        await evening.staged.stop("ann", "")
+        await evening.staged.stop("api", "ann", "")
     assert evening.limiter.rulebook.text == other
+
+
+async def test_a_version_that_comes_between_the_look_and_the_roll_back_stays(evening: Evening) -> None:
+    await evening.start(max_refused=0.1)
+    await evening.calls(200, 200)
+    await evening.after(65)
+    await evening.calls(4000, 100)
+    other, loop = TEXT.replace("5/minute", "6/minute"), asyncio.get_running_loop()
+
+    def publish_then_count() -> Counts:
+        """Publishes as somebody else, after the version was checked and before it is rolled back."""
+        publication = evening.staged._call_handler("publish", "oleg", "", body=other.encode(), format="yaml")
+        asyncio.run_coroutine_threadsafe(publication, loop).result()
+        return evening.counts
+
+    evening.staged._counts = publish_then_count
+    assert await evening.after(1) == "stopped 10"
+    assert evening.limiter.rulebook.text == other
+    plan = await evening.staged.plan()
+    assert plan is not None
+    assert "of oleg came in between" in plan.why
+
+
+@pytest.mark.parametrize("mode", ["enforce", "off", "{enforce: 10, shadow: 90}"])
+async def test_only_a_rule_in_shadow_is_enforced_in_stages(evening: Evening, mode: str) -> None:
+    text = TEXT.replace("mode: shadow", f"mode: {mode}")
+    await evening.staged._call_handler("publish", "ann", "", body=text.encode(), format="yaml")
+    with pytest.raises(InvalidRule, match="is not in shadow mode"):
+        await evening.start()
+    assert evening.limiter.rulebook.text == text
+    assert await evening.staged.plan() is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "sentence"),
+    [("", "reason is missing"), (" \n ", "reason is missing"), ("x" * 301, "at most 300"), ("a\nb", "one line")],
+)
+async def test_a_reason_is_needed(evening: Evening, reason: str, sentence: str) -> None:
+    await evening.staged._store.lock("a service")
+    with pytest.raises(InvalidRule, match=sentence):
+        await evening.staged.start("api", 60, 0.1, "ann", "", reason)
+    assert await evening.staged.plan() is None
+
+
+async def test_stopping_names_the_rule(evening: Evening) -> None:
+    await evening.start()
+    with pytest.raises(InvalidRule, match='Rule "other" is not being enforced in stages; "api" is'):
+        await evening.staged.stop("other", "ann", "")
+    assert await evening.after(1) == "running 1"
 
 
 async def test_one_at_a_time_and_only_with_a_service(evening: Evening) -> None:
     with pytest.raises(InvalidRule, match="No service runs"):
-        await evening.staged.start("api", 60, 0.1, "ann", "", "")
+        await evening.staged.start("api", 60, 0.1, "ann", "", "r")
     await evening.start()
     with pytest.raises(InvalidRule, match="one at a time"):
         await evening.start()
-    await evening.staged.stop("ann", "")
+    await evening.staged.stop("api", "ann", "")
     assert (evening.enforced, await evening.after(1)) == (0, "stopped 1")
 
 

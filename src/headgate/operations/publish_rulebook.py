@@ -123,9 +123,11 @@ def roll_back(
     *,
     author: str,
     note: str = "",
+    expected: int | None = None,
     work: Work = call_now,
 ) -> Flow[PublishResult]:
-    """Publishes an earlier text again: that of version `to`, or of the one before."""
+    """Publishes an earlier text again: that of version `to`, or of the one before; if `expected` is given, only if
+    that is the current version."""
     before = yield versions.current
     all_warnings: list[str] = []
 
@@ -137,7 +139,9 @@ def roll_back(
 
     drive: Any = run if isinstance(versions, RulebookVersions) else arun
     roll_back: Any = versions.rollback
-    version = yield partial(roll_back, to, author=author, note=note, anew=lambda old: drive(rebuild(old)))
+    version = yield partial(
+        roll_back, to, author=author, note=note, expected=expected, anew=lambda old: drive(rebuild(old))
+    )
     comparison = yield partial(work, _compare_versions, before, version)
     return PublishResult(version, True, 0 if before is None else before.version, comparison, tuple(all_warnings))
 

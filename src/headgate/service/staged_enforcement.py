@@ -7,8 +7,9 @@ first stage is published again. If somebody else publishes meanwhile, the stages
 One worker of all services does it at a time, under a lock in Redis, with or without a page open. That two might do
 it after all changes nothing: every publication names the version that it follows.
 
-Laws (tests/service/test_staged_enforcement.py): stages come in order, each after its time; a stage that refuses
-too much is rolled back to the text from before; a version of somebody else is never overwritten; one at a time.
+Laws (tests/service/test_staged_enforcement.py): only a rule in shadow mode is enforced in stages; stages come in
+order, each after its time; a stage that refuses too much is rolled back to the text from before; a version of
+somebody else is never overwritten; one at a time.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from headgate.errors import HeadgateError, InvalidRule
 from headgate.operations.edit_rule_mode import with_rule_mode
+from headgate.rules import load
+from headgate.rules.distribution.published_versions import VersionConflict
+from headgate.rules.distribution.rulebook_version import one_line
+from headgate.rules.find_rule import find_rule
+from headgate.rules.rule import Rule
 from headgate.service.admin import schema
 from headgate.service.admin.find_handlers import AdminHandlers
 from headgate.service.admin.request import AdminRequest
@@ -34,6 +40,7 @@ from headgate.telemetry.shared_counts import SharedCounts
 STAGES: Final = (1, 10, 50, 100)  # percent of the keys
 TICK_S: Final = 1.0
 MIN_HOLD_S: Final = 10  # counts of all processes arrive within two seconds: a shorter stage would hardly be judged
+MAX_REASON_LENGTH: Final = 300
 MIN_CALLS: Final = 20  # enforced calls, before a share of them says anything
 _SECONDS_READ: Final = 110
 
@@ -60,6 +67,11 @@ class StagedPlan(NamedTuple):
     @property
     def percent(self) -> int:
         return STAGES[self.stage]
+
+
+def can_be_staged(rule: Rule) -> bool:
+    """Returns whether a rule is in shadow mode, and enforced for no key yet."""
+    return rule.mode.shadow > 0 and rule.mode.enforce == 0
 
 
 class PlanStore(Protocol):
@@ -118,7 +130,10 @@ class StagedEnforcement:
     async def start(
         self, rule: str, hold_s: float, max_refused: float, author: str, remote: str, reason: str
     ) -> None:
-        """Begins: enforces the rule for the first share of its keys."""
+        """Begins: enforces the rule, which is in shadow mode, for the first share of its keys."""
+        reason = one_line("reason", reason, MAX_REASON_LENGTH)
+        if not reason:
+            raise InvalidRule("The reason is missing. Say why the rule is enforced, for the audit trail.")
         running = await self.plan()
         if running is not None and running.state == RUNNING:
             raise InvalidRule(f'Rule "{running.rule}" is being enforced in stages: one at a time.')
@@ -129,20 +144,30 @@ class StagedEnforcement:
                 f"A stage is held for {MIN_HOLD_S} s to 30 days, and its bound lies between 0 and 100 %."
             )
         current = await self._call_handler("rules", author, remote)
+        book = await asyncio.to_thread(load.parse, current.text, format=current.format)
+        if not can_be_staged(find_rule(book, rule)):
+            raise InvalidRule(
+                f'Rule "{rule}" is not in shadow mode: stages would enforce it for fewer keys than now, or for '
+                "keys that nobody has watched. Write mode: shadow in it first."
+            )
         base = current.version.version
         plan = StagedPlan(rule, hold_s, max_refused, author, remote, reason, base, base, 0, self._now_s())
         await self._save(await self._publish_stage(plan, 0))
 
-    async def stop(self, author: str, remote: str) -> None:
-        """Ends the stages, and publishes the rulebook from before them."""
+    async def stop(self, rule: str, author: str, remote: str) -> None:
+        """Ends the stages of a rule, and publishes the rulebook from before them."""
         plan = await self.plan()
         if plan is None or plan.state != RUNNING:
             raise InvalidRule("No rule is being enforced in stages.")
-        if await self._is_overtaken(plan):
+        if plan.rule != rule:
+            raise InvalidRule(
+                f'Rule "{rule}" is not being enforced in stages; "{plan.rule}" is. Nothing was stopped.'
+            )
+        overtaken = await self._is_overtaken(plan)
+        if overtaken or not await self._roll_back(plan, author, remote, f"stopped by {author}", STOPPED):
             raise InvalidRule(
                 "Somebody published meanwhile: the stages have ended, and the rulebook stays as it is."
             )
-        await self._roll_back(plan, author, remote, f"stopped by {author}", STOPPED)
 
     def run(self) -> None:
         """Begins to advance stages, as soon as no other worker does."""
@@ -213,11 +238,18 @@ class StagedEnforcement:
         )
         return plan._replace(stage=stage, version=published.version.version, since_s=self._now_s())
 
-    async def _roll_back(self, plan: StagedPlan, author: str, remote: str, why: str, state: str) -> None:
+    async def _roll_back(self, plan: StagedPlan, author: str, remote: str, why: str, state: str) -> bool:
+        """Publishes the rulebook from before the stages; False if somebody else has published in between."""
         note = f'the stages of "{plan.rule}" end: {why}'[:500]
-        await self._call_handler("rollback", author, remote, why, body=schema.RollbackRequest(plan.base, note))
+        body = schema.RollbackRequest(plan.base, note)
+        try:
+            await self._call_handler("rollback", author, remote, why, body=body, expected=plan.version)
+        except VersionConflict:
+            await self._is_overtaken(plan)
+            return False
         await self._save(plan._replace(state=state, why=why))
         _log.warning("staged enforcement of %s: %s", plan.rule, why)
+        return True
 
     async def _save(self, plan: StagedPlan) -> None:
         await self._store.save(json.dumps(plan))

@@ -73,13 +73,15 @@ class RulebookVersions:
         *,
         author: str,
         note: str = "",
+        expected: int | None = None,
         anew: Callable[[RulebookVersion], str] | None = None,
     ) -> RulebookVersion:
-        """Publishes an earlier text again: that of version `to`, or of the one before.
+        """Publishes an earlier text again: that of version `to`, or of the one before; with `expected`, only if
+        that is the current version.
 
         `anew` compiles its document again; without it, the earlier document is published too.
         """
-        return run(_rollback(self._store, to, author, note, anew))
+        return run(_rollback(self._store, to, author, note, expected, anew))
 
     def version(self) -> int:
         """Returns the number of the current version; 0: there is none."""
@@ -129,9 +131,10 @@ class AsyncRulebookVersions:
         *,
         author: str,
         note: str = "",
+        expected: int | None = None,
         anew: Callable[[RulebookVersion], Awaitable[str]] | None = None,
     ) -> RulebookVersion:
-        return await arun(_rollback(self._store, to, author, note, anew))
+        return await arun(_rollback(self._store, to, author, note, expected, anew))
 
     async def version(self) -> int:
         return (await self.stamp())[0]
@@ -157,19 +160,30 @@ def _push(store: VersionStore, draft: str, expected: int | None) -> Flow[Ruleboo
     if not version:
         raise VersionConflict(f"Version {expected} was expected, but no rulebook is published in {store.text}.")
     newer = yield from _get(store, version)
+    raise _conflict(version, newer, expected)
+
+
+def _conflict(version: int, newer: RulebookVersion | None, expected: int | None) -> VersionConflict:
     published_by = f", by {newer.author}" + (f" ({newer.note})" if newer.note else "") if newer else ""
-    raise VersionConflict(
+    return VersionConflict(
         f"The rulebook in force is version {version}{published_by}, not {expected}: somebody else "
         "published in between. Compare with that version, then push again."
     )
 
 
 def _rollback(
-    store: VersionStore, to: int | None, author: str, note: str, anew: Callable[[RulebookVersion], Any] | None
+    store: VersionStore,
+    to: int | None,
+    author: str,
+    note: str,
+    expected: int | None,
+    anew: Callable[[RulebookVersion], Any] | None,
 ) -> Flow[RulebookVersion]:
     current = yield from _current(store)
     if current is None:
         raise InvalidRule(f"There is nothing to roll back: no rulebook is published in {store.text}.")
+    if expected not in (None, current.version):
+        raise _conflict(current.version, current, expected)
     if to is None:
         to = current.origin - 1
         if not to:

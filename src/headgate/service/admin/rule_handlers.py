@@ -103,7 +103,13 @@ class RuleHandlers:
     async def rollback(self, request: AdminRequest) -> schema.PublicationResult:
         body, versions = request.body, self._versions()
         flow = roll_back(
-            self._server(), versions, body.to, author=request.author, note=body.note, work=asyncio.to_thread
+            self._server(),
+            versions,
+            body.to,
+            author=request.author,
+            note=body.note,
+            expected=request.expected,
+            work=asyncio.to_thread,
         )
         return await self._publication("rules rolled back", request, await arun(flow))
 

@@ -71,7 +71,7 @@ class RulePage:
         name, actor = page.needed("name"), page.actor
         try:
             if page.path["action"] == "stop":
-                await self._staged.stop(actor.user, actor.remote)
+                await self._staged.stop(name, actor.user, actor.remote)
             else:
                 hold_s, max_refused = stage_numbers(page.form)
                 await self._staged.start(name, hold_s, max_refused, actor.user, actor.remote, actor.reason)

@@ -11,7 +11,7 @@ from headgate.rules.rule import Rule
 from headgate.service.dashboard.html import Html, html, join
 from headgate.service.dashboard.number_format import span_text
 from headgate.service.dashboard.page_layout import ROOT, View
-from headgate.service.staged_enforcement import RUNNING, STAGES, StagedEnforcement, StagedPlan
+from headgate.service.staged_enforcement import RUNNING, STAGES, StagedEnforcement, StagedPlan, can_be_staged
 
 _CARD = '<section class="card" id="stages"><h2>{title}</h2>{ended}{body}</section>'
 
@@ -47,7 +47,7 @@ async def stages_card(view: View, rule: Rule | None, staged: StagedEnforcement, 
     except HeadgateError:
         return Html("")
     ours = plan if plan is not None and rule is not None and plan.rule == rule.name else None
-    if rule is None or not can_publish or (ours is None and not rule.mode.shadow):
+    if rule is None or not can_publish or (ours is None and not can_be_staged(rule)):
         return Html("")
     ended = None
     if ours is not None and ours.state != RUNNING:
@@ -55,7 +55,7 @@ async def stages_card(view: View, rule: Rule | None, staged: StagedEnforcement, 
         ended = html('<p class="{kind}">{text}</p>', kind="hint" if ours.state == "done" else "warning", text=text)
     if ours is not None and ours.state == RUNNING:
         body = _running(view, ours)
-    elif not rule.mode.shadow or not view.is_operator:
+    elif not can_be_staged(rule) or not view.is_operator:
         body = Html("")
     elif not has_runner:
         text = view.t("No service runs that could watch over the stages: start headgate serve.")
