@@ -43,4 +43,8 @@ def delimited_format(sample: Sequence[str], mapping: Mapping[str, str]) -> LogFo
 
 
 def _split(line: str, delimiter: str) -> list[str]:
-    return next(csv.reader([line.rstrip("\r\n")], delimiter=delimiter), [])
+    """Returns the values of a line; none if the line cannot be read, such as one with a value of 128 KiB."""
+    try:
+        return next(csv.reader([line.rstrip("\r\n")], delimiter=delimiter), [])
+    except csv.Error:
+        return []
