@@ -92,6 +92,7 @@ class Visitor:
     def __init__(self, site: Site, address: str = "192.0.2.1") -> None:
         self._site, self._address = site, address
         self.cookies: dict[str, str] = {}
+        self.bodies_read = 0
 
     async def send_request(
         self, method: str, target: str, body: bytes = b"", headers: dict[str, str] | None = None
@@ -112,6 +113,7 @@ class Visitor:
         sent: list[Any] = []
 
         async def receive() -> dict[str, Any]:
+            self.bodies_read += 1
             return {"type": "http.request", "body": body, "more_body": False}
 
         async def send(message: Any) -> None:

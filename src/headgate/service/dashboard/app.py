@@ -2,19 +2,23 @@
 
 Laws (tests/dashboard/test_access.py):
   - without a session every path but the login and static files leads to the login, and reads and does nothing;
-  - a request that changes something needs an operator, the form token of its session and our own origin;
+  - a request that changes something needs an operator, the form token of its session and our own origin; all three
+    are checked before its form is parsed;
+  - a form has at most 64 KiB; the rulebook and a log, at three paths, have bounds of their own;
   - no page has code or style of its own, and each says so in its content security policy;
-  - from one address (one network of IPv6) a worker answers 100 requests at once and 40 a second.
+  - from one address (one network of IPv6) a worker answers 100 requests at once and 40 a second, and each 256 KiB of
+    a large form count as one more.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib.resources import files
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from headgate.algorithms.decision import ALLOWED
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
@@ -44,9 +48,14 @@ from headgate.service.dashboard.overview_page import OverviewPage
 from headgate.service.dashboard.page_layout import ROOT, THEMES, View
 from headgate.service.dashboard.page_request import PageRequest
 from headgate.service.dashboard.request import (
+    FORM_TOKEN_HEADER,
     SAFE_FIELDS,
+    SMALL_FORM_BYTES,
+    content_length,
     cookies_of,
     form_of,
+    form_token_of,
+    is_foreign,
     json_response,
     page_response,
     query_of,
@@ -70,11 +79,18 @@ from headgate.service.settings import Settings
 from headgate.service.staged_enforcement import StagedEnforcement
 
 REQUEST_LIMIT: Final = "40/s burst 100"
-MAX_FORM_BYTES: Final = 16 * 1024 * 1024  # a rulebook of 4 MB, percent-encoded
+# A rulebook has up to 4 MiB and a log 8 MB; escaped, they are longer. Viewers only try what they see.
+LARGE_FORM_BYTES: Final = {
+    f"{ROOT}/rules/check": 8 * 1024 * 1024,
+    f"{ROOT}/rules/preview": 16 * 1024 * 1024,
+    f"{ROOT}/rules/publish": 8 * 1024 * 1024,
+}
+VIEWER_FORM_BYTES: Final = 1024 * 1024
+_BYTES_PER_UNIT: Final = 256 * 1024  # of a large form, in the limit of requests
 _LANGUAGE, _THEME = "headgate_language", "headgate_theme"
 _YEAR_S: Final = 365 * 86_400
 _TYPES: Final = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
-_static_path = re.compile(r"((?:vendor/)?[A-Za-z][\w.-]*\.(js|css|svg))")
+_static_path = re.compile(r"((?:vendor/)?[A-Za-z][\w.-]{0,60}\.(js|css|svg))", re.ASCII)
 
 PageHandler = Callable[[PageRequest], Awaitable[AnyResponse]]
 
@@ -93,6 +109,7 @@ class Dashboard:
         self._settings, self._sources = settings, sources
         self._sessions = Sessions(settings.admin_token, settings.viewer_token)
         self._rate_limit = MemoryEngine().meter(parse(REQUEST_LIMIT), "dashboard")
+        self._large_forms = asyncio.Lock()
         self.actions: OperatorActions = OperatorActions(admin.handlers, limiter)
         actions = self.actions
         overview = OverviewPage(limiter, sources)
@@ -131,22 +148,23 @@ class Dashboard:
             return None, lambda _: redirect(f"{ROOT}/")
         if request.path.startswith(f"{ROOT}/static/"):
             return None, partial(_static, request.path.removeprefix(f"{ROOT}/static/"))
-        if not self._rate_limit.decide(rate_limit_key(request.client), 1)[ALLOWED]:
-            raise HttpError(429, f"At most {REQUEST_LIMIT} from one address.", [("retry-after", "1")])
+        self._charge(request, 1)
         session = self._session(request)
         if request.path == f"{ROOT}/login" and request.method in ("GET", "POST"):
             is_post = request.method == "POST"
-            return (65_536 if is_post else None), self._log_in if is_post else self._show_login
+            return (SMALL_FORM_BYTES if is_post else None), self._log_in if is_post else self._show_login
         if session is None:
             if request.method != "GET" or request.field(b"x-requested-with"):
                 raise HttpError(401, "You are not logged in any more. Log in again, in another tab if you like.")
-            here = quote(request.path + (f"?{request.query}" if request.query else ""), safe="/")
+            here = request.path + (f"?{request.query}" if request.query else "")
+            here = quote(here.encode("utf-8", "replace"), safe="/")
             return None, lambda _: redirect(f"{ROOT}/login" + ("" if here == f"{ROOT}/" else f"?next={here}"))
         for method, pattern, handler in self._routes:
             if method == request.method and (match := pattern.fullmatch(request.path)):
+                max_bytes = None
                 if method == "POST":
                     self._check_change(request, session, request.path)
-                max_bytes = MAX_FORM_BYTES if method == "POST" else None
+                    max_bytes = self._admit_form(request, session)
                 return max_bytes, partial(self._respond, handler, session, match.groupdict())
         raise HttpError(404, "There is no such page.")
 
@@ -159,13 +177,31 @@ class Dashboard:
             if len(named) == 1 and self._settings.trusted.behind(peer, None) is not None:
                 user = user_name(named[0].decode("utf-8", "replace"))
                 return Session(user, OPERATOR if user in self._settings.dashboard_operators else VIEWER, "proxy")
-        return self._sessions.read(cookies_of(request).get(COOKIE))
+        for cookie in cookies_of(request, COOKIE):  # another site of this host may have set one of this name
+            if session := self._sessions.read(cookie):
+                return session
+        return None
+
+    def _charge(self, request: Request, units: int) -> None:
+        if not self._rate_limit.decide(rate_limit_key(request.client), units)[ALLOWED]:
+            raise HttpError(429, f"At most {REQUEST_LIMIT} from one address.", [("retry-after", "1")])
+
+    def _admit_form(self, request: Request, session: Session) -> int:
+        """Returns how large the form may be; charges for one that is large."""
+        large = LARGE_FORM_BYTES.get(request.path, SMALL_FORM_BYTES)
+        max_bytes = large if session.is_operator else min(large, VIEWER_FORM_BYTES)
+        announced = content_length(request)
+        if announced <= SMALL_FORM_BYTES:
+            return SMALL_FORM_BYTES
+        self._charge(request, min(announced, max_bytes) // _BYTES_PER_UNIT)
+        return max_bytes
 
     def _check_change(self, request: Request, session: Session, path: str) -> None:
         """Raises HttpError unless a request comes from our own page, by somebody who may change something."""
-        origin = request.field(b"origin")
-        if origin is not None and urlsplit(origin).netloc != (request.field(b"host") or ""):
+        if is_foreign(request):
             raise HttpError(403, "This form comes from another site. Nothing was changed.")
+        if request.field(FORM_TOKEN_HEADER) is not None:
+            self._check_form_token(request, session)
         if not session.is_operator and path not in (
             f"{ROOT}/logout",
             f"{ROOT}/rules/check",
@@ -180,21 +216,28 @@ class Dashboard:
     ) -> AnyResponse:
         form: dict[str, str] = {}
         if request.method == "POST":
-            form = form_of(request)
-            if not self._sessions.is_form_token(session, form.get("form", "")):
-                raise HttpError(403, "This form is not of this session. Load the page again. Nothing was changed.")
+            self._check_form_token(request, session)
+            if len(request.body) <= SMALL_FORM_BYTES:
+                form = form_of(request)
+            else:
+                async with self._large_forms:  # one at a time, in a thread: calls are decided meanwhile
+                    form = await asyncio.to_thread(form_of, request)
         query = query_of(request)
         view = self._view(request, session, query)
         response = await handler(PageRequest(view, session, path, query, form, request.client or UNIX, request))
         if "lang" in query and not isinstance(response, StreamedResponse):
-            cookie = set_cookie(_LANGUAGE, view.language, _YEAR_S, secure=self._secure, http_only=False)
+            cookie = set_cookie(_LANGUAGE, view.language, _YEAR_S, secure=self._is_secure(request))
             response[1].extend(encode_headers([cookie]))
         return response
 
+    def _check_form_token(self, request: Request, session: Session) -> None:
+        if not self._sessions.is_form_token(session, form_token_of(request)):
+            raise HttpError(403, "This form is not of this session. Load the page again. Nothing was changed.")
+
     def _view(self, request: Request, session: Session | None, query: dict[str, str]) -> View:
-        cookies = cookies_of(request)
-        wanted = query.get("lang") or cookies.get(_LANGUAGE)
-        theme = cookies.get(_THEME, "auto")
+        languages, themes = cookies_of(request, _LANGUAGE), cookies_of(request, _THEME)
+        wanted = query.get("lang") or (languages[0] if languages else None)
+        theme = themes[0] if themes else "auto"
         return View(
             session,
             self._sessions.form_token(session) if session else "",
@@ -204,9 +247,12 @@ class Dashboard:
             query,
         )
 
-    @property
-    def _secure(self) -> bool:
-        return self._settings.tls_cert is not None
+    def _is_secure(self, request: Request) -> bool:
+        """Returns whether the browser came by TLS: to us, or to a trusted proxy that says so."""
+        if self._settings.tls_cert is not None:
+            return True
+        scheme = (request.field(b"x-forwarded-proto") or "").strip().lower()
+        return scheme == "https" and self._settings.trusted.behind(request.peer or UNIX, None) is not None
 
     async def _show_login(self, request: Request) -> Response:
         query = query_of(request)
@@ -216,26 +262,26 @@ class Dashboard:
         form = form_of(request)
         view = self._view(request, None, {})
         target, user, problem = form.get("next", ""), form.get("user", ""), "This token is not valid."
-        origin = request.field(b"origin")
         try:
-            if origin is not None and urlsplit(origin).netloc != (request.field(b"host") or ""):
+            if is_foreign(request):
                 raise HttpError(403, "This form comes from another site.")
             user_name(user)
             session = self._sessions.log_in(form.get("token", ""), user, rate_limit_key(request.client))
         except TooManyGuesses as error:
             page = login_page(view, target, user, str(error))
             return page_response(page, 429, [("retry-after", str(int(error.retry_after) + 1))])
-        except HeadgateError as error:
-            return page_response(login_page(view, target, user, str(error)), 400)
+        except (HttpError, HeadgateError) as error:
+            status = error.status if isinstance(error, HttpError) else 400
+            return page_response(login_page(view, target, user, str(error)), status)
         if session is None:
             log_wrong_token(request.client or UNIX)
             return page_response(login_page(view, target, user, view.t(problem)), 401)
-        cookie = set_cookie(COOKIE, self._sessions.cookie(session), SESSION_S, secure=self._secure)
+        cookie = set_cookie(COOKIE, self._sessions.cookie(session), SESSION_S, secure=self._is_secure(request))
         ours = target.startswith(f"{ROOT}/") and "\\" not in target and "\n" not in target and "\r" not in target
         return redirect(quote(target, safe="/?=&%:") if ours else f"{ROOT}/", [cookie])
 
     async def _log_out(self, page: PageRequest) -> Response:
-        return redirect(f"{ROOT}/login", [set_cookie(COOKIE, "", 0, secure=self._secure)])
+        return redirect(f"{ROOT}/login", [set_cookie(COOKIE, "", 0, secure=self._is_secure(page.request))])
 
     def error_response(self, request: Request, error: Exception) -> Response:
         """Returns the response to a request whose handler raised an error: a page, or JSON for a script."""
@@ -278,9 +324,9 @@ class Dashboard:
 
 def _static(name: str, request: Request) -> Response:
     """Returns a static file; its name has the version behind it, so browsers may keep it."""
-    match = _static_path.fullmatch(name)
-    file = files("headgate.service.dashboard") / "static" / name
-    if match is None or request.method != "GET" or not file.is_file():
+    match = _static_path.fullmatch(name) if request.method == "GET" else None
+    file = files("headgate.service.dashboard") / "static" / (name if match else "")
+    if match is None or not file.is_file():
         raise HttpError(404, "There is no such file.")
     headers = [("content-type", f"{_TYPES[match[2]]}; charset=utf-8"), ("cache-control", "public, max-age=3600")]
     return 200, encode_headers([*headers, *SAFE_FIELDS]), file.read_bytes()

@@ -34,7 +34,7 @@ class AuditPage:
         self._sources, self._actions = sources, actions
 
     async def show(self, page: PageRequest) -> Response:
-        view, find = page.view, page.query.get("find", "").strip()
+        view, find = page.view, page.optional("find")
         problem: str | None = None
         changes: list[AuditEntry] = []
         try:

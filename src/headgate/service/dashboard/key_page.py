@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Final
 
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
@@ -94,8 +95,9 @@ class KeyPage:
 
     async def act(self, page: PageRequest) -> Response:
         """Changes the key; shows what is wrong beside the form."""
-        rule, key, actor = page.needed("rule"), page.needed("key"), page.actor
+        rule, key = page.needed("rule"), page.needed("key")
         try:
+            key, actor = page.key_to_change(), page.actor
             if not actor.reason:
                 raise HttpError(400, page.view.t("Say why, for those who read the audit trail."))
             ttl_s = _ttl_s(page.form.get("ttl", str(HOUR_S)))
@@ -214,7 +216,7 @@ def _ttl_s(text: str) -> float | None:
     """Returns how long an override is to hold; None: until it is removed."""
     if text == NEVER:
         return None
-    return float(text) if text.isdigit() and len(text) < 10 else parse_span(text) / 1_000_000
+    return float(text) if re.fullmatch(r"[0-9]{1,9}", text) else parse_span(text) / 1_000_000
 
 
 def _changes(view: View, changes: list[AuditEntry], undone: set[object]) -> Html:

@@ -31,6 +31,8 @@ BLOCK: Final = "block"
 EXEMPT: Final = "exempt"
 HOUR_S: Final = 3600
 MIN_TTL_S: Final = 0.001  # of an override
+MAX_TTL_S: Final = 366 * 86_400
+MAX_LIMITS_CHARS: Final = 1000
 _limit_parts = re.compile(r"\s*\d+/(\S+)(.*)", re.S)
 _SCALES: Final = {
     BLOCK: ("1/3650d{options}", "1/1000s{options}", "1/{period}{options}"),
@@ -79,6 +81,12 @@ class OperatorActions:
 
     async def override(self, rule: str, key: str, limits: str, ttl_s: float | None, actor: Actor) -> None:
         """Sets the override of a key."""
+        if len(limits) > MAX_LIMITS_CHARS:
+            raise InvalidRule(
+                f"The limit has {len(limits):,} characters; at most {MAX_LIMITS_CHARS:,} are possible."
+            )
+        if ttl_s is not None and not MIN_TTL_S <= ttl_s <= MAX_TTL_S:
+            raise InvalidRule(f"A limit of a key's own lasts {MIN_TTL_S:g} s to 366 days, not {ttl_s:g} s.")
         body = schema.OverrideRequest(limits, ttl_s)
         await self.call_handler("set_override", {"rule": rule, "key": key}, body, actor)
 

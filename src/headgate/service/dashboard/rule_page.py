@@ -68,8 +68,9 @@ class RulePage:
 
     async def change_stages(self, page: PageRequest) -> Response:
         """Starts or stops staged enforcement."""
-        name, actor = page.needed("name"), page.actor
+        name = page.needed("name")
         try:
+            actor = page.actor
             if page.path["action"] == "stop":
                 await self._staged.stop(name, actor.user, actor.remote)
             else:

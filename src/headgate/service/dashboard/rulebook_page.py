@@ -7,11 +7,12 @@ over that version only when it is told to.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import Any, Final
 
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
-from headgate.errors import EngineUnavailable, HeadgateError
+from headgate.errors import EngineUnavailable, HeadgateError, InvalidRule
 from headgate.rules.distribution.published_versions import VersionConflict
 from headgate.service.admin import schema
 from headgate.service.admin.request import UnpublishableRulebook
@@ -22,11 +23,12 @@ from headgate.service.dashboard.operator_actions import OperatorActions
 from headgate.service.dashboard.page_layout import ROOT, View
 from headgate.service.dashboard.page_request import PageRequest
 from headgate.service.dashboard.preview import Previews, preview_html
-from headgate.service.dashboard.request import json_response, page_response, redirect
+from headgate.service.dashboard.request import json_response, page_response, redirect, whole_number
 from headgate.service.dashboard.rule_page import time_tag
 from headgate.service.dashboard.rulebook_diff import changes_html, text_diff_html
 
 _FORMATS: Final = ("yaml", "toml", "json")
+LARGE_TEXT_CHARS: Final = 256 * 1024
 
 _PAGE = """<div class="title"><h1>{title}</h1><p class="sub">{source}</p></div>
 {problem}
@@ -69,6 +71,7 @@ class RulebookPage:
     def __init__(self, limiter: AsyncRuleLimiter, sources: DashboardSources, actions: OperatorActions) -> None:
         self._limiter, self._sources, self._actions = limiter, sources, actions
         self._previews = Previews(sources)
+        self._large_checks = asyncio.Lock()
 
     async def show(self, page: PageRequest) -> Response:
         current = await self._actions.call_handler("rules")
@@ -144,7 +147,7 @@ class RulebookPage:
         """Says what is wrong in a text, and what it would change; for the script."""
         text, kind = _text_of(page.form)
         try:
-            result = await self._actions.call_handler("validate", None, text.encode(), format=kind)
+            result = await self._validate(text, kind)
         except UnpublishableRulebook as error:
             problems = [{"line": each.line, "problem": each.problem} for each in error.problems]
             return json_response({"problems": problems, "warnings": [], "html": ""})
@@ -152,10 +155,19 @@ class RulebookPage:
         changes = join([changes_html(page.view, result.changes), text_diff_html(page.view, current.text, text)])
         return json_response({"problems": [], "warnings": result.warnings, "html": changes})
 
+    async def _validate(self, text: str, kind: str) -> schema.ValidationResult:
+        """Checks a text; a large one, which takes seconds of a core, only while no other is checked."""
+        if len(text) <= LARGE_TEXT_CHARS:
+            return await self._actions.call_handler("validate", None, text.encode(), format=kind)
+        if self._large_checks.locked():
+            raise InvalidRule("Another large rulebook is being checked: one at a time. Try again in a moment.")
+        async with self._large_checks:
+            return await self._actions.call_handler("validate", None, text.encode(), format=kind)
+
     async def preview(self, page: PageRequest) -> Response:
         """Replays recent calls under the text and under the rules in force; for the script."""
         text, kind = _text_of(page.form)
-        await self._actions.call_handler("validate", None, text.encode(), format=kind)
+        await self._validate(text, kind)
         current = await self._actions.call_handler("rules")
         texts = (text, kind), (current.text, current.format)
         if log := page.form.get("log"):
@@ -169,10 +181,9 @@ class RulebookPage:
     async def publish(self, page: PageRequest) -> Response:
         """Publishes the text, if its editor began with the version in force."""
         text, kind = _text_of(page.form)
-        base, note = page.form.get("base", ""), page.form.get("note", "").strip()
+        base, note, number = page.form.get("base", ""), page.form.get("note", "").strip(), 0
         try:
-            if not base.isdigit() or len(base) > 15:
-                raise HttpError(400, "base is the number of the version that was edited.")
+            number = whole_number("base", base)
             if not note:
                 raise HttpError(400, page.view.t("Write a note: why do you change the rules?"))
             await self._actions.call_handler(
@@ -181,15 +192,14 @@ class RulebookPage:
                 text.encode(),
                 page.actor,
                 format=kind,
-                expected=int(base),
+                expected=number,
                 query={"note": note},
             )
         except VersionConflict as error:
-            return await self._conflict(page, text, int(base), str(error))
+            return await self._conflict(page, text, number, str(error))
         except (HttpError, HeadgateError) as error:
             current = await self._actions.call_handler("rules")
             status = 503 if isinstance(error, EngineUnavailable) else 400
-            number = int(base) if base.isdigit() else 0
             return await self._page(page, current, text, number, _problem(error), status)
         return redirect(f"{ROOT}/rules")
 
@@ -215,13 +225,13 @@ class RulebookPage:
 
     async def roll_back(self, page: PageRequest) -> Response:
         """Publishes an earlier version again."""
-        number = page.needed("to")
-        if not number.isdigit() or len(number) > 15:
-            raise HttpError(400, "to is the number of a version.")
-        body = schema.RollbackRequest(int(number), page.form.get("note", "").strip())
+        number, note = whole_number("to", page.needed("to")), page.form.get("note", "").strip()
+        body = schema.RollbackRequest(number, note)
         try:
+            if not note:
+                raise HttpError(400, page.view.t("Write a note: why do you change the rules?"))
             await self._actions.call_handler("rollback", None, body, page.actor)
-        except HeadgateError as error:
+        except (HttpError, HeadgateError) as error:
             current = await self._actions.call_handler("rules")
             base = 0 if current.version is None else current.version.version
             return await self._page(page, current, current.text, base, _problem(error), 400)
@@ -229,13 +239,11 @@ class RulebookPage:
 
     async def version(self, page: PageRequest) -> Response:
         """Shows one version, and what it changed."""
-        view, number = page.view, page.needed("number")
-        if not number.isdigit() or len(number) > 15:
-            raise HttpError(400, "number is the number of a version.")
-        stored = await self._actions.call_handler("version", {"version": number})
+        view, number = page.view, whole_number("number", page.needed("number"))
+        stored = await self._actions.call_handler("version", {"version": str(number)})
         before = ""
         with contextlib.suppress(HeadgateError):
-            before = (await self._actions.call_handler("version", {"version": str(int(number) - 1)})).text
+            before = (await self._actions.call_handler("version", {"version": str(number - 1)})).text
         info = stored.version
         body = html(
             '<div class="title"><p class="crumb"><a href="{root}/rules">{rules}</a></p><h1>{title}</h1>'

@@ -6,8 +6,9 @@ read it, and it outlives a restart if the token does. It ends after SESSION_S, o
 Guessing is limited by headgate itself: from one address (one network of IPv6) a worker takes GUESSES wrong logins.
 The charge of a right one is refunded.
 
-Laws (tests/dashboard/test_sessions.py): a cookie that was changed in any character is worth nothing; a cookie's
-role is that of its token; a form that was not made for this session changes nothing.
+Laws (tests/dashboard/test_access.py): a cookie that was changed in any character is worth nothing; a cookie's
+role is that of its token; a form that was not made for this session changes nothing; the token of a form is no
+cookie.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Sessions:
         """Returns a session as the value of its cookie."""
         fields = [session.user, session.role, session.id, int(time.time()) + SESSION_S]
         packed = urlsafe_b64encode(json.dumps(fields).encode()).decode()
-        return f"{packed}.{self._sign(session.role, packed)}"
+        return f"{packed}.{self._sign(session.role, f'session {packed}')}"
 
     def read(self, cookie: str | None) -> Session | None:
         """Returns the session of a cookie; None if it is not valid, or not any more."""
@@ -86,9 +87,8 @@ class Sessions:
             return None
         packed, _, signature = cookie.partition(".")
         for role in self._keys:
-            if hmac.compare_digest(signature.encode(), self._sign(role, packed).encode()):
-                user, signed_role, identity, expires_s = json.loads(urlsafe_b64decode(packed))
-                return Session(user, role, identity) if signed_role == role and expires_s > time.time() else None
+            if hmac.compare_digest(signature.encode(), self._sign(role, f"session {packed}").encode()):
+                return _unpack(role, packed)
         return None
 
     def form_token(self, session: Session) -> str:
@@ -101,6 +101,15 @@ class Sessions:
     def _sign(self, role: Role, text: str) -> str:
         digest = hmac.digest(self._keys[role], text.encode("utf-8", "replace"), "sha256")
         return urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+def _unpack(role: Role, packed: str) -> Session | None:
+    """Returns the session that a signed cookie holds; None if it has ended, or another release wrote it."""
+    try:
+        user, signed_role, identity, expires_s = json.loads(urlsafe_b64decode(packed))
+        return Session(str(user), role, str(identity)) if signed_role == role and expires_s > time.time() else None
+    except (ValueError, TypeError):
+        return None
 
 
 def user_name(text: str) -> str:

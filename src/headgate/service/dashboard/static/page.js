@@ -13,11 +13,12 @@ const headgate = {
   text(word) {
     return this.data.texts?.[word] ?? word;
   },
-  async post(path, fields) {
+  // The token of the form goes ahead of the body: the service checks it before it reads the rest.
+  async post(path, { form, ...fields }) {
     const response = await fetch(ROOT + path, {
       method: "POST",
-      headers: { "x-requested-with": "page" },
-      body: new URLSearchParams(fields),
+      headers: { "x-requested-with": "page", "x-headgate-form": form, "content-type": "application/json" },
+      body: JSON.stringify(fields),
     });
     return response.json();
   },
@@ -26,7 +27,7 @@ const headgate = {
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
   const year = 365 * 86400;
-  document.cookie = `headgate_theme=${theme}; path=${ROOT}; max-age=${year}; samesite=strict`;
+  document.cookie = `headgate_theme=${theme}; path=${ROOT}; max-age=${year}; samesite=strict${location.protocol === "https:" ? "; secure" : ""}`;
   document.dispatchEvent(new Event("theme"));
 }
 
