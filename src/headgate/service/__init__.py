@@ -25,6 +25,7 @@ Modules:
     body_timeout        ends requests whose body does not arrive
     log_format          formats the log, as text or JSON
     stderr_capture      logs what libraries write to stderr
+    token_guesses       limits the guessing of tokens
     admin               the admin API
     dashboard           the page that operators keep open
     staged_enforcement  enforces a rule for ever more of its keys, and rolls back

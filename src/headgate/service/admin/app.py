@@ -5,8 +5,9 @@
 
 Laws (tests/service/admin/test_memory_engine.py, test_requests.py):
   - nothing is read, returned or done for a request without a token, or with a wrong one;
-  - from one address (one network of IPv6) a worker answers 20 requests at once and 10 a second, right or wrong: so
-    no token is guessed faster, and a client that guesses keeps no other client out;
+  - from one address (one network of IPv6) a worker answers 20 requests at once and 10 a second, right or wrong;
+  - wrong tokens are counted together with those of the dashboard's login (service/token_guesses.py), and a client
+    that guesses keeps no other client out;
   - no body is read beyond its bound, and no change is made without an author;
   - every change is one line in the log, and no token ever is.
 
@@ -48,10 +49,12 @@ from headgate.service.asgi import Handler, HttpError, Request, Response, encode_
 from headgate.service.check_schema import MAX_NAME_CHARS, MAX_VALUE_CHARS
 from headgate.service.json_decoding import JsonDecoder
 from headgate.service.settings import Settings
+from headgate.service.token_guesses import TokenGuesses, TooManyGuesses
 from headgate.telemetry.counts import Counts
 
 REQUEST_LIMIT = "10/s burst 20"
 MAX_NUMBER_CHARS = 40  # in a query
+OPERATOR_TOKEN = "operator"  # the role of whoever shows it
 _STATUSES: tuple[tuple[type[HeadgateError], int], ...] = (
     (VersionConflict, 412),
     (NoSuchRule, 404),
@@ -75,6 +78,7 @@ class Admin:
         self.handlers: AdminHandlers = AdminHandlers(limiter, settings, counts)
         self._token = token.encode()
         self._max_body_bytes = settings.body
+        self.guesses: TokenGuesses = TokenGuesses()
         self._rate_limit = MemoryEngine().meter(parse(REQUEST_LIMIT), "admin")
         self._encode = msgspec.json.Encoder().encode
         self._description = description()
@@ -143,12 +147,19 @@ class Admin:
                 [("retry-after", str(wait))],
             )
         scheme, _, token = (request.field(b"authorization") or "").partition(" ")
-        valid = hmac.compare_digest(token.strip().encode("utf-8", "replace"), self._token)
+        token = token.strip()
+        valid = hmac.compare_digest(token.encode("utf-8", "replace"), self._token)
+        problem = "Show the admin token: Authorization: Bearer TOKEN."
+        fields = [("www-authenticate", "Bearer")]
+        if token:  # a browser that asks for /favicon.ico guesses nothing
+            try:
+                self.guesses.count(rate_limit_key(request.client), OPERATOR_TOKEN if valid else None)
+            except TooManyGuesses as error:  # a right token gets the same answer as a wrong one
+                valid, problem = False, str(error)
+                fields.append(("retry-after", str(int(error.retry_after) + 1)))
         if not valid or scheme.lower() != "bearer":
             audit_log.log_wrong_token(request.client or UNIX)
-            raise HttpError(
-                401, "Show the admin token: Authorization: Bearer TOKEN.", [("www-authenticate", "Bearer")]
-            )
+            raise HttpError(401, problem, fields)
 
     def _match_route(self, request: Request) -> tuple[AdminRoute, Any, dict[str, str]]:
         methods: list[str] = []

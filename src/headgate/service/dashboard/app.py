@@ -71,12 +71,12 @@ from headgate.service.dashboard.sessions import (
     VIEWER,
     Session,
     Sessions,
-    TooManyGuesses,
     user_name,
 )
 from headgate.service.dashboard.translation import choose_language
 from headgate.service.settings import Settings
 from headgate.service.staged_enforcement import StagedEnforcement
+from headgate.service.token_guesses import TooManyGuesses
 
 REQUEST_LIMIT: Final = "40/s burst 100"
 # A rulebook has up to 4 MiB and a log 8 MB; escaped, they are longer. Viewers only try what they see.
@@ -107,7 +107,7 @@ class Dashboard:
         staged: StagedEnforcement,
     ) -> None:
         self._settings, self._sources = settings, sources
-        self._sessions = Sessions(settings.admin_token, settings.viewer_token)
+        self._sessions = Sessions(settings.admin_token, settings.viewer_token, admin.guesses)
         self._rate_limit = MemoryEngine().meter(parse(REQUEST_LIMIT), "dashboard")
         self._large_forms = asyncio.Lock()
         self.actions: OperatorActions = OperatorActions(admin.handlers, limiter)

@@ -3,8 +3,7 @@
 A login shows a token and says a name, which the audit trail gets. A session is a signed cookie: any worker can
 read it, and it outlives a restart if the token does. It ends after SESSION_S, or when the token changes.
 
-Guessing is limited by headgate itself: from one address (one network of IPv6) a worker takes GUESSES wrong logins.
-The charge of a right one is refunded.
+Guessing is limited by headgate itself (service/token_guesses.py).
 
 Laws (tests/dashboard/test_access.py): a cookie that was changed in any character is worth nothing; a cookie's
 role is that of its token; a form that was not made for this session changes nothing; the token of a form is no
@@ -20,9 +19,8 @@ import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Final, Literal, NamedTuple
 
-from headgate.errors import InvalidRule
-from headgate.limiter import Limiter
 from headgate.rules.distribution.rulebook_version import MAX_AUTHOR_LENGTH, one_line
+from headgate.service.token_guesses import TokenGuesses
 
 Role = Literal["viewer", "operator"]
 VIEWER: Final = "viewer"
@@ -30,7 +28,6 @@ OPERATOR: Final = "operator"
 
 COOKIE: Final = "headgate_session"
 SESSION_S: Final = 12 * 3600
-GUESSES: Final = "5/15m"
 _MAX_COOKIE_CHARS: Final = 1000
 
 
@@ -46,33 +43,22 @@ class Session(NamedTuple):
         return self.role == OPERATOR
 
 
-class TooManyGuesses(InvalidRule):
-    """This address has shown too many wrong tokens; `retry_after` says when it may try again."""
-
-    def __init__(self, retry_after: float) -> None:
-        super().__init__(f"Too many wrong tokens came from this address. Wait {retry_after / 60:.0f} minutes.")
-        self.retry_after = retry_after
-
-
 class Sessions:
     """Checks logins, and signs and reads sessions."""
 
-    def __init__(self, operator_token: str, viewer_token: str) -> None:
+    def __init__(self, operator_token: str, viewer_token: str, guesses: TokenGuesses) -> None:
         tokens: tuple[tuple[Role, str], ...] = ((OPERATOR, operator_token), (VIEWER, viewer_token))
         self._tokens = [(role, token.encode()) for role, token in tokens if token]
         self._keys = {role: hmac.digest(token, b"headgate dashboard", "sha256") for role, token in self._tokens}
-        self._guesses = Limiter(GUESSES, name="dashboard-logins")
+        self._guesses = guesses
 
     def log_in(self, token: str, user: str, address: str) -> Session | None:
         """Returns a new session; None for a wrong token. Raises TooManyGuesses."""
-        guess = self._guesses.take(address)
-        if not guess.allowed:
-            raise TooManyGuesses(guess.retry_after or 0)
         shown = token.strip().encode("utf-8", "replace")
         roles = [role for role, expected in self._tokens if hmac.compare_digest(shown, expected)]
+        self._guesses.count(address, roles[0] if roles else None)
         if not roles:
             return None
-        self._guesses.refund(guess)
         return Session(user_name(user), roles[0], secrets.token_urlsafe(12))
 
     def cookie(self, session: Session) -> str:
