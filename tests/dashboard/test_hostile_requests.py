@@ -88,8 +88,9 @@ async def test_large_forms_use_up_the_limit_of_requests(operator: Visitor) -> No
 async def test_a_script_s_form_is_json(operator: Visitor) -> None:
     page = await post_json(operator, "/dashboard/rules/check", {"text": "rules: []", "format": "yaml"})
     assert json.loads(page.text)["problems"] == []
-    for fields in ([1], {"text": 1}, {"text": {"a": []}}, "x"):
-        assert_explained(await post_json(operator, "/dashboard/rules/check", fields))
+    odd: tuple[Any, ...] = ([1], {"text": 1}, {"text": {"a": []}}, "x")
+    for each in odd:
+        assert_explained(await post_json(operator, "/dashboard/rules/check", each))
     page = await post_json(operator, "/dashboard/rules/check", {}, **{"x-headgate-form": "wrong"})
     assert_explained(page, 403)
 
@@ -164,7 +165,9 @@ async def test_an_odd_number_is_refused(operator: Visitor, number: str) -> None:
     assert_explained(await operator.get(f"/dashboard/rules/version?number={number}"))
     publication = {"form": token, "text": "rules: []", "format": "yaml", "base": number, "note": "n"}
     assert_explained(await operator.post("/dashboard/rules/publish", publication))
-    assert_explained(await operator.post("/dashboard/rules/rollback", {"form": token, "to": number, "note": "n"}))
+    assert_explained(
+        await operator.post("/dashboard/rules/rollback", {"form": token, "to": number, "base": "1", "note": "n"})
+    )
 
 
 @pytest.mark.parametrize("ttl", ["²", "-5", "٣", "999999999", "0s", "", "x", "9" * 400])
@@ -200,7 +203,7 @@ async def test_texts_are_bounded(operator: Visitor, fields: dict[str, str], sent
 async def test_a_rollback_needs_a_note_of_one_line(operator: Visitor) -> None:
     for note, sentence in (("", "Write a note"), ("n" * 501, "at most 500"), ("a\nb", "control characters")):
         page = await operator.post(
-            "/dashboard/rules/rollback", {"form": await token_of(operator), "to": "1", "note": note}
+            "/dashboard/rules/rollback", {"form": await token_of(operator), "to": "1", "base": "1", "note": note}
         )
         assert_explained(page)
         assert sentence in page.words

@@ -46,7 +46,7 @@ async def test_a_publication_holds_from_the_next_call_and_is_rolled_back(site: S
     page = await publish(operator, NEW, 2, "a sale")
     assert "Version 3, by ann" in page.words
     assert await site.buy("bob") == [True]
-    page = await operator.send_form(page, "/dashboard/rules/rollback", to="2", note="too much")
+    page = await operator.send_form(page, "/dashboard/rules/rollback", to="2", base="3", note="too much")
     assert "Version 4, by ann" in page.words
     assert "too much (version 2 again)" in page.words
     assert await site.buy("bob") == [False]

@@ -24,6 +24,7 @@ from headgate.service.settings import Settings
 from headgate.telemetry.counts import Counts
 
 if TYPE_CHECKING:
+    from headgate.engines.redis.async_engine import AsyncRedisEngine
     from headgate.engines.redis.node_table import NodeTable
     from headgate.engines.redis.staged_plan import RedisPlanStore
 
@@ -74,6 +75,10 @@ class AdminHandlers:
             degraded=[schema.DegradedShard(str(name), state) for name, state in engine.degraded_shards()],
             degraded_decisions=engine.degraded_count,
         )
+
+    def remote_engine(self) -> AsyncRedisEngine | None:
+        """Returns the engine without layers; None with memory://."""
+        return self._clients.engine if self._clients.is_remote else None
 
     def node_table(self) -> NodeTable | None:
         """Returns where services report their state; None with memory://."""

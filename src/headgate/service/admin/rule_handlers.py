@@ -56,11 +56,10 @@ class RuleHandlers:
         return self._versions_url is not None or self._memory_versions is not None
 
     async def rules(self, request: AdminRequest) -> schema.RulebookInfo:
-        book, watcher = self._limiter.rulebook, self._limiter.watcher
-        followed = None if watcher is None else watcher.current_text
+        followed = self.followed()
         if not self.can_publish:
-            text, kind = _as_json(book) if followed is None else (followed.text, followed.format or "yaml")
-            return schema.RulebookInfo(text, kind, len(book), self._rules_source, None, None)
+            followed.followed = None
+            return followed
         versions = self._versions()
         version = await versions.current()
         if version is None:
@@ -73,8 +72,16 @@ class RuleHandlers:
             len(await asyncio.to_thread(book_of, version)),
             versions.text,
             _version_document(version),
-            None if followed is None else followed.version,
+            followed.followed,
         )
+
+    def followed(self) -> schema.RulebookInfo:
+        """Returns the rulebook that this process follows, without asking a server."""
+        book, watcher = self._limiter.rulebook, self._limiter.watcher
+        followed = None if watcher is None else watcher.current_text
+        text, kind = _as_json(book) if followed is None else (followed.text, followed.format or "yaml")
+        version = None if followed is None else followed.version
+        return schema.RulebookInfo(text, kind, len(book), self._rules_source, None, version)
 
     async def validate(self, request: AdminRequest) -> schema.ValidationResult:
         book = await _parse_rulebook(request)

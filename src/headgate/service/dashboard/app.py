@@ -6,8 +6,8 @@ Laws (tests/dashboard/test_access.py):
     are checked before its form is parsed;
   - a form has at most 64 KiB; the rulebook and a log, at three paths, have bounds of their own;
   - no page has code or style of its own, and each says so in its content security policy;
-  - from one address (one network of IPv6) a worker answers 100 requests at once and 40 a second, and each 256 KiB of
-    a large form count as one more.
+  - from one address (one network of IPv6) a worker answers 100 requests at once and 40 a second, and each 256 KiB
+    of a large form count as one more.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Dashboard:
         self._sessions = Sessions(settings.admin_token, settings.viewer_token, admin.guesses)
         self._rate_limit = MemoryEngine().meter(parse(REQUEST_LIMIT), "dashboard")
         self._large_forms = asyncio.Lock()
-        self.actions: OperatorActions = OperatorActions(admin.handlers, limiter)
+        self.actions: OperatorActions = OperatorActions(admin.handlers, limiter, sources.availability)
         actions = self.actions
         overview = OverviewPage(limiter, sources)
         rule, key = RulePage(limiter, sources, actions, staged), KeyPage(limiter, sources, actions)
@@ -223,10 +223,13 @@ class Dashboard:
                 async with self._large_forms:  # one at a time, in a thread: calls are decided meanwhile
                     form = await asyncio.to_thread(form_of, request)
         query = query_of(request)
+        await self._sources.availability.probe()
         view = self._view(request, session, query)
-        response = await handler(PageRequest(view, session, path, query, form, request.client or UNIX, request))
+        is_secure = self._is_secure(request)
+        page = PageRequest(view, session, path, query, form, request.client or UNIX, request, is_secure)
+        response = await handler(page)
         if "lang" in query and not isinstance(response, StreamedResponse):
-            cookie = set_cookie(_LANGUAGE, view.language, _YEAR_S, secure=self._is_secure(request))
+            cookie = set_cookie(_LANGUAGE, view.language, _YEAR_S, secure=is_secure)
             response[1].extend(encode_headers([cookie]))
         return response
 
@@ -245,6 +248,7 @@ class Dashboard:
             theme if theme in THEMES else "auto",
             request.path,
             query,
+            self._sources.availability.problem,
         )
 
     def _is_secure(self, request: Request) -> bool:
@@ -281,7 +285,7 @@ class Dashboard:
         return redirect(quote(target, safe="/?=&%:") if ours else f"{ROOT}/", [cookie])
 
     async def _log_out(self, page: PageRequest) -> Response:
-        return redirect(f"{ROOT}/login", [set_cookie(COOKIE, "", 0, secure=self._is_secure(page.request))])
+        return redirect(f"{ROOT}/login", [set_cookie(COOKIE, "", 0, secure=page.is_secure)])
 
     def error_response(self, request: Request, error: Exception) -> Response:
         """Returns the response to a request whose handler raised an error: a page, or JSON for a script."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import urlencode
 
 from headgate.errors import HeadgateError
 from headgate.operations.audit_trail import AuditEntry
@@ -12,9 +13,10 @@ from headgate.service.dashboard.html import Html, html, join
 from headgate.service.dashboard.operator_actions import OperatorActions
 from headgate.service.dashboard.page_layout import ROOT, View
 from headgate.service.dashboard.page_request import PageRequest
-from headgate.service.dashboard.request import page_response
+from headgate.service.dashboard.request import page_response, whole_number
 from headgate.service.dashboard.rule_page import key_link, time_tag
 
+SHOWN_ENTRIES: Final = 200  # on one page
 _SHOWN_APART: Final = ("rule", "key", "reason", "note", "before", "after", "before_ttl", "undoes")
 
 _PAGE = """<div class="card-head title"><h1>{title}</h1><form class="inline" method="get" action="{root}/audit">
@@ -41,7 +43,9 @@ class AuditPage:
             changes = await self._sources.changes()
         except HeadgateError as error:
             problem = str(error)
-        shown = [each for each in changes if find.lower() in _searched(each)]
+        found = [each for each in changes if find.lower() in _searched(each)]
+        first = whole_number("from", page.query.get("from", "0"))
+        shown = found[first : first + SHOWN_ENTRIES]
         body = html(
             _PAGE,
             root=ROOT,
@@ -57,11 +61,20 @@ class AuditPage:
             after=view.t("After"),
             why=view.t("Why"),
             rows=join(_row(view, each) for each in shown),
-            empty=Html("")
+            empty=_older(view, find, first + SHOWN_ENTRIES, len(found))
             if shown
             else html('<p class="empty">{text}</p>', text=view.t("Nothing was changed yet.")),
         )
         return page_response(view.page(view.t("Audit"), body, active="audit"))
+
+
+def _older(view: View, find: str, first: int, entries: int) -> Html:
+    """Returns the link to the next page; nothing behind the last."""
+    if first >= entries:
+        return Html("")
+    text = view.t("{n} older changes", n=f"{entries - first:,}")
+    link = f"{ROOT}/audit?{urlencode({'find': find, 'from': first})}"
+    return html('<p class="more"><a class="button" href="{link}">{text}</a></p>', link=link, text=text)
 
 
 def describe_change(entry: AuditEntry) -> str:

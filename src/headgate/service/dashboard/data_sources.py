@@ -8,10 +8,11 @@ from typing import Any, Final, NamedTuple
 
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.errors import CorruptState, EngineUnavailable, HeadgateError
-from headgate.operations.audit_trail import AuditEntry, AuditTrail
+from headgate.operations.audit_trail import MAX_ENTRIES, AuditEntry, AuditTrail
 from headgate.service.admin.find_handlers import AdminHandlers
-from headgate.service.admin.schema import VersionInfo
-from headgate.service.dashboard.live_counts import LiveCounts
+from headgate.service.admin.schema import RulebookInfo, VersionInfo
+from headgate.service.dashboard.engine_availability import EngineAvailability
+from headgate.service.dashboard.live_counts import LiveCounts, Row
 from headgate.service.node_reports import NodeReport, NodeReports
 from headgate.service.settings import Settings
 from headgate.telemetry.counts import Counts
@@ -21,7 +22,6 @@ from headgate.telemetry.recent_records import KEPT_S, RecentRecordsReader
 from headgate.telemetry.shared_counts import SharedCounts
 
 _NODES_S: Final = 2.0  # between two looks at the nodes
-_MAX_ENTRIES: Final = 500
 
 
 class NodeRow(NamedTuple):
@@ -55,7 +55,8 @@ class DashboardSources:
         self._memory_records = memory_records
         self.trail: AuditTrail = handlers.audit_trail
         self._rules: Any = handlers.rule_handlers
-        self.live: LiveCounts = LiveCounts(self.counts, self.state)
+        self.availability: EngineAvailability = EngineAvailability(handlers.remote_engine())
+        self.live: LiveCounts = LiveCounts(self.shared_counts, self.state)
         self._nodes_read: tuple[float, list[NodeRow]] = float("-inf"), []
 
     @property
@@ -63,7 +64,11 @@ class DashboardSources:
         return bool(self._rules.can_publish)
 
     def counts(self) -> Counts | SharedCounts:
-        """Returns the reader of counts: of all processes, or of this one with memory://."""
+        """Returns the reader of counts: of all processes, or of this one while the server does not answer."""
+        return self._counts if self.availability.problem else self.shared_counts()
+
+    def shared_counts(self) -> Counts | SharedCounts:
+        """Returns the reader of the counts of all processes; of this one with memory://."""
         if not self._is_remote:
             return self._counts
         if self._shared is None:
@@ -72,6 +77,7 @@ class DashboardSources:
 
     def records(self, **wanted: Any) -> list[Record]:
         """Returns recent records; none if this service keeps none. It blocks."""
+        self.availability.check()
         if self._records is None:
             if self._memory_records is not None:
                 self._records = RecentRecordsReader(self._memory_records)
@@ -98,11 +104,26 @@ class DashboardSources:
         if not self.can_publish:
             return []
         try:
+            self.availability.check()
             history = await self._rules.history(None)
-        except (EngineUnavailable, CorruptState):
+        except EngineUnavailable as error:
+            self.availability.note(error)
+            return []
+        except CorruptState:
             return []
         kept: list[VersionInfo] = history.versions
         return kept
+
+    def followed(self) -> RulebookInfo:
+        """Returns the rulebook that this process follows, without asking the server."""
+        followed: RulebookInfo = self._rules.followed()
+        return followed
+
+    async def rows(self) -> dict[str, list[Row]]:
+        """Returns the counts of the last minute by rule; those read last while the server does not answer."""
+        if self.availability.problem:
+            return self.live.last_rows()
+        return await self.live.rows()
 
     async def marks(self) -> list[dict[str, Any]]:
         """Returns the changes of the rulebook, to be marked on charts."""
@@ -117,6 +138,7 @@ class DashboardSources:
         if time.monotonic() - read_at < _NODES_S:
             return rows
         try:
+            self.availability.check()
             reports = {each.name: each for each in await self._nodes.reports()}
             writers = await asyncio.to_thread(self._writers)
         except HeadgateError:
@@ -141,7 +163,8 @@ class DashboardSources:
 
     async def changes(self) -> list[AuditEntry]:
         """Returns the latest changes, the newest first."""
-        return await self.trail.latest(_MAX_ENTRIES)
+        self.availability.check()
+        return await self.trail.latest(MAX_ENTRIES)
 
     async def close(self) -> None:
         await self.live.close()

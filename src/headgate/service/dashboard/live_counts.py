@@ -67,6 +67,10 @@ class LiveCounts:
     async def rows(self) -> dict[str, list[Row]]:
         """Returns the rows of the last minute by rule, the oldest first."""
         await self._poll()
+        return self.last_rows()
+
+    def last_rows(self) -> dict[str, list[Row]]:
+        """Returns the rows that were read last."""
         return {rule: [rows[second] for second in sorted(rows)] for rule, rows in self._rows.items()}
 
     async def stream(self) -> AsyncIterator[bytes]:

@@ -21,11 +21,13 @@ from headgate.enforcement.override_checks import check_override
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.engines.overrides import validate_override
 from headgate.errors import EngineUnavailable, HeadgateError, InvalidCharge, InvalidRule
-from headgate.operations.audit_trail import UNDO_WITHIN_S, AuditEntry
+from headgate.operations.audit_trail import MAX_ENTRIES, UNDO_WITHIN_S, AuditEntry, Details
 from headgate.rules.find_rule import find_rule
 from headgate.service.admin import schema
+from headgate.service.admin.audit_log import log_change, log_uncertain_change
 from headgate.service.admin.find_handlers import AdminHandlers
 from headgate.service.admin.request import AdminRequest
+from headgate.service.dashboard.engine_availability import EngineAvailability, may_have_happened
 
 BLOCK: Final = "block"
 EXEMPT: Final = "exempt"
@@ -52,8 +54,10 @@ class Actor(NamedTuple):
 class OperatorActions:
     """Changes of single keys, with their undoing."""
 
-    def __init__(self, handlers: AdminHandlers, limiter: AsyncRuleLimiter) -> None:
-        self._handlers, self._limiter = handlers, limiter
+    def __init__(
+        self, handlers: AdminHandlers, limiter: AsyncRuleLimiter, availability: EngineAvailability
+    ) -> None:
+        self._handlers, self._limiter, self._availability = handlers, limiter, availability
 
     async def call_handler(
         self,
@@ -63,7 +67,8 @@ class OperatorActions:
         actor: Actor | None = None,
         **parts: Any,
     ) -> Any:
-        """Calls a handler of the admin API."""
+        """Calls a handler of the admin API; a change, which has an actor, is logged if it may have been made."""
+        self._availability.check()
         user, remote, reason, undoes = actor or Actor("", "", "")
         query = parts.pop("query", {})
         request = AdminRequest(
@@ -77,7 +82,13 @@ class OperatorActions:
             reason,
             undoes,
         )
-        return await self._handlers.handler(name)(request)
+        try:
+            return await self._handlers.handler(name)(request)
+        except EngineUnavailable as error:
+            self._availability.note(error)
+            if actor is not None and may_have_happened(error):
+                log_uncertain_change(name, user, remote, request.path)
+            raise
 
     async def override(self, rule: str, key: str, limits: str, ttl_s: float | None, actor: Actor) -> None:
         """Sets the override of a key."""
@@ -131,10 +142,29 @@ class OperatorActions:
                 raise problem or InvalidRule(f'Rule "{rule.name}" takes no override.')
         return "; ".join(texts)
 
+    async def record_late_publication(self, version: schema.VersionInfo, base: int, remote: str) -> None:
+        """Adds a publication to the audit trail that was made, but got no reply, unless it is there."""
+        entries = await self._handlers.audit_trail.latest(MAX_ENTRIES)
+        if any(
+            each.event.startswith("rules ") and each.details.get("after") == version.version for each in entries
+        ):
+            return
+        event = "rules published" if version.rolled_back_to is None else "rules rolled back"
+        details: Details = {
+            "before": base,
+            "after": version.version,
+            "to": version.rolled_back_to,
+            "note": version.note,
+            "reply": "none: it was found later",
+        }
+        log_change(event, version.author, remote, **details)
+        await self._handlers.audit_trail.add(event, version.author, remote, details)
+
     async def undo(self, entry: AuditEntry, actor: Actor) -> None:
         """Undoes a change of a key, once: restores the override, or charges what a reset deleted."""
         if not can_undo(entry):
             raise InvalidCharge("This change cannot be undone here.")
+        self._availability.check()
         trail = self._handlers.audit_trail
         if not await trail.claim_undo(entry.id):
             raise InvalidCharge("This change was undone already. A change can be undone once.")
@@ -142,7 +172,8 @@ class OperatorActions:
             await self._undo(entry, actor._replace(undoes=entry.id))
         except HeadgateError as error:
             # A charge without a reply may have been made: it is not made again.
-            if entry.event != "key reset" or not isinstance(error, EngineUnavailable):
+            uncertain = isinstance(error, EngineUnavailable) and may_have_happened(error)
+            if entry.event != "key reset" or not uncertain:
                 with suppress(HeadgateError):
                     await trail.release_undo(entry.id)
             raise

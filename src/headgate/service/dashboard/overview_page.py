@@ -92,7 +92,7 @@ class OverviewPage:
 
     async def show(self, page: PageRequest) -> Response:
         view = page.view
-        rows = await self._sources.live.rows()
+        rows = await self._sources.rows()
         last_s = max((row[-1][0] for row in rows.values()), default=0) - self._sources.lag_s
         book = self._limiter.rulebook
         rules: dict[str, Rule | None] = dict.fromkeys(rows) | {rule.name: rule for rule in book.rules}
@@ -104,7 +104,7 @@ class OverviewPage:
         ]
         offered, delayed, refused = totals
         nodes = await self._sources.nodes()
-        problem = self._sources.live.problem
+        problem = None if self._sources.availability.problem else self._sources.live.problem
         body = html(
             _PAGE,
             now=view.t("Now"),

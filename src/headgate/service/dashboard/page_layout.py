@@ -61,6 +61,7 @@ class View:
     theme: str
     path: str
     query: dict[str, str] = field(default_factory=dict)
+    problem: str | None = None  # why the engine's server does not answer
 
     def t(self, text: str, /, **values: Any) -> str:
         """Translates a text, and fills in values.
@@ -103,10 +104,21 @@ class View:
             scripts=join(_script(name) for name in (*vendor, *names)),
             page_attributes=html(' class="{name}"', name="app" if self.session else "door"),
             header=self._header(active) if self.session else Html(""),
-            notice=notice or Html(""),
+            notice=join([self._banner(), notice or Html("")]),
             body=body,
             data=Html("") if data is None else _data(data),
         ).encode("utf-8", "replace")
+
+    def _banner(self) -> Html:
+        if self.problem is None or self.session is None:
+            return Html("")
+        return html(
+            '<p class="problem" id="away" role="alert">{text} <small>{problem}</small></p>',
+            text=self.t(
+                "Redis does not answer. This page shows what this process knows, and nothing can be changed now."
+            ),
+            problem=self.problem,
+        )
 
     def _header(self, active: str | None) -> Html:
         assert self.session is not None

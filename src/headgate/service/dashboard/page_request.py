@@ -27,6 +27,7 @@ class PageRequest(NamedTuple):
     form: dict[str, str]
     remote: str
     request: Request
+    is_secure: bool = False  # the browser came by TLS
 
     @property
     def actor(self) -> Actor:
@@ -46,7 +47,7 @@ class PageRequest(NamedTuple):
         return self._bounded(name, self.query.get(name, "").strip())
 
     def key_to_change(self) -> str:
-        """Returns the key that the form names; raises HttpError if it has control characters, which nobody sees."""
+        """Returns the key that the form names; raises HttpError if it has invisible control characters."""
         key = self.needed("key")
         if control := _control_characters.search(key):
             raise HttpError(

@@ -1,7 +1,7 @@
 """A request of the dashboard: its form, its cookies, and the responses that pages return.
 
-A form is percent-encoded, as browsers send it, or a JSON object of texts, as our scripts send it. Its token comes in
-the field X-Headgate-Form, or in the first 64 KiB of the body, so that it is checked before the body is parsed.
+A form is percent-encoded, as browsers send it, or a JSON object of texts, as our scripts send it. Its token comes
+in the field X-Headgate-Form, or in the first 64 KiB of the body, so that it is checked before the body is parsed.
 """
 
 from __future__ import annotations

@@ -70,6 +70,7 @@ class RulePage:
         """Starts or stops staged enforcement."""
         name = page.needed("name")
         try:
+            self._sources.availability.check()
             actor = page.actor
             if page.path["action"] == "stop":
                 await self._staged.stop(name, actor.user, actor.remote)
@@ -77,7 +78,7 @@ class RulePage:
                 hold_s, max_refused = stage_numbers(page.form)
                 await self._staged.start(name, hold_s, max_refused, actor.user, actor.remote, actor.reason)
         except HeadgateError as error:
-            return await self.show(page, str(error), 400)
+            return await self.show(page, str(error), 503 if isinstance(error, EngineUnavailable) else 400)
         return redirect(f"{ROOT}/rule?{urlencode({'name': name})}")
 
     async def show(self, page: PageRequest, problem: str = "", status: int = 200) -> Response:
@@ -114,7 +115,7 @@ class RulePage:
             ),
             problem=html('<p class="problem" role="alert">{text}</p>', text=problem) if problem else None,
             report=await self._report(view, name),
-            stages=await stages_card(view, rule, self._staged, can_publish=self._sources.can_publish),
+            stages=await self._stages(view, rule),
             keys_title=view.t("Hot and most refused keys of the last minute"),
             keys=await self._keys_table(view, name),
             key_label=view.t("A key of this rule"),
@@ -125,6 +126,11 @@ class RulePage:
         )
         scripts = ("charts.js", "rule.js")
         return page_response(view.page(name, body, active="", scripts=scripts, data=data), status)
+
+    async def _stages(self, view: View, rule: Rule | None) -> Html:
+        if self._sources.availability.problem:
+            return Html("")
+        return await stages_card(view, rule, self._staged, can_publish=self._sources.can_publish)
 
     async def series(self, page: PageRequest) -> Response:
         """Returns the points of the charts."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Coroutine
 from typing import Any, Final
 
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
@@ -16,16 +17,26 @@ from headgate.errors import EngineUnavailable, HeadgateError, InvalidRule
 from headgate.rules.distribution.published_versions import VersionConflict
 from headgate.service.admin import schema
 from headgate.service.admin.request import UnpublishableRulebook
-from headgate.service.asgi import HttpError, Response
+from headgate.service.asgi import HttpError, Response, encode_headers
 from headgate.service.dashboard.data_sources import DashboardSources
+from headgate.service.dashboard.engine_availability import may_have_happened
 from headgate.service.dashboard.html import Html, html, join
 from headgate.service.dashboard.operator_actions import OperatorActions
-from headgate.service.dashboard.page_layout import ROOT, View
+from headgate.service.dashboard.page_layout import ROOT
 from headgate.service.dashboard.page_request import PageRequest
 from headgate.service.dashboard.preview import Previews, preview_html
-from headgate.service.dashboard.request import json_response, page_response, redirect, whole_number
+from headgate.service.dashboard.request import (
+    cookies_of,
+    json_response,
+    page_response,
+    redirect,
+    set_cookie,
+    whole_number,
+)
 from headgate.service.dashboard.rule_page import time_tag
 from headgate.service.dashboard.rulebook_diff import changes_html, text_diff_html
+from headgate.service.dashboard.uncertain_publication import COOKIE, COOKIE_S, UncertainPublication, unpack
+from headgate.service.dashboard.version_list import version_list
 
 _FORMATS: Final = ("yaml", "toml", "json")
 LARGE_TEXT_CHARS: Final = 256 * 1024
@@ -54,16 +65,6 @@ _PUBLISH = """<section class="card"><h2>{title}</h2><label for="note">{note_labe
 <input id="note" name="note" maxlength="300" value="{note}" required autocomplete="off">
 <div class="buttons"><button class="button primary" type="submit">{button}</button></div></section>"""
 
-_VERSION = """<li class="version"><span class="number">{number}</span> {time} <b>{author}</b>
-<span class="what">{note}{rolled}</span>
-<span class="buttons"><a class="button small" href="{root}/rules/version?number={number}">{show}</a>
-{rollback}</span></li>"""
-
-_ROLLBACK = """<form method="post" action="{root}/rules/rollback" class="inline">{form}
-<input type="hidden" name="to" value="{number}"><label class="hidden" for="why{number}">{why}</label>
-<input id="why{number}" name="note" required maxlength="300" placeholder="{why}" autocomplete="off">
-<button class="button small" type="submit">{text}</button></form>"""
-
 
 class RulebookPage:
     """Shows, checks, previews and publishes rulebooks."""
@@ -74,9 +75,42 @@ class RulebookPage:
         self._large_checks = asyncio.Lock()
 
     async def show(self, page: PageRequest) -> Response:
-        current = await self._actions.call_handler("rules")
-        base = 0 if current.version is None else current.version.version
-        return await self._page(page, current, current.text, base)
+        current = await self._current()
+        notice, is_settled = await self._uncertain(page)
+        response = await self._page(page, current, current.text, _number(current), notice)
+        if is_settled:
+            response[1].extend(encode_headers([set_cookie(COOKIE, "", 0, secure=page.is_secure)]))
+        return response
+
+    async def _current(self) -> schema.RulebookInfo:
+        """Returns the rulebook in force, or the one that this process follows while the server does not answer."""
+        try:
+            info: schema.RulebookInfo = await self._actions.call_handler("rules")
+            return info
+        except EngineUnavailable:
+            return self._sources.followed()
+
+    async def _uncertain(self, page: PageRequest) -> tuple[Html | None, bool]:
+        """Returns what became of a publication that got no reply, and whether that is known now."""
+        sent = unpack(cookies_of(page.request, COOKIE))
+        if sent is None or not page.view.is_operator or self._sources.availability.problem:
+            return None, False
+        versions = await self._sources.versions()
+        if not versions:
+            return None, False
+        found, view = sent.find(versions, page.session.user), page.view
+        if found is None:
+            text = view.t(
+                "Your publication that got no reply has not been made. Version {n} is in force.",
+                n=versions[0].version,
+            )
+            # Redis may still have it before it: only a newer version keeps it out for good.
+            is_superseded = versions[0].version > sent.base
+            return html('<p class="warning" role="alert">{text}</p>', text=text), is_superseded
+        with contextlib.suppress(HeadgateError):
+            await self._actions.record_late_publication(found, sent.base, page.remote)
+        text = view.t("Your publication that got no reply was made: it is version {n}.", n=found.version)
+        return html('<p class="hint" role="alert">{text}</p>', text=text), True
 
     async def _page(
         self,
@@ -137,7 +171,7 @@ class RulebookPage:
             upload=html(_UPLOAD, label=view.t("Or a log, up to 8 MB")) if view.is_operator else None,
             publish=publish,
             history_label=view.t("History"),
-            history=await self._history(view),
+            history=version_list(view, await self._sources.versions(), base),
         )
         return page_response(
             view.page(view.t("Rules"), body, active="rules", scripts=("editor.js",), data=data), status
@@ -157,12 +191,18 @@ class RulebookPage:
 
     async def _validate(self, text: str, kind: str) -> schema.ValidationResult:
         """Checks a text; a large one, which takes seconds of a core, only while no other is checked."""
-        if len(text) <= LARGE_TEXT_CHARS:
-            return await self._actions.call_handler("validate", None, text.encode(), format=kind)
+        validate = self._actions.call_handler("validate", None, text.encode(), format=kind)
+        if len(text) > LARGE_TEXT_CHARS:
+            validate = self._one_at_a_time(validate)
+        result: schema.ValidationResult = await validate
+        return result
+
+    async def _one_at_a_time(self, check: Coroutine[Any, Any, Any]) -> Any:
         if self._large_checks.locked():
+            check.close()
             raise InvalidRule("Another large rulebook is being checked: one at a time. Try again in a moment.")
         async with self._large_checks:
-            return await self._actions.call_handler("validate", None, text.encode(), format=kind)
+            return await check
 
     async def preview(self, page: PageRequest) -> Response:
         """Replays recent calls under the text and under the rules in force; for the script."""
@@ -197,16 +237,40 @@ class RulebookPage:
             )
         except VersionConflict as error:
             return await self._conflict(page, text, number, str(error))
+        except EngineUnavailable as error:
+            return await self._no_reply(page, error, text, number, note)
         except (HttpError, HeadgateError) as error:
-            current = await self._actions.call_handler("rules")
-            status = 503 if isinstance(error, EngineUnavailable) else 400
-            return await self._page(page, current, text, number, _problem(error), status)
-        return redirect(f"{ROOT}/rules")
+            return await self._page(page, await self._current(), text, number, _problem(error), 400)
+        settled = [set_cookie(COOKIE, "", 0, secure=page.is_secure)] if cookies_of(page.request, COOKIE) else []
+        return redirect(f"{ROOT}/rules", settled)
+
+    async def _no_reply(
+        self, page: PageRequest, error: EngineUnavailable, text: str | None, base: int, note: str
+    ) -> Response:
+        """Keeps the text, and says whether nothing was published or that it is unknown."""
+        view, current, is_uncertain = page.view, await self._current(), may_have_happened(error)
+        view.problem = self._sources.availability.problem
+        outcome = view.t("Nothing was published. Your text is kept below: publish it again when Redis answers.")
+        if is_uncertain:
+            outcome = view.t(
+                "Whether it was published is unknown: Redis got it, and gave no reply. Your text is kept below. "
+                "Open Rules again, in another tab, when Redis answers: it says there what became of it."
+            )
+        problem = html(
+            '<div class="problem" role="alert"><p>{outcome}</p><p>{error}</p></div>',
+            outcome=outcome,
+            error=str(error),
+        )
+        response = await self._page(page, current, current.text if text is None else text, base, problem, 503)
+        if is_uncertain:
+            sent = UncertainPublication.of(base, page.session.user, note)
+            response[1].extend(encode_headers([set_cookie(COOKIE, sent.packed, COOKIE_S, secure=page.is_secure)]))
+        return response
 
     async def _conflict(self, page: PageRequest, text: str, base: int, message: str) -> Response:
         """Shows what somebody else published meanwhile, and keeps the text."""
-        view, current = page.view, await self._actions.call_handler("rules")
-        newer = 0 if current.version is None else current.version.version
+        view, current = page.view, await self._current()
+        newer = _number(current)
         began_with = ""
         with contextlib.suppress(HeadgateError):
             began_with = (await self._actions.call_handler("version", {"version": str(base)})).text
@@ -227,14 +291,17 @@ class RulebookPage:
         """Publishes an earlier version again."""
         number, note = whole_number("to", page.needed("to")), page.form.get("note", "").strip()
         body = schema.RollbackRequest(number, note)
+        base = whole_number("base", page.needed("base"))
         try:
             if not note:
                 raise HttpError(400, page.view.t("Write a note: why do you change the rules?"))
-            await self._actions.call_handler("rollback", None, body, page.actor)
+            await self._actions.call_handler("rollback", None, body, page.actor, expected=base)
+        except EngineUnavailable as error:
+            return await self._no_reply(page, error, None, base, note)
         except (HttpError, HeadgateError) as error:
-            current = await self._actions.call_handler("rules")
-            base = 0 if current.version is None else current.version.version
-            return await self._page(page, current, current.text, base, _problem(error), 400)
+            current = await self._current()
+            status = 409 if isinstance(error, VersionConflict) else 400
+            return await self._page(page, current, current.text, _number(current), _problem(error), status)
         return redirect(f"{ROOT}/rules")
 
     async def version(self, page: PageRequest) -> Response:
@@ -263,43 +330,10 @@ class RulebookPage:
         )
         return page_response(view.page(view.t("Version {n}", n=number), body, active="rules"))
 
-    async def _history(self, view: View) -> Html:
-        versions = await self._sources.versions()
-        if not versions:
-            return html('<p class="empty">{text}</p>', text=view.t("No version is kept here."))
-        return html(
-            '<ul class="plain versions">{rows}</ul>',
-            rows=(_version_row(view, each, is_current=index == 0) for index, each in enumerate(versions)),
-        )
 
-
-def _version_row(view: View, version: schema.VersionInfo, *, is_current: bool) -> Html:
-    rollback = Html("")
-    if is_current:
-        rollback = html(' <span class="badge live">{text}</span>', text=view.t("in force"))
-    elif view.is_operator:
-        rollback = html(
-            _ROLLBACK,
-            root=ROOT,
-            form=view.form_field(),
-            number=str(version.version),
-            why=view.t("Why?"),
-            text=view.t("Roll back to it"),
-        )
-    rolled = (
-        "" if version.rolled_back_to is None else " " + view.t("(version {n} again)", n=version.rolled_back_to)
-    )
-    return html(
-        _VERSION,
-        root=ROOT,
-        number=str(version.version),
-        time=time_tag(version.at),
-        author=version.author,
-        note=version.note,
-        rolled=rolled,
-        show=view.t("Show"),
-        rollback=rollback,
-    )
+def _number(current: schema.RulebookInfo) -> int:
+    """Returns the number of the version in force, or of the one that this process follows."""
+    return current.followed or 0 if current.version is None else current.version.version
 
 
 def _text_of(form: dict[str, str]) -> tuple[str, str]:

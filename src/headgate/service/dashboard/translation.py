@@ -100,6 +100,9 @@ IN_CHINESE: Final = {
     "Refused by rule": "各规则拒绝",
     "Refused since": "被拒始于",
     "Refused: live beside shadow and candidate": "拒绝：现行与影子、候选对比",
+    "Redis does not answer. This page shows what this process knows, and nothing can be changed now.": (
+        "Redis 没有响应。本页显示此进程已知的内容，现在无法更改任何内容。"
+    ),
     "Remaining": "剩余",
     "Remove its own limit": "取消单独限额",
     "Replay recent calls": "重放最近调用",
@@ -151,6 +154,18 @@ IN_CHINESE: Final = {
     "Write a note: why do you change the rules?": "请写说明：为什么修改规则？",
     "You may look, and not change anything.": "您只能查看，不能修改。",
     "Your name, for the audit trail": "您的名字，写入审计",
+    "Nothing was published. Your text is kept below: publish it again when Redis answers.": (
+        "没有发布任何内容。您的文本保留在下方：Redis 恢复后请再次发布。"
+    ),
+    "Whether it was published is unknown: Redis got it, and gave no reply. Your text is kept below. "
+    "Open Rules again, in another tab, when Redis answers: it says there what became of it.": (
+        "是否已发布未知：请求已发给 Redis，但没有响应。您的文本保留在下方。"
+        "Redis 恢复后，请在另一标签页打开“规则”，那里会显示结果。"
+    ),
+    "Your publication that got no reply was made: it is version {n}.": "之前没有响应的发布已成功：版本 {n}。",
+    "Your publication that got no reply has not been made. Version {n} is in force.": (
+        "之前没有响应的发布尚未成功。现行版本是 {n}。"
+    ),
     "Your text is kept below. This is what changed since version {base}; take over what you want, and publish "
     "again: it will then follow version {newer}.": (
         "您的文本保留在下方。这是版本 {base} 之后的改动；采纳需要的部分后再次发布，将接在版本 {newer} 之后。"
@@ -209,6 +224,7 @@ IN_CHINESE: Final = {
     "works": "正常",
     "yes": "是",
     "{n} keys": "{n} 个键",
+    "{n} older changes": "更早的 {n} 条变更",
     "{n} rules": "{n} 条规则",
     "It saw {n} calls of {span}": "重放了 {span} 内的 {n} 次调用",
 }
