@@ -38,10 +38,10 @@ class EngineAvailability:
         if self._engine is None or time.monotonic() - self._failed_at < RETRY_S:
             return
         if self._probe is None or self._probe.done():
-            self._probe = asyncio.ensure_future(self._ask())
+            self._probe = asyncio.ensure_future(self._send_probe())
         await asyncio.shield(self._probe)
 
-    async def _ask(self) -> None:
+    async def _send_probe(self) -> None:
         from headgate.engines.redis import keys
         from headgate.engines.redis.protocol import RedisRequest, command
 
