@@ -31,9 +31,10 @@ def bind(engine: AsyncEngine, charges: Sequence[AsyncCharge]) -> Callable[[], Aw
         return _bind_several(engine, charges)
     meter, key, cost = charges[0]
     if not isinstance(engine, AsyncMemoryEngine):
-        from headgate.engines.layers.fallback.async_engine import AsyncFallbackMeter
+        from headgate.engines.layers.fallback.async_engine import AsyncFallbackEngine, AsyncFallbackMeter
 
-        if isinstance(meter, AsyncFallbackMeter) and meter.fallback is None and not _sends_heartbeats(engine):
+        sends_heartbeats = isinstance(engine, AsyncFallbackEngine) and engine.is_member
+        if isinstance(meter, AsyncFallbackMeter) and meter.fallback is None and not sends_heartbeats:
             meter = meter.meter
     return partial(meter.decide, key, cost)
 
@@ -62,7 +63,8 @@ def _bind_several(engine: Any, charges: Sequence[AsyncCharge]) -> Callable[[], A
     from headgate.engines.redis.async_engine import AsyncRedisEngine
 
     if isinstance(engine, AsyncFallbackEngine):
-        if _sends_heartbeats(engine) or not has_no_fallback(charges):
+        # A member makes sure, at each call, that heartbeats are sent on its event loop.
+        if engine.is_member or not has_no_fallback(charges):
             return partial(engine.decide_all, charges)
         engine, charges = engine.inner, _inner(charges)
     if isinstance(engine, AsyncPrefetchEngine):
@@ -73,11 +75,6 @@ def _bind_several(engine: Any, charges: Sequence[AsyncCharge]) -> Callable[[], A
 
 async def _no_outcomes() -> list[Outcome]:
     return []
-
-
-def _sends_heartbeats(engine: Any) -> bool:
-    """Returns whether each use of the engine makes sure that heartbeats are sent on its event loop."""
-    return bool(getattr(engine, "is_member", False))
 
 
 def _inner(charges: Sequence[Any]) -> list[AsyncCharge]:
