@@ -60,6 +60,7 @@ _RATE = re.compile(r"(?P<amount>[\d_,.]+)\s*(?:/|per\b)\s*(?P<count>\d*(?:\.\d+)
 _SLOTS = re.compile(r"(?P<amount>[\d_,]+)\s*slots?")
 _DIGITS = re.compile(r"[0-9]{1,30}")
 _SPAN = re.compile(r"(?P<count>[0-9]*(?:\.[0-9]+)?)\s*(?P<unit>[a-zµ]+)")
+_SMALL_UNITS = re.compile(r"([mu])(?:s|illi|icro)?secs?$")
 _BARE_NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?")
 
 
@@ -243,8 +244,12 @@ class _LimitParser:
             return word
         if singular in _UNITS and singular not in _ABBREVIATIONS:
             return singular
+        milli_or_micro = _SMALL_UNITS.match(word)
         unit_names = [name for name in _UNITS if len(name) > 3 or name == "day"]
-        matches = [singular] if singular in _UNITS else get_close_matches(word, unit_names, 1, 0.5)
+        if milli_or_micro:  # msec and usecs are nearer to "second" than to what they mean
+            matches = ["ms" if milli_or_micro[1] == "m" else "us"]
+        else:
+            matches = [singular] if singular in _UNITS else get_close_matches(word, unit_names, 1, 0.5)
         if not matches:
             self.fail(f'"{word}" is not a unit of time.')
         corrected = re.sub(rf"(?<![a-z]){re.escape(word)}(?![a-z])", matches[0], self.text, count=1, flags=re.I)

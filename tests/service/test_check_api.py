@@ -202,6 +202,12 @@ def test_the_short_way_says_what_the_long_way_says(
         ("check", {"attributes": [1]}, "attributes must be an object of at most 256 names, not a list of 1."),
         ("check", [], "The body must be an object, not a list of 0."),
         ("check", {"attributes": {}, "verdicts": 1}, "verdicts must be true or false, not 1."),
+        (
+            "finish",
+            {"receipt": "x", "outcome": "droped"},
+            'outcome must be dropped, ignored or success, not "droped". Did you mean dropped?',
+        ),
+        ("finish", {"receipt": "x", "outcome": 5}, "outcome must be dropped, ignored or success, not 5."),
         ("checks", {"checks": []}, "checks must be a list of at least one, not a list of 0."),
         (
             "checks",

@@ -96,7 +96,16 @@ def _error_sentence(kind: type[msgspec.Struct], message: str, raw: Any) -> str:
     if match and match[1]:
         return f"{location}: a name must be {_expectation(getattr(_unwrap(expected), 'key_type', None))}."
     actual = "" if value is _MISSING else f", not {_show(value)}"
-    return f"{location} must be {_expectation(expected, value)}{actual}."
+    return f"{location} must be {_expectation(expected, value)}{actual}.{_nearest_word(expected, value)}"
+
+
+def _nearest_word(expected: Any, value: Any) -> str:
+    """Suggests the word that was meant, where only some are valid."""
+    kind = _unwrap(expected)
+    if not isinstance(kind, inspect.LiteralType) or not isinstance(value, str):
+        return ""
+    similar = get_close_matches(value.lower()[:_MAX_SHOWN_CHARS], map(str, kind.values), 1, 0.5)
+    return f" Did you mean {similar[0]}?" if similar else ""
 
 
 def _follow_path(expected: Any, value: Any, steps: list[Any]) -> tuple[Any, Any, str]:
@@ -155,6 +164,8 @@ def _expectation(expected: Any, value: Any = None) -> str:
             )
         case inspect.FloatType(ge=minimum, le=maximum):
             return f"a number from {minimum:g} to {maximum:.0f}"
+        case inspect.LiteralType(values=[*others, last]):
+            return f"{', '.join(map(str, others))} or {last}"
         case inspect.BoolType():
             return "true or false"
         case inspect.StrType(max_length=max_chars):

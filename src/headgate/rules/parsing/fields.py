@@ -64,7 +64,7 @@ def did_you_mean(word: str, allowed: Collection[str]) -> str:
 def text(node: Node, what: str, most: int = MAX_TEXT_LENGTH) -> str:
     """Returns a text as it is written."""
     if not isinstance(node, ScalarNode):
-        raise Fault(node.position, f"{what} is a text, not {describe_node(node)}.")
+        raise Fault(node.position, f"{what} is a text, not {describe_node(node)}.", _without_brackets(node))
     if node.empty:
         hint = f'Leave it out, or write "{node.text}" in quotes if that text is meant.' if node.text else ""
         raise Fault(node.position, f"{what} has no value.", hint or "Write one, or leave it out.")
@@ -77,6 +77,12 @@ def text(node: Node, what: str, most: int = MAX_TEXT_LENGTH) -> str:
     if len(node.text) > most:
         raise Fault(node.position, f"{what} is longer than {most:,} characters.")
     return node.text
+
+
+def _without_brackets(node: Node) -> str:
+    """Suggests the only value of a list."""
+    only = node.nodes[0] if isinstance(node, ListNode) and len(node.nodes) == 1 else None
+    return f"Write {only.text} without brackets." if isinstance(only, ScalarNode) and only.text else ""
 
 
 def texts(node: Node, what: str) -> list[ScalarNode]:
@@ -107,6 +113,9 @@ def _repair_name(value: str) -> str:
 
 def word(node: Node, what: str, allowed: Collection[W]) -> W:
     """Returns one of these words."""
+    if isinstance(node, ScalarNode) and (node.empty or plain_flag(node) is not None):
+        found = "empty" if node.empty else node.text
+        raise Fault(node.position, f"{what} cannot be {found}.", f"Known here: {', '.join(allowed)}.")
     value = text(node, what)
     for candidate in allowed:
         if candidate == value:

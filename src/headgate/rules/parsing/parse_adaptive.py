@@ -10,6 +10,7 @@ comes first; a call with a value that is not listed belongs to the last one.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -23,6 +24,7 @@ from headgate.adaptive.adaptive_limit import (
     AdaptiveLimit,
     ResponseTarget,
 )
+from headgate.algorithms.limit import HORIZON_US
 from headgate.errors import InvalidRule
 from headgate.limit_syntax import parse_span
 from headgate.rules.attributes import parse_attribute_name
@@ -44,12 +46,19 @@ from headgate.rules.rule import Choice, Limits
 
 ADAPTIVE: Final = "adaptive"
 EXAMPLE: Final = "{adaptive: concurrency, target: p99 200ms, between: [5, 500]}"
+FIRST_WORDS: Final = (ADAPTIVE, *ADAPTIVE_KINDS)  # of an adaptive limit that is written as a text
 MAX_CLASSES: Final = 10
 
 _FIELDS = (ADAPTIVE, "target", "between", "priority")
-_target = re.compile(r"p([0-9]{2}(?:\.[0-9])?) +(\S.*)")
-_number_and_span = re.compile(r"([0-9]{2}(?:\.[0-9])?)\D{0,3}\b\W*([0-9.]+ ?[a-z]+)", re.I)
-_span = re.compile(r"[0-9.]+ ?[a-z]+", re.I)
+_PRIORITY_EXAMPLE = "Write priority: {by: plan, order: [pro, free]}."
+_BOUND_FIELDS = ("min", "max", "floor", "ceiling", "least", "most", "bounds", "limits")
+
+_target = re.compile(r"p([0-9]+(?:\.[0-9]+)?) +(\S.*)")
+_number_and_span = re.compile(
+    r"\b[pP]?([0-9]{1,3}(?:\.[0-9]+)?)(?:th)?[^0-9.]*?[^0-9.a-zA-Z]+([0-9.]+ ?[a-zA-Z]+)"
+)
+_span = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-zA-Z]*)")
+_whole = re.compile(r"[0-9]+")
 
 
 def is_adaptive(node: Node) -> bool:
@@ -59,7 +68,7 @@ def is_adaptive(node: Node) -> bool:
 
 def adaptive_limit(node: MappingNode, uses: list[tuple[str, Position]]) -> Choice[Limits]:
     """Parses an adaptive limit; with priorities, a choice of its classes."""
-    fields.table(node, "An adaptive limit", _FIELDS)
+    _check_fields(node)
     entries = {name: inner for name, (_, inner) in node.entries.items()}
     if ADAPTIVE not in entries:
         raise Fault(node.position, "An adaptive limit lacks the field adaptive.", f"Write {EXAMPLE}.")
@@ -80,20 +89,40 @@ def _read_target(node: Node) -> ResponseTarget:
     match = _target.fullmatch(text)
     if match is None:
         raise Fault(node.position, f"{quote(text)} is not a target.", _target_hint(text))
-    us = at_node(node, parse_span, match[2])
-    percentile = float(match[1])
-    if not MIN_PERCENTILE <= percentile <= MAX_PERCENTILE:
+    percentile = _nearest_percentile(match[1])
+    if percentile != match[1]:
         raise Fault(
             node.position,
-            f"A target is for a percentile from p{MIN_PERCENTILE} to p{MAX_PERCENTILE}, not p{match[1]}.",
-            "Write p50, p90, p95, p99 or p99.9.",
+            f"A target is for a percentile from p{MIN_PERCENTILE} to p{MAX_PERCENTILE}, with at most one decimal; "
+            f"not p{match[1]}.",
+            f"Did you mean p{percentile} {match[2]}?",
         )
-    return ResponseTarget(percentile, us)
+    try:
+        us = at_node(node, parse_span, match[2])
+    except Fault as fault:
+        raise Fault(node.position, fault.sentence, _target_hint(text) if "<" in text else fault.hint) from None
+    if us > HORIZON_US:
+        raise Fault(node.position, f"A target is at most 366 days, not {match[2]}.", "Did you mean p99 200ms?")
+    return ResponseTarget(float(percentile), us)
+
+
+def _nearest_percentile(number: str) -> str:
+    """Returns the percentile itself if it can be a target, or else the nearest one that can."""
+    value = max(float(MIN_PERCENTILE), min(MAX_PERCENTILE, float(number)))
+    valid = f"{value:.1f}".removesuffix(".0")
+    return number if value == float(number) and float(valid) == value and len(number) < 5 else valid
 
 
 def _target_hint(text: str) -> str:
+    """Suggests the target that was meant."""
     both, span = _number_and_span.search(text), _span.fullmatch(text)
-    proposal = f"p{both[1]} {both[2]}" if both else f"p99 {text}" if span else ""
+    proposal = ""
+    if both:
+        proposal = f"p{_nearest_percentile(both[1])} {both[2]}"
+    elif span:
+        proposal = f"p99 {text if span[2] else f'{text}s' if '.' in text else f'{text}ms'}"
+    elif text.lower().startswith("median "):
+        proposal = f"p50 {text.split(maxsplit=1)[1]}"
     with suppress(InvalidRule):
         if proposal:
             parse_span(proposal.split(maxsplit=1)[1])
@@ -101,17 +130,47 @@ def _target_hint(text: str) -> str:
     return "Write a percentile and a length of time, such as p99 200ms."
 
 
+def _check_fields(node: MappingNode) -> None:
+    """Raises a fault for a field that an adaptive limit does not have."""
+    for name, (key, _) in node.entries.items():
+        if name in _BOUND_FIELDS:
+            raise Fault(
+                key.position, f"An adaptive limit has no field {quote(name)}.", "Write between: [5, 500] for both."
+            )
+    fields.table(node, "An adaptive limit", _FIELDS)
+
+
 def _bounds(node: Node) -> tuple[int, int]:
-    example = "Write the least and the most, such as between: [5, 500]."
+    proposal = _proposed_bounds(node)
+    example = f"Write {proposal}." if proposal else "Write the least and the most, such as between: [5, 500]."
     if not isinstance(node, ListNode):
         raise Fault(node.position, f"between is a list of two numbers, not {describe_node(node)}.", example)
-    numbers = read_all(lambda item: fields.whole_number(item, "A bound", 1, MAX_BOUND), node.nodes)
-    if len(numbers) != 2:
-        raise Fault(node.position, f"between is a list of two numbers, not of {len(numbers)}.", example)
+    if len(node.nodes) != 2:
+        raise Fault(node.position, f"between is a list of two numbers, not of {len(node.nodes)}.", example)
+
+    def read_bound(item: Node) -> int:
+        try:
+            return fields.whole_number(item, "A bound", 1, MAX_BOUND)
+        except Fault as fault:
+            raise Fault(fault.position, fault.sentence, example) from None
+
+    numbers = read_all(read_bound, node.nodes)
     low, high = numbers
     if low > high:
         raise Fault(node.position, f"between begins at {low}, above its end.", f"Write between: [{high}, {low}].")
     return low, high
+
+
+def _proposed_bounds(node: Node) -> str:
+    """Returns what was meant by other ways to write two numbers: 5-500, [5/s, 500/s], {min: 5, max: 500}."""
+    inner: Sequence[Node] = [node]
+    if isinstance(node, ListNode):
+        inner = node.nodes
+    elif isinstance(node, MappingNode):
+        inner = [value for _, value in node.entries.values()]
+    texts = " ".join(each.text for each in inner if isinstance(each, ScalarNode))
+    numbers = [max(1, min(MAX_BOUND, int(each))) for each in _whole.findall(texts) if len(each) < 10]
+    return f"between: {sorted(numbers)}" if len(numbers) == 2 and "." not in texts.replace("..", " ") else ""
 
 
 def _classes(
@@ -119,7 +178,12 @@ def _classes(
     uses: list[tuple[str, Position]],
     settings: tuple[AdaptiveKind, ResponseTarget | None, tuple[int, int]],
 ) -> Choice[Limits]:
-    table = fields.table(node, "priority", ("by", "order"), required=("by", "order"))
+    if not isinstance(node, MappingNode):
+        raise Fault(node.position, f"priority is a mapping, not {describe_node(node)}.", _PRIORITY_EXAMPLE)
+    table = fields.table(node, "priority", ("by", "order"))
+    for name in ("by", "order"):
+        if name not in table.entries:
+            raise Fault(node.position, f"priority lacks the field {name}.", _PRIORITY_EXAMPLE)
     by, order = (table.entries[name][1] for name in ("by", "order"))
     attribute = at_node(by, parse_attribute_name, fields.text(by, "by"))
     uses.append((attribute, by.position))

@@ -111,9 +111,9 @@ def _limits(node: Node) -> Limits:
         raise Fault(
             node.position,
             "An adaptive limit stands alone: it is no case of a choice, and not one of several limits.",
-            "Make it a rule of its own, with when.",
+            "Write it without brackets." if len(inner) == 1 else "Make it a rule of its own, with when.",
         )
-    if isinstance(node, ScalarNode) and node.text.split()[:1] == [parse_adaptive.ADAPTIVE]:
+    if isinstance(node, ScalarNode) and node.text.partition(" ")[0] in parse_adaptive.FIRST_WORDS:
         raise Fault(node.position, f"{quote(node.text)} is not a limit.", f"Write {parse_adaptive.EXAMPLE}.")
     parsed = read_all(
         lambda item: at_node(item, parse_all, " ".join(item.text.split())), fields.texts(node, "A limit")

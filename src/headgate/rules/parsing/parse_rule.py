@@ -11,7 +11,15 @@ from headgate.algorithms.lockout import Lockout
 from headgate.algorithms.pause import MAX_PAUSE_US
 from headgate.rules.keys import Dimension
 from headgate.rules.parsing import fields, parse_choice
-from headgate.rules.parsing.document_tree import Fault, MappingNode, Node, Position, ScalarNode, quote
+from headgate.rules.parsing.document_tree import (
+    Fault,
+    MappingNode,
+    Node,
+    Position,
+    ScalarNode,
+    describe_node,
+    quote,
+)
 from headgate.rules.parsing.parse_condition import Conditions, ParsedCondition
 from headgate.rules.parsing.problems import Problems, at_node, read_all, read_entries
 from headgate.rules.rule import FALLBACKS, MISSING, MODES, WHERE, Modes, Prefetch, Refusal
@@ -183,9 +191,16 @@ def _redirect(node: Node, name: str) -> str:
 def _pausable(node: Node) -> int | None:
     """Returns the longest pause; None if keys cannot be paused."""
     flag = fields.plain_flag(node)
-    if flag is None:
+    if flag is not None:
+        return MAX_PAUSE_US if flag else None
+    if isinstance(node, ScalarNode) and (node.empty or node.text[:1] in "0123456789"):
         return fields.span(node, "pausable")
-    return MAX_PAUSE_US if flag else None
+    word = node.text.lower() if isinstance(node, ScalarNode) else ""
+    if word in ("true", "false", "yes", "no", "on", "off"):
+        hint = f"Write {'true' if word in ('true', 'yes', 'on') else 'false'}, without quotes."
+    else:
+        hint = "Write true, false, or a length of time such as 2h."
+    raise Fault(node.position, f"pausable is true, false or the longest pause, not {describe_node(node)}.", hint)
 
 
 def _replaces(node: Node) -> tuple[tuple[str, Position], ...]:
