@@ -1,4 +1,5 @@
-"""The four clients of outbound calls, spoken to alike: each GETs or POSTs, and returns the status."""
+"""The four clients of outbound calls, spoken to alike: each GETs or POSTs, and returns the status. With rules in
+place of a limit, the limiter is that of a rulebook."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class OutboundClient:
     def __init__(
         self,
         kind: str,
-        limit: str | None,
+        limit: str | dict[str, Any] | None,
         engine: str = "memory://",
         clock: Clock | None = None,
         max_wait: float | None = None,
@@ -38,7 +39,10 @@ class OutboundClient:
         if engine == "memory://":
             options["clock"] = clock
         self.limiter: Any = None
-        if limit is not None:
+        if isinstance(limit, dict):
+            made_by = AsyncLimiter if self.awaited else Limiter
+            self.limiter = made_by.from_rules(limit, engine, clock=clock)
+        elif limit is not None:
             self.limiter = (AsyncLimiter if self.awaited else Limiter)(limit, engine, **options)
             self.limiter.clock = clock or self.limiter.clock  # a server counts by its own: this one sleeps
         self._fetch, self._close = getattr(self, f"_{kind.replace(' ', '_')}")(max_wait, settings)

@@ -23,6 +23,7 @@ class WaitingGate:
         self._clock_ns = clock_ns
         self._gate = ConcurrencyGate(algorithm, clock_ns())
         self._queue: deque[QueuedCall] = deque()
+        self._abandoned: deque[tuple[int, int]] = deque()
         self._lock = Lock()
 
     @property
@@ -74,15 +75,31 @@ class WaitingGate:
                 woken.append(token)
         for token in woken:
             token.wake()
+        self._end_abandoned()
+
+    def abandon(self, entered: int, started_ns: int) -> None:
+        """Ends a call whose caller is garbage: it is ignored. Waits for no lock that this thread may hold."""
+        self._abandoned.append((entered, started_ns))
+        if not self._lock.locked():
+            self._end_abandoned()
+
+    def _end_abandoned(self) -> None:
+        while self._abandoned:
+            try:
+                entered, started_ns = self._abandoned.popleft()
+            except IndexError:  # another thread was faster
+                return
+            self.leave(entered, started_ns, IGNORED)
 
     def _enter_or_queue(self, token: QueuedCall) -> bool:
         with self._lock:
             if self._queue or self._gate.in_flight >= self._gate.limit:
                 self._gate.wait()
                 self._queue.append(token)
-                return False
-            token.entered = self._gate.try_enter(self._clock_ns())
-            return True
+            else:
+                token.entered = self._gate.try_enter(self._clock_ns())
+        self._end_abandoned()
+        return token.entered > 0
 
     def _admitted(self, token: QueuedCall) -> int:
         """Returns how many calls are in flight with this one; 0 if its turn did not come: it left the queue."""

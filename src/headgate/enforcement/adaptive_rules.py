@@ -33,6 +33,7 @@ SUCCESS, DROPPED, IGNORED = OUTCOMES = ("success", "dropped", "ignored")
 MAX_KEYS: Final = 10_000  # of a rule; of more, those that were idle longest are learned anew
 VOTE_NS: Final = 10_000_000_000  # for which what a process learned counts among others
 STANDSTILL_CALLS: Final = 20  # that nobody reported, and none that somebody did: the rule stands still
+IGNORED_CALLS: Final = 100  # that were reported as ignored, and none otherwise: likewise
 
 _log = logging.getLogger("headgate")
 
@@ -53,7 +54,7 @@ class CallTicket:
         """Ends the call as a success, dropped or ignored; if it has ended, nothing happens."""
         call, self._call = self._call, None
         if call is not None:
-            self._rule.is_reported = True
+            self._rule.note_outcome(outcome)
             (call.success if outcome == SUCCESS else call.drop if outcome == DROPPED else call.ignore)()
 
     def cancel(self) -> None:
@@ -87,13 +88,14 @@ class AdaptiveRule:
         self.name: str = name
         self.limit: AdaptiveLimit = limit
         self.is_reported: bool = False  # whether anybody ever said how a call ended
+        self._has_learned = False  # from a call that was no ignored one
         self.abandoned: deque[AdaptiveCall] = deque()
         self.on_change: Callable[[LimitChange], None] | None = None
         self._classes = classes
         self._clock_ns = clock_ns
         self._limiters: OrderedDict[str, AdaptiveLimiter] = OrderedDict()
         self._lock = Lock()
-        self._unreported = 0
+        self._unreported = self._ignored = 0
         self.is_agreed: bool = False  # with all other processes
         self._voted_windows, self._learned_ns = 0, 0
 
@@ -189,10 +191,28 @@ class AdaptiveRule:
                     STANDSTILL_CALLS,
                 )
 
+    def note_outcome(self, outcome: str) -> None:
+        """Notes that somebody reported a call; warns if all reports are of calls that tell nothing."""
+        self.is_reported = True
+        if outcome != IGNORED:
+            self._has_learned = True
+        elif not self._has_learned:
+            self._ignored += 1
+            if self._ignored == IGNORED_CALLS:
+                _log.warning(
+                    'headgate: the rule "%s" stands still: all of %d calls ended as ignored, so its limit does '
+                    "not move. WebSockets, errors from 500 on and clients that went away tell nothing; limit "
+                    "connections that stay open by slots.",
+                    self.name,
+                    IGNORED_CALLS,
+                )
+
     @property
     def stands_still(self) -> bool:
-        """Returns whether many calls have ended, and nobody ever said how."""
-        return self._unreported >= STANDSTILL_CALLS and not self.is_reported
+        """Returns whether many calls have ended, and none told how the service does."""
+        if self._has_learned:
+            return False
+        return self._ignored >= IGNORED_CALLS or (self._unreported >= STANDSTILL_CALLS and not self.is_reported)
 
     def _changed(self, change: LimitChange) -> None:
         _log.info(
@@ -229,6 +249,8 @@ class AdaptiveMeter:
 
     def free(self, key: str) -> AdaptiveOutcome:
         """Returns what a call would find now; nothing begins."""
+        if self._rule.abandoned:
+            self._rule.end_abandoned()
         limiter = self._rule.limiter(key)
         return self._outcome(limiter, None if limiter.room else limiter.refusal(), None)
 

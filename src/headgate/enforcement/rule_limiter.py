@@ -170,7 +170,15 @@ class RuleLimiter(RulebookFollower):
         >>> [limiter.wait({"user": "ann"}).delay for _ in range(3)]
         [0.0, 0.0, 30.0]
         """
-        plan = self.plan_call(attributes, cost)
+        return self.wait_plan(self.plan_call(attributes, cost), timeout)
+
+    def wait_plan(self, plan: CallPlan, timeout: float | None = None) -> RuleDecision:
+        """Waits for a call whose charges are planned.
+
+        >>> limiter = Limiter.from_rules(RULES, clock=ManualClock())
+        >>> limiter.wait_plan(limiter.plan_call({"user": "ann"})).delay
+        0.0
+        """
         if plan.can_be_paused:
             flow = wait_through_pauses(plan, self._reserve, run, timeout, self.clock.sleep_us)
         else:
@@ -458,7 +466,10 @@ class AsyncRuleLimiter(RulebookFollower):
         self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
     ) -> RuleDecision:
         """Passes when there is room under every rule; refused at once if that is more than `timeout` away."""
-        plan = self.plan_call(attributes, cost)
+        return await self.wait_plan(self.plan_call(attributes, cost), timeout)
+
+    async def wait_plan(self, plan: CallPlan, timeout: float | None = None) -> RuleDecision:
+        """Waits for a call whose charges are planned."""
         if plan.can_be_paused:
             flow = wait_through_pauses(plan, self._reserve, arun, timeout, self.clock.asleep_us)
         else:

@@ -32,6 +32,8 @@ The frameworks, each importing its one framework and no other:
 
 The clients, which call somebody else's service, on ground of their own:
     outbound         OutboundCalls: wait for a turn, send, pause after a 429, slow down before one; its settings
+    outbound_turns   turns by a limiter and an adaptive limit; what a response says about the other side
+    outbound_rules   turns by a rulebook: its rates first, then room under its adaptive limits
     httpx            LimitedTransport, AsyncLimitedTransport
     requests         LimitedAdapter
     aiohttp_client   LimitedCalls, a middleware
