@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from headgate.adaptive.adaptive_concurrency import AdaptiveConcurrency
 from headgate.adaptive.agreement import agreed_limit
-from headgate.adaptive.gate import SUCCESS, ConcurrencyGate
+from headgate.adaptive.gate import DROPPED, SUCCESS, ConcurrencyGate
 from headgate.adaptive.simulation.servers import SharedThreads
 from headgate.adaptive.target_concurrency import TargetConcurrency
 
@@ -63,8 +63,11 @@ class _ProcessCall(NamedTuple):
     entered: int
 
 
-def _run(algorithm: object, processes: int, *, agree: bool, bad: int | None = None, seed: int = 1) -> Outcome:
-    """Runs processes in front of one service; a `bad` one sees five times the response times of the others."""
+def _run(
+    algorithm: object, processes: int, *, agree: bool, bad: int | None = None, errors: bool = False, seed: int = 1
+) -> Outcome:
+    """Runs processes in front of one service. A `bad` one sees five times the response times of the others; or,
+    with `errors`, all of its calls as dropped."""
     random, server = Random(seed), SharedThreads(THREADS)
     gates = [ConcurrencyGate(algorithm, 0.0) for _ in range(processes)]  # type: ignore[arg-type]
     limits: list[list[int]] = [[] for _ in gates]
@@ -78,7 +81,8 @@ def _run(algorithm: object, processes: int, *, agree: bool, bad: int | None = No
             if call is not None:
                 took_ns = now_ns - call.started_ns
                 seen_ns = 5 * took_ns if call.process == bad else took_ns
-                gates[call.process].leave(call.entered, now_ns - seen_ns, now_ns, SUCCESS)
+                ended = DROPPED if errors and call.process == bad else SUCCESS
+                gates[call.process].leave(call.entered, now_ns - seen_ns, now_ns, ended)
                 if measured:
                     responses.append(took_ns / NS)
                     passed[call.process] += 1
@@ -109,6 +113,16 @@ def test_four_that_agree_are_worth_one(algorithm: object, bad: int | None) -> No
     assert sum(four.limits) == pytest.approx(sum(alone.limits), rel=0.2)
     assert min(four.passed) >= 0.5 * sum(four.passed) / 4, "each has at least half of its fair share"
     assert four.good >= 0.95 * alone.good
+    assert four.p99 <= 2.5 * WORK_S
+
+
+@pytest.mark.parametrize("algorithm", [DEFAULT, TARGET], ids=["default", "target"])
+def test_one_process_whose_calls_all_fail_shrinks_only_itself(algorithm: object) -> None:
+    alone = _run(algorithm, 1, agree=False)
+    four = _run(algorithm, 4, agree=True, bad=0, errors=True)
+    assert min(four.limits[1:]) >= sum(alone.limits) / 4
+    assert min(four.passed[1:]) >= sum(four.passed) / 4, "they take over what it leaves"
+    assert four.good >= 0.9 * alone.good
     assert four.p99 <= 2.5 * WORK_S
 
 
