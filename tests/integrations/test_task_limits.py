@@ -355,3 +355,57 @@ def test_a_limit_in_code_may_not_have_the_name_of_a_rule() -> None:
     queue = Queue("5/s", rules={"rules": [{"name": "send", "limit": "1/s"}]})
     with pytest.raises(InvalidRule, match='"send" has the name of a rule in the rulebook'):
         queue.arrive()
+
+
+ADAPTIVE_TASKS: Any = {
+    "rules": [{"name": "tasks", "limit": {"adaptive": "concurrency", "target": "p50 1s", "between": [1, 20]}}]
+}
+
+
+def _limit_after(outcome: BaseException | None, seconds: float, *limits: TaskLimit | str) -> tuple[int, int, str]:
+    """The limit after 25 tasks that took so long and ended so."""
+    queue = Queue(*limits, rules=ADAPTIVE_TASKS)
+    for _ in range(25):
+        answer = queue.arrive()
+        while isinstance(answer, PutBack):
+            queue.advance(queue.wait(answer.waiting))
+            answer = queue.arrive(answer.waiting)
+        queue.advance(seconds)
+        queue.limits.finish(answer, outcome)
+    limits_now: dict[str, tuple[int, int, str]] = queue.limits.limiter.adaptive.rules["tasks"].limits()
+    return limits_now["all"]
+
+
+class SoftTimeLimitExceeded(Exception):
+    """The time limit of Celery, by its name."""
+
+
+def test_tasks_report_how_long_they_took_and_how_they_ended() -> None:
+    assert _limit_after(None, 1.5) == (18, 0, "above the target")
+    assert _limit_after(ValueError(), 1.5) == (20, 0, "start"), "an error says nothing"
+    for timeout in (TimeoutError(), SoftTimeLimitExceeded()):
+        limit, in_flight, reason = _limit_after(timeout, 0.1)
+        assert (limit < 20, in_flight, reason) == (True, 0, "above the target")
+
+
+def test_a_task_that_waits_for_its_place_is_not_in_flight_and_does_not_count_the_wait() -> None:
+    limit, in_flight, reason = _limit_after(None, 0.1, "1/s burst 1")
+    assert (in_flight, reason) == (0, "not used")
+    assert limit == 20
+
+
+def test_a_task_that_finds_no_room_looks_again_as_for_a_slot() -> None:
+    rules = {"rules": [{"name": "tasks", "limit": {"adaptive": "concurrency", "between": [1, 1]}}]}
+    queue = Queue(rules=rules)
+    first = queue.begin()
+    waits = []
+    waiting = queue.put_back()
+    for _ in range(6):
+        waits.append(queue.wait(waiting))
+        queue.advance(waits[-1])
+        waiting = queue.put_back(waiting)
+    assert max(waits) <= MAX_LOOK_AGAIN_S
+    assert waits[0] <= 0.5 < waits[-1]
+    queue.limits.finish(first)
+    queue.advance(queue.wait(waiting))
+    queue.begin(waiting)

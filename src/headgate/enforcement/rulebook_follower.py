@@ -167,11 +167,7 @@ class RulebookFollower:
         a counter."""
         plan = self.plan_call(attributes, None)
         labelled = zip(plan.labels, plan.charges, strict=True)
-        live = [
-            (rule, meter, key)
-            for (rule, shadow_kind), (meter, key, _) in labelled
-            if shadow_kind is None and not isinstance(meter, AdaptiveMeter)
-        ]
+        live = [(rule, meter, key) for (rule, shadow_kind), (meter, key, _) in labelled if shadow_kind is None]
         return live, any(not match.shadow for _, match in plan.denied_matches)
 
     def receipts(self, decision: Decision) -> list[ChargeReceipt]:

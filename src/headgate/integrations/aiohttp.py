@@ -33,7 +33,7 @@ from headgate.errors import InvalidRule, InvalidSetting
 from headgate.extras import require
 from headgate.http.headers import retry_after
 from headgate.integrations.aiohttp_routes import ALL_METHODS, template_of
-from headgate.integrations.application_settings import read_limits
+from headgate.integrations.application_settings import read_message_limits
 from headgate.integrations.code_limit import BoundLimit, CodeLimit
 from headgate.integrations.request_limits import AsyncRequestLimits, LimitSettings
 from headgate.integrations.request_parts import RequestParts
@@ -105,7 +105,7 @@ def rate_limits(
     if _INSTALLED in app:
         raise InvalidSetting("rate_limits(app) was called before: an application has one engine and one rulebook.")
     reject_unknown(settings, ("rules", "engine", "messages", *LimitSettings.__optional_keys__))
-    message_limits = read_limits("messages", messages)
+    message_limits = read_message_limits(messages)
     limits = AsyncRequestLimits(rules, engine, **settings)
     installed = app[_INSTALLED] = _AppLimits(limits, limits.bind("messages", message_limits))
     app.middlewares.insert(0, installed.record_request)

@@ -7,11 +7,11 @@ from difflib import get_close_matches
 from typing import Any, TypedDict
 
 from headgate.clock import Clock
-from headgate.errors import InvalidSetting
+from headgate.errors import InvalidRule, InvalidSetting
 from headgate.http.client_ip import ForwardingField
 from headgate.integrations.code_limit import CodeLimit, RequestFunction
 from headgate.observer import Observer, Observers
-from headgate.rules.rule import HEADERS, Headers
+from headgate.rules.rule import HEADERS, Headers, adaptive_limit_of
 
 
 class LimitSettings(TypedDict, total=False):
@@ -75,4 +75,16 @@ def read_limits(name: str, limits: Any, make: type[CodeLimit] = CodeLimit) -> tu
     for each in made:
         if not isinstance(each, CodeLimit):
             raise InvalidSetting(f'{name}= has limits such as limit("5/s") or "5/s", not {each!r}.')
+    return made
+
+
+def read_message_limits(messages: Any) -> tuple[CodeLimit, ...]:
+    """Returns the limits of the messages of WebSockets."""
+    made = read_limits("messages", messages)
+    for each in made:
+        if adaptive_limit_of(each.rule) is not None:
+            raise InvalidRule(
+                f"{each.location}: An adaptive limit learns from how long calls take, and nobody knows when a "
+                "message of a WebSocket has been dealt with: write a rate such as 10/s queue 20."
+            )
     return made

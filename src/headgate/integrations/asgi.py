@@ -27,7 +27,7 @@ from headgate.enforcement.open_rulebook import Rules
 from headgate.engines.port import AsyncEngine
 from headgate.errors import InvalidRule
 from headgate.http.headers import retry_after
-from headgate.integrations.application_settings import read_limits
+from headgate.integrations.application_settings import read_message_limits
 from headgate.integrations.code_limit import BoundLimit, CodeLimit
 from headgate.integrations.request_limits import AsyncRequestLimits, LimitSettings
 from headgate.integrations.request_parts import EMPTY, RequestParts
@@ -155,7 +155,7 @@ class RateLimitMiddleware(RecordMiddleware):
         limits = AsyncRequestLimits(rules, engine, **settings)
         # The path parameters of a mount or a route come with its requests.
         check_middleware_limits(limits.app_limits, limits.how_to_supply, params=None)
-        bound_messages = limits.bind("messages", read_limits("messages", messages))
+        bound_messages = limits.bind("messages", read_message_limits(messages))
         super().__init__(MessageMiddleware(app, limits, bound_messages) if bound_messages else app, limits)
 
     def _check_routes(self) -> None:

@@ -183,10 +183,15 @@ def _run(
     if isinstance(answer, PutBack):
         _put_back(task, request, limits, answer.waiting)
         raise Ignore("headgate: the task waits for its turn")
+    error: BaseException | None = None
     try:
         return run(*args, **kwargs)
+    except BaseException as raised:
+        error = raised
+        raise
     finally:
-        limits.finish(answer)
+        limits.finish(answer, error)
+        del error  # it refers to this frame
 
 
 def _put_back(task: Any, request: Any, limits: TaskLimits, waiting: WaitingTask) -> None:

@@ -127,7 +127,7 @@ class ActorLimits(Middleware):
     ) -> None:
         started = self._started.pop(message.message_id, None)
         if started is not None:
-            self.limits.finish(started)
+            self.limits.finish(started, exception)
 
     def after_skip_message(self, broker: dramatiq.Broker, message: dramatiq.broker.MessageProxy) -> None:
         self.after_process_message(broker, message)

@@ -235,10 +235,10 @@ def _decide(
     record = state.record
     if record.answer is not None and record.decision is None:
         raise EngineDown
-    if alone and record.changes_counts:
+    if alone and (record.changes_counts or record.calls):
         raise ImproperlyConfigured(
-            "A throttle with refund=, cost_after= or slots needs HeadgateMiddleware in MIDDLEWARE: it sees the "
-            "response end."
+            "A throttle with refund=, cost_after=, slots or an adaptive limit needs HeadgateMiddleware in "
+            "MIDDLEWARE: it sees the response end."
         )
     if alone:
         view.headers.update(record.fields())

@@ -33,7 +33,7 @@ from headgate.enforcement.open_rulebook import Rules
 from headgate.engines.port import AsyncEngine
 from headgate.errors import InvalidRule, InvalidSetting
 from headgate.extras import require
-from headgate.integrations.application_settings import read_limits
+from headgate.integrations.application_settings import read_message_limits
 from headgate.integrations.asgi import App, DecisionMiddleware, RecordMiddleware, Scope, send_refusal
 from headgate.integrations.code_limit import BoundLimit, CodeLimit
 from headgate.integrations.openapi_refusals import TOO_MANY_REQUESTS, add_refusals
@@ -173,7 +173,7 @@ def rate_limits(
     if hasattr(app.state, _INSTALLED):
         raise InvalidSetting("rate_limits(app) was called before: an application has one engine and one rulebook.")
     reject_unknown(settings, ("rules", "engine", "messages", *LimitSettings.__optional_keys__))
-    message_limits = read_limits("messages", messages)
+    message_limits = read_message_limits(messages)
     limits = app.state.headgate = _RoutedLimits(rules, engine, **settings)
     limits.routes = app.routes
     bound_messages = limits.bind("messages", message_limits)

@@ -12,8 +12,10 @@ arrives at its place it begins without being charged again. What follows from th
   - A task that comes late to its place, because no process was free, begins at once; late ones begin bunched. A
     place that was missed by more than `max_late` is given back, and the task reserves another: so the tasks of a
     worker that was down do not all begin together.
-  - Nobody knows when a slot comes free. A task that finds none gives its place back, and looks again after a pause
-    that doubles, up to MAX_LOOK_AGAIN_S. So it does while the engine does not answer and there is no fallback.
+  - Nobody knows when a slot comes free, or an adaptive limit has room. A task that finds none gives its place
+    back, and looks again after a pause that doubles, up to MAX_LOOK_AGAIN_S. So it does while the engine does not
+    answer and there is no fallback.
+  - Adaptive rules learn from how long tasks run in this process, and which of them time out.
   - A task that could not begin before it expires takes no place. It waits for its expiry.
   - A task that can never pass (its cost is too large), or not within `timeout`, raises RateLimited.
 
@@ -32,7 +34,8 @@ from typing import Any, NamedTuple, Unpack
 from headgate.algorithms.limit import SECOND
 from headgate.algorithms.slots import Slots
 from headgate.clock import Clock, check_clock
-from headgate.enforcement import held_slots
+from headgate.enforcement import adaptive_rules, held_slots
+from headgate.enforcement.adaptive_rules import DROPPED, IGNORED, SUCCESS
 from headgate.enforcement.call_plan import CallPlan
 from headgate.enforcement.open_rulebook import Rules, check_rules
 from headgate.enforcement.rule_decision import RuleDecision
@@ -64,6 +67,8 @@ MAX_LATE_S = 10.0  # unless the settings say otherwise
 MAX_HOP_S = 900.0
 MIN_LOOK_AGAIN_S, MAX_LOOK_AGAIN_S = 0.5, 10.0
 AFTER_EXPIRY_S = 0.5
+
+_TIME_LIMITS = ("SoftTimeLimitExceeded", "TimeLimitExceeded")
 
 _log = logging.getLogger("headgate")
 
@@ -233,7 +238,7 @@ class TaskLimits:
                 matches.append(match)
         place = waiting is not None and bool(waiting.receipts)
         if place:  # its other limits are charged
-            matches = [match for match in matches if any(isinstance(limit, Slots) for limit in match.limits)]
+            matches = [match for match in matches if any(limit.is_held for limit in match.limits)]
         if not matches:
             return StartTask()
         plan = CallPlan(compiled, matches, attributes)
@@ -246,7 +251,10 @@ class TaskLimits:
         if not decision.allowed:
             return self._refused(decision, waiting, expires_at, now)
         if not decision.delay_us:
-            return StartTask(decision, self._hold(decision))
+            holding = self._hold(decision)
+            adaptive_rules.restart(decision)
+            return StartTask(decision, holding)
+        adaptive_rules.cancel(decision)  # it is in flight once it begins
         if holds_slots(decision):
             limiter.release(decision)
         receipts = [each for each in limiter.receipts(decision) if not isinstance(parse(each.limit), Slots)]
@@ -258,7 +266,7 @@ class TaskLimits:
         """Returns when a refused call is to arrive again; raises RateLimited if it never passes."""
         if waiting is not None:
             self.give_back(waiting)
-        if isinstance(decision.limit, Slots):
+        if decision.limit is not None and decision.limit.is_held:
             return self._look_again((waiting or WaitingTask(now))._replace(receipts=()), now)
         wait = decision.retry_after
         if wait is not None and expires_at is not None and now + wait > expires_at:
@@ -299,8 +307,11 @@ class TaskLimits:
         )
         return holding.__enter__()
 
-    def finish(self, start: StartTask) -> None:
-        """Releases the slots of a task that has ended, in whatever way."""
+    def finish(self, start: StartTask, error: BaseException | None = None) -> None:
+        """Ends a task: tells adaptive rules how long it took, and whether it timed out or failed; releases its
+        slots."""
+        if start.decision is not None:
+            adaptive_rules.end(start.decision, SUCCESS if error is None else _outcome_of_error(error))
         if start.holding is not None:
             try:
                 start.holding.__exit__(None, None, None)
@@ -321,3 +332,10 @@ class TaskLimits:
         limiter, self._limiter = self._limiter, None
         if limiter is not None:
             limiter.close()
+
+
+def _outcome_of_error(error: BaseException) -> str:
+    """Returns what the exception of a task says about what it calls: a timeout is a drop, any other its own
+    affair. The time limits of Celery and Dramatiq are no TimeoutError."""
+    is_timeout = isinstance(error, TimeoutError) or type(error).__name__ in _TIME_LIMITS
+    return DROPPED if is_timeout else IGNORED

@@ -324,3 +324,17 @@ async def test_what_cannot_be_read_ends_the_stream_with_a_sentence(
             await one.call.read()
         assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
         assert words in str(error.value.details())
+
+
+async def test_an_adaptive_rule_limits_no_quota_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Envoys do not report how calls end. Other rules of the bucket are divided as without it."""
+    book = {"rules": [*BOOK["rules"], {"name": "app", "limit": {"adaptive": "concurrency", "between": [2, 2]}}]}
+    async with harness(book=book) as made:
+        one = made.envoy()
+        assert await one.rate(ALL, 1) == 100
+        assert await one.rate({"name": "other"}, 1) == float("inf")
+    lines = [message for message in caplog.messages if "adaptive" in message]
+    assert lines == [
+        'the adaptive rule "app" stands still for quotas: Envoys report how many requests they let pass, not how '
+        "long those took, so it limits none of them. Enforce it in the application."
+    ]

@@ -46,6 +46,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from headgate.adaptive.adaptive_limit import AdaptiveLimit
 from headgate.algorithms.decision import ALLOWED, MARK
 from headgate.algorithms.divisible_limit import ALL_GRANT_UNITS, quota_units
 from headgate.algorithms.limit import SECOND, Limit
@@ -88,7 +89,7 @@ class QuotaService:
         # By then all others were granted less, and their old grants have expired.
         self.join_timeout_s: float = interval + (self.ttl_us + self.grace_us) / SECOND
         self._ledgers: dict[tuple[Limit, str], Any] = {}
-        self._logged_rules: set[str] = set()  # rules that cannot be divided, already logged
+        self._logged_rules: set[str] = set()  # rules that cannot be divided or learn nothing, already logged
 
     async def stream(self, reports: AsyncIterator[bytes], metadata: Metadata) -> AsyncIterator[bytes]:
         """Handles the service's method."""
@@ -116,6 +117,17 @@ class QuotaService:
         finally:
             next_report.cancel()
             await stream.end()
+
+    def can_count(self, rule: str, limit: Limit) -> bool:
+        """Returns whether Envoys report what a rule counts; not how calls end, which adaptive rules learn from."""
+        if isinstance(limit, AdaptiveLimit) and rule not in self._logged_rules:
+            self._logged_rules.add(rule)
+            _log.error(
+                'the adaptive rule "%s" stands still for quotas: Envoys report how many requests they let pass, '
+                "not how long those took, so it limits none of them. Enforce it in the application.",
+                rule,
+            )
+        return not isinstance(limit, AdaptiveLimit)
 
     def ledger(self, rule: str, limit: Limit, name: str) -> Any:
         """Returns the ledger of a limit that is divided; None if it cannot be."""
@@ -241,6 +253,7 @@ class QuotaStream:
         action.assignment_time_to_live.FromMicroseconds(service.ttl_us)
         strategy = action.rate_limit_strategy
         counts, denied = service.limiter.counters_of(state.attributes)
+        counts = [each for each in counts if service.can_count(each[0], each[1].limit)]
         if denied or not counts:
             strategy.blanket_rule = _DENY_ALL if denied else _ALLOW_ALL
             state.had_grant = True
