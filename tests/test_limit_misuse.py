@@ -58,3 +58,16 @@ def test_a_manual_clock_advances_by_seconds(given: Any) -> None:
     with pytest.raises(InvalidRule, match=r"^A ManualClock advances by a number of seconds, such as 1\.5; not "):
         clock.advance(given)
     assert clock.now_us() == 7
+
+
+@pytest.mark.parametrize("limit", ["adaptive", "adaptive concurrency p99 200ms"])
+def test_an_adaptive_limit_as_a_text_names_the_rule(limit: str) -> None:
+    way = r"Write limit: \{adaptive: concurrency\} in a rulebook, or use AdaptiveLimiter\(\)\."
+    with pytest.raises(InvalidRule, match=f'^"{limit}" is not a limit\\. {way}$'):
+        Limiter(limit)
+
+
+def test_an_adaptive_limit_as_a_mapping_names_the_rule() -> None:
+    limit: Any = {"adaptive": "concurrency"}
+    with pytest.raises(InvalidRule, match=r"An adaptive limit is a rule: Limiter\.from_rules\(\.\.\.\)\.$"):
+        Limiter(limit)

@@ -314,6 +314,11 @@ class _SpanParser(_LimitParser):
 
 
 def _fail(text: str, why: str) -> NoReturn:
+    if text.lower().startswith("adaptive"):
+        raise InvalidRule(
+            f'"{text}" is not a limit. Write limit: {{adaptive: concurrency}} in a rulebook, or use '
+            "AdaptiveLimiter()."
+        )
     raise InvalidRule(
         f'"{text}" is not a limit. Write AMOUNT/PERIOD, such as 10/minute or 10/30s, or N slots.'
         + (f" {why}" if why else "")

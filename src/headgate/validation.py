@@ -49,10 +49,16 @@ def limits_of(limit: LimitLike) -> tuple[Limit, ...]:
         return parse_all(limit)
     limits = [limit] if isinstance(limit, Limit) else limit
     if not isinstance(limits, list | tuple) or not limits or not all(isinstance(each, Limit) for each in limits):
-        raise InvalidRule(f"A limit is a Limit or its text, such as 10/minute; not {limit!r}.")
+        way = " An adaptive limit is a rule: Limiter.from_rules(...)." if _is_adaptive(limit) else ""
+        raise InvalidRule(f"A limit is a Limit or its text, such as 10/minute; not {limit!r}.{way}")
     for each in limits:
         check_zone(each)
     return tuple(limits)
+
+
+def _is_adaptive(limit: object) -> bool:
+    """Returns whether an adaptive limit is meant, which only rules have."""
+    return isinstance(limit, dict) and "adaptive" in limit
 
 
 def check_zone(limit: Limit) -> None:
