@@ -30,6 +30,7 @@ QUESTIONS = (
     "integrations",
     "comparison",
     "adaptive",
+    "adaptive_server",
 )
 
 

@@ -1,8 +1,8 @@
 """Do limits that find themselves keep a service useful, where fixed numbers are wrong?
 
-Simulated, with the cases in benchmarks/adaptive_cases (`headgate simulate --case FILE` runs them alone), and the
-staged case once more on a real server. The best fixed limit is the best bulkhead of 1 to 100, by goodput, with the
-same arrivals. Calls are good if they are answered within twice the stage's work.
+Simulated, with the cases in benchmarks/adaptive_cases (`headgate simulate --case FILE` runs them alone);
+adaptive_server.py has the staged case on real servers. The best fixed limit is the best bulkhead of 1 to 100, by
+goodput, with the same arrivals. Calls are good if they are answered within twice the stage's work.
 """
 
 import os
@@ -10,7 +10,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import adaptive_server
 from benchmarks.line_chart import Line, write_chart
 from benchmarks.report import BenchmarkReport, figure
 from benchmarks.vector_dev_cases import answer_vector_cases
@@ -35,7 +34,6 @@ def answer(report: BenchmarkReport) -> None:
     _capacity_doubles(report)
     _cold_start(report)
     _cost(report)
-    adaptive_server.answer(report)
 
 
 def _staged(report: BenchmarkReport) -> None:
