@@ -10,6 +10,7 @@
     rate_burst_frontier  for each rate, the smallest burst that refuses nobody
     heavy_keys           the few keys far above all others, and what they look like
     suggestion           chooses a limit, and confirms it
+    refusal_grid         counts whom the limits near the frontier would refuse
     suggested_rulebook   writes it as a rulebook in shadow mode
     where_condition      the condition of --where
     suggest_and_replay   suggests from log files, and replays them, in one call each

@@ -161,6 +161,11 @@ class KeyedTimes:
         """The number of calls of the whole time."""
         return len(self._times_us)
 
+    def of_key(self, number: int) -> tuple[Sequence[int], Sequence[int] | None]:
+        """Returns the times and costs (None: all 1) of a key, of the whole time."""
+        begin, end = self._offsets[number], self._offsets[number + 1]
+        return self._times_us[begin:end], None if self._costs is None else self._costs[begin:end]
+
     def __iter__(self) -> Iterator[tuple[int, Sequence[int], Sequence[int] | None]]:
         """Yields number, times and costs (None: all 1) of each key that has calls."""
         times_us, costs = self._times_us, self._costs

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil
 
+from headgate.algorithms.limit import Limit
 from headgate.algorithms.lockout import Lockout
 from headgate.limit_syntax import parse
 from headgate.rules.condition import Condition
@@ -26,17 +28,24 @@ def suggested_rulebook(
 
     `lockout` also locks out, for an hour, a key that was refused a whole burst more within ten minutes.
     """
-    name = "per-" + "-".join(dimension.name.replace(".", "-") for dimension in by) if by else "all-calls"
-    rule = Rule(
-        name=name,
-        limit=Choice((parse(suggestion.limit),)),
+    lock = Lockout(suggestion.burst, _LOCKOUT_WITHIN_US, _LOCKOUT_US) if lockout else None
+    return Rulebook(rules=(replace(shadow_rule(parse(suggestion.limit), by, where), lockout=lock),))
+
+
+def shadow_rule(limit: Limit, by: Sequence[Dimension], where: Condition | None = None) -> Rule:
+    """Returns a rule in shadow mode, named after what it counts by.
+
+    >>> shadow_rule(parse("1/s burst 5"), [Dimension("address")]).name
+    'per-address'
+    """
+    return Rule(
+        name="per-" + "-".join(dimension.name.replace(".", "-") for dimension in by) if by else "all-calls",
+        limit=Choice((limit,)),
         when=where,
         key=tuple(by),
         missing="skip",
         mode=_SHADOW,
-        lockout=Lockout(suggestion.burst, _LOCKOUT_WITHIN_US, _LOCKOUT_US) if lockout else None,
     )
-    return Rulebook(rules=(rule,))
 
 
 def rulebook_text(suggestion: Suggestion, book: Rulebook, sources: Sequence[str]) -> str:
