@@ -103,6 +103,15 @@ class Request:
         host, port = client
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yields the body as it comes, to a handler that reads it by itself. Raises ClientDisconnected."""
+        message: Message = {"more_body": True}
+        while message.get("more_body"):
+            message = await self._receive()
+            if message["type"] != "http.request":
+                raise ClientDisconnected
+            yield message.get("body", b"")
+
     async def unless_disconnected(
         self, answer: Awaitable[T], undo: Callable[[T], Awaitable[object]] | None = None
     ) -> T:

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 from tests.dashboard.browser.browser_harness import BrowserUser, chromium
 from tests.servers.redis_server import free_port
+from tests.traffic.sample_logs import combined_log, scan, visits
 
 ROOT = Path(__file__).parents[3]
 TOKEN = "a token for pictures 0123456789"
@@ -35,10 +37,26 @@ def main(folder: Path) -> None:
             operator.page.click("#preview-button")
             operator.page.wait_for_selector("#preview .fact", timeout=60_000)
             take(operator, folder / "dashboard-rules.png")
+            take_number(operator, folder / "dashboard-number.png")
             operator.close()
     finally:
         demo.terminate()
         demo.wait(20)
+
+
+def take_number(operator: BrowserUser, path: Path) -> None:
+    """Takes the picture of a log's frontier, with the handle below its line."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = combined_log(Path(folder) / "access.log", [*visits(600), *scan(6000.0, 1500, per_second=5)])
+        operator.open("/number")
+        operator.page.set_input_files("#log", log)
+        operator.page.click("#start")
+        operator.page.wait_for_selector("#frontier .handle", timeout=120_000)
+    operator.page.focus("#frontier .handle")
+    for _ in range(3):
+        operator.page.keyboard.press("ArrowDown")
+    operator.page.set_viewport_size({"width": 1280, "height": 1700})
+    operator.page.locator("#result section").nth(1).screenshot(path=path)
 
 
 def take(operator: BrowserUser, path: Path) -> None:

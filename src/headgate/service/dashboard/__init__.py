@@ -13,6 +13,10 @@ Every change goes through a handler of the admin API, so that both are checked, 
     uncertain_publication   a publication without a reply, until it is known whether it was made
     live_counts       the counts of the last minute, and the stream of what changes in them
     login_page, overview_page, rule_page, key_page, rulebook_page, audit_page   the pages
+    number_page, number_result   finds a limit in an uploaded log
+    playground_page   plays simulated traffic through limits
+    upload            receives a file into a temporary file without a name
+    background_job, job_process   long work, in a process of its own that reports how far it is
     stages_card       staged enforcement of a rule: its form, and how far it is
     key_stories       since when a key is refused, and what it calls
     operator_actions  override, block, exempt, reset, and their undoing

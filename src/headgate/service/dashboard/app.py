@@ -43,10 +43,12 @@ from headgate.service.dashboard.data_sources import DashboardSources
 from headgate.service.dashboard.html import html
 from headgate.service.dashboard.key_page import KeyPage
 from headgate.service.dashboard.login_page import login_page
+from headgate.service.dashboard.number_page import NumberPage
 from headgate.service.dashboard.operator_actions import OperatorActions
 from headgate.service.dashboard.overview_page import OverviewPage
 from headgate.service.dashboard.page_layout import ROOT, THEMES, View
 from headgate.service.dashboard.page_request import PageRequest
+from headgate.service.dashboard.playground_page import PlaygroundPage
 from headgate.service.dashboard.request import (
     FORM_TOKEN_HEADER,
     SAFE_FIELDS,
@@ -115,6 +117,7 @@ class Dashboard:
         overview = OverviewPage(limiter, sources)
         rule, key = RulePage(limiter, sources, actions, staged), KeyPage(limiter, sources, actions)
         book, audit = RulebookPage(limiter, sources, actions), AuditPage(sources, actions)
+        self._number, playground = NumberPage(sources, actions, book), PlaygroundPage()
         self._routes: tuple[tuple[str, re.Pattern[str], PageHandler], ...] = tuple(
             (method, re.compile(ROOT + path), handler)
             for method, path, handler in (
@@ -134,6 +137,12 @@ class Dashboard:
                 ("POST", r"/rules/rollback", book.roll_back),
                 ("GET", r"/rules/version", book.version),
                 ("GET", r"/audit", audit.show),
+                ("GET", r"/number", self._number.show),
+                ("POST", r"/number/check", self._number.check),
+                ("POST", r"/number/upload", self._number.upload),
+                ("POST", r"/number/shadow", self._number.save),
+                ("GET", r"/playground", playground.show),
+                ("POST", r"/playground", playground.play),
                 ("POST", r"/logout", self._log_out),
             )
         )
@@ -164,7 +173,8 @@ class Dashboard:
                 max_bytes = None
                 if method == "POST":
                     self._check_change(request, session, request.path)
-                    max_bytes = self._admit_form(request, session)
+                    reads_body = handler == self._number.upload
+                    max_bytes = None if reads_body else self._admit_form(request, session)
                 return max_bytes, partial(self._respond, handler, session, match.groupdict())
         raise HttpError(404, "There is no such page.")
 
@@ -206,6 +216,7 @@ class Dashboard:
             f"{ROOT}/logout",
             f"{ROOT}/rules/check",
             f"{ROOT}/rules/preview",
+            f"{ROOT}/playground",
         ):
             raise HttpError(
                 403, "You may look, and not change anything. Log in as an operator. Nothing was changed."
@@ -322,7 +333,8 @@ class Dashboard:
         return page_response(view.page(view.t("This did not work"), body), status, fields)
 
     async def close(self) -> None:
-        """Ends all live streams, and closes connections."""
+        """Ends all live streams and uploads, and closes connections."""
+        await self._number.close()
         await self._sources.close()
 
 

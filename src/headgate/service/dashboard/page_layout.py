@@ -48,7 +48,14 @@ _HEADER = """<header class="top">
 <span class="role">{role}</span></button></form></div>
 </header>"""
 
-_LINKS: Final = (("", "Overview"), ("rules", "Rules"), ("audit", "Audit"))
+_LINKS: Final = (
+    ("", "Overview"),
+    ("rules", "Rules"),
+    ("audit", "Audit"),
+    ("number", "Find a number"),
+    ("playground", "Playground"),
+)
+_OF_OPERATORS: Final = frozenset({"number"})
 
 
 @dataclass
@@ -131,6 +138,7 @@ class View:
                 text=self.t(text),
             )
             for path, text in _LINKS
+            if self.is_operator or path not in _OF_OPERATORS
         )
         other = "en" if self.language == CHINESE else CHINESE
         query = {name: value for name, value in self.query.items() if name != "lang"} | {"lang": other}

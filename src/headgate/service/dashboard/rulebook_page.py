@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, Final
 
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
@@ -111,6 +112,12 @@ class RulebookPage:
             await self._actions.record_late_publication(found, sent.base, page.remote)
         text = view.t("Your publication that got no reply was made: it is version {n}.", n=found.version)
         return html('<p class="hint" role="alert">{text}</p>', text=text), True
+
+    async def show_draft(self, page: PageRequest, current: schema.RulebookInfo, text: str, note: str) -> Response:
+        """Shows the editor with a text that is not published yet, and a note for its publication."""
+        view = replace(page.view, path=f"{ROOT}/rules", query={})
+        base = 0 if current.version is None else current.version.version
+        return await self._page(page._replace(view=view, form={"note": note}), current, text, base)
 
     async def _page(
         self,

@@ -227,6 +227,125 @@ IN_CHINESE: Final = {
     "{n} older changes": "更早的 {n} 条变更",
     "{n} rules": "{n} 条规则",
     "It saw {n} calls of {span}": "重放了 {span} 内的 {n} 次调用",
+    # Find a number, and the playground.
+    "Find a number": "求限额",
+    "Upload an access log: it says how much ordinary clients need, and whom each limit would refuse.": (
+        "上传访问日志：得出普通客户端需要多少，以及每种限额会拒绝谁。"
+    ),
+    "An access log, up to 100 MB": "访问日志，最多 100 MB",
+    "A log may have at most 100 MB.": "日志最多 100 MB。",
+    "Whose calls count together": "按什么计数",
+    "As a text, gzip or zstd; its format is detected. It is read by this service alone, and deleted as soon as it "
+    "was read.": "文本、gzip 或 zstd；格式自动识别。只由本服务读取，读完立即删除。",
+    "More options": "更多选项",
+    "Only these calls": "仅限这些调用",
+    "Keys that may be refused": "允许被拒的键",
+    "Format of the lines": "行格式",
+    "Fields of other names": "其他名称的字段",
+    "Time zone of times without one": "无时区时间的时区",
+    "Upload and analyse": "上传并分析",
+    "Cancel": "取消",
+    "Uploading": "上传中",
+    "cancelled": "已取消",
+    "Reading the log": "读取日志",
+    "Choosing a limit": "选择限额",
+    "Counting who would be refused": "统计谁会被拒绝",
+    "Only operators upload logs.": "只有操作员可以上传日志。",
+    "{limit} in shadow, from {log}": "{limit} 影子模式，来自 {log}",
+    "log uploaded": "上传日志",
+    "Suggested": "建议",
+    "for all calls together": "全部调用合计",
+    "for each {key}": "每个 {key}",
+    "{calls} calls of {keys} keys in {span}. At {rate} a burst of {needed} refuses none of the ordinary keys; the "
+    "rest is headroom.": (
+        "{span} 内 {keys} 个键的 {calls} 次调用。速率 {rate} 时，突发 {needed} 不拒绝任何普通键；其余为余量。"
+    ),
+    "{n} calls have no key, and were left out": "{n} 次调用没有键，未计入",
+    "In the last third of the log, which was not used to choose, it refuses {refused} of {keys} ordinary keys.": (
+        "在未用于选择的后三分之一日志中，拒绝 {keys} 个普通键中的 {refused} 个。"
+    ),
+    "These are too few to confirm it: run it in shadow mode first.": "键太少，无法确认：请先以影子模式运行。",
+    "Look at these keys before you enforce it.": "强制执行前请查看这些键。",
+    "So it holds.": "结论成立。",
+    "Choose": "选择",
+    "Back to the suggestion": "回到建议",
+    "Drag the handle, or move it by the arrow keys: left and right follow the line, up and down change the burst. "
+    "Below a line, some of these keys are refused.": (
+        "拖动手柄，或用方向键移动：左右沿线移动，上下改变突发。线以下会拒绝其中一些键。"
+    ),
+    "Rate": "速率",
+    "Burst": "突发",
+    "burst": "突发",
+    "50 % of the keys": "50 % 的键",
+    "99 %": "99 %",
+    "all ordinary keys": "全部普通键",
+    "heavy": "重度",
+    "Who would be refused": "谁会被拒绝",
+    "The heavy keys, and the busiest ordinary ones. Counted on the whole log, as if enforced.": (
+        "重度键和最繁忙的普通键。按整个日志统计，视同强制执行。"
+    ),
+    "Refuses {keys} of {allKeys} ordinary keys ({keyShare}), {calls} of their {allCalls} calls ({callShare}).": (
+        "拒绝 {allKeys} 个普通键中的 {keys} 个（{keyShare}），其 {allCalls} 次调用中的 {calls} 次（{callShare}）。"
+    ),
+    "Refuses none of {allKeys} ordinary keys.": "不拒绝 {allKeys} 个普通键中的任何一个。",
+    "Of the heavy keys it refuses {keys} of {allKeys}, and {callShare} of their calls.": (
+        "拒绝 {allKeys} 个重度键中的 {keys} 个，及其 {callShare} 的调用。"
+    ),
+    "Share": "占比",
+    "Save as a shadow rule": "保存为影子规则",
+    "It opens in the editor of the rulebook, where you see what it changes before you publish it. In shadow mode "
+    "it reports, and refuses nobody.": "在规则集编辑器中打开，发布前可看到改动。影子模式只报告，不拒绝。",
+    "Open in the editor": "在编辑器中打开",
+    "Heavy keys, set apart": "单独列出的重度键",
+    "They need far more than all others. Exempt those that you know; the limit refuses most of the rest.": (
+        "它们的需求远超其他键。请豁免认识的；其余大多会被限额拒绝。"
+    ),
+    "Looks like": "像是",
+    "crawler": "爬虫",
+    "scanner": "扫描器",
+    "proxy with many people": "多人共用的代理",
+    "customer": "客户",
+    "unknown": "未知",
+    "Most a minute": "每分钟最多",
+    "Paths": "路径",
+    "Errors": "错误",
+    "Jitter": "间隔波动",
+    "and {n} more": "还有 {n} 个",
+    "Playground": "试验场",
+    "Any limits side by side, under the traffic that they will meet. Time is virtual.": (
+        "在将会遇到的流量下并排比较任意限额。时间是虚拟的。"
+    ),
+    "Traffic": "流量",
+    "For how long": "时长",
+    "Clients": "客户端数",
+    "Time of a call": "每次调用时长",
+    "Refused clients": "被拒的客户端",
+    "Limits": "限额",
+    "Limit": "限额",
+    "Limit {n}": "限额 {n}",
+    "Each client is counted by itself": "每个客户端单独计数",
+    "Play": "运行",
+    "At most {n} calls, and a day.": "最多 {n} 次调用、一天。",
+    "steady: one call after the other": "平稳：逐个调用",
+    "Poisson: independent clients": "泊松：相互独立的客户端",
+    "square burst: quiet and busy by turns": "方波：闲忙交替",
+    "ramp: from nothing to twice the rate": "斜坡：从零升到两倍速率",
+    "flash sale: twenty times as many at once, which fade away": "秒杀：瞬间二十倍，随后消退",
+    "diurnal: a day and a night": "昼夜：一天一夜",
+    "retry storm: all who are refused try again": "重试风暴：被拒者都重试",
+    "thundering herd: all at once, every ten seconds": "惊群：每十秒同时到达",
+    "as the shape has it": "按流量类型",
+    "they give up": "放弃",
+    "they honour Retry-After": "遵守 Retry-After",
+    "they try again at once": "立即重试",
+    "Side by side": "并排比较",
+    "Gave up": "放弃",
+    "Most passed in a second": "每秒最多通过",
+    "Median wait": "等待中位数",
+    "p99 wait": "等待 p99",
+    "The wait is the time from a client's first try until its call passes.": (
+        "等待：从客户端首次尝试到调用通过的时间。"
+    ),
 }
 
 

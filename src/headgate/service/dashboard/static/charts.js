@@ -48,8 +48,9 @@ function markPlugin(marks) {
   };
 }
 
-// lines: [{ label, name of the colour, fill, dash }]. Returns { set(data, marks) }.
-function timeChart(element, lines, height) {
+// lines: [{ label, name of the colour, fill, dash }]. Returns { set(data, marks) }. `showTime` is for other times than
+// the clock's: seconds since the beginning.
+function timeChart(element, lines, height, showTime = clock) {
   let chart = null;
   let shown = null;
   let marks = [];
@@ -66,10 +67,10 @@ function timeChart(element, lines, height) {
       height,
       cursor: { points: { size: 6 }, y: false },
       legend: { live: true },
-      scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
-      axes: [{ ...axis, space: 70, values: (_, times, _axis, _space, step) => times.map((at) => clock(at, step)) }, { ...axis, size: 46, values: (_, ticks) => ticks.map(shortRate) }],
+      scales: { x: { time: showTime === clock }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
+      axes: [{ ...axis, space: 70, values: (_, times, _axis, _space, step) => times.map((at) => showTime(at, step)) }, { ...axis, size: 46, values: (_, ticks) => ticks.map(shortRate) }],
       series: [
-        { label: headgate.text("Time"), value: (_, at) => (at == null ? "" : clock(at, 1)) },
+        { label: headgate.text("Time"), value: (_, at) => (at == null ? "" : showTime(at, 1)) },
         ...lines.map((line) => ({
           label: line.label,
           stroke: colour(line.name),
