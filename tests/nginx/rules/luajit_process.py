@@ -16,9 +16,9 @@ DRIVER = Path(__file__).with_name("match_driver.lua")
 class LuajitProcess:
     """A luajit that runs a driver."""
 
-    def __init__(self, driver: Path = DRIVER) -> None:
+    def __init__(self, driver: Path = DRIVER, *options: str) -> None:
         self._process = subprocess.Popen(
-            ["luajit", driver, ROOT / "nginx" / "lib"],
+            ["luajit", *options, driver, ROOT / "nginx" / "lib"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
