@@ -17,7 +17,6 @@ from headgate.algorithms.fixed_window import FixedWindow
 from headgate.engines.redis.protocol import membership_request
 from headgate.engines.redis.script_assembly import algorithm_script, mixed_script, standalone_script
 from headgate.engines.redis.take_all import joint_request
-from headgate.errors import InvalidRulebook
 from headgate.gateway.bundle import compile_bundle, script_texts
 from headgate.http.headers import per_second, quota
 from headgate.limit_syntax import parse
@@ -232,8 +231,27 @@ def test_at_every_second_a_zone_has_the_offset_that_zoneinfo_says(zone: str, sec
         assert offset == true.total_seconds(), (zone, second)
 
 
-def test_an_adaptive_rule_is_refused_because_nginx_would_not_move_it() -> None:
-    with pytest.raises(
-        InvalidRulebook, match=r'3: rule "app": An adaptive limit learns from calls that end in the'
-    ):
-        made("rules:\n  - {name: a, limit: 5/s}\n  - {name: app, limit: {adaptive: concurrency}}\n")
+def test_an_adaptive_limit_has_its_numbers_its_quantile_and_the_texts_of_its_classes() -> None:
+    limit = (
+        "{adaptive: concurrency, target: p99 200ms, between: [5, 500], priority: {by: plan, order: [pro, free]}}"
+    )
+    bundle = made(f"rules:\n  - {{name: app, limit: {limit}}}\n")
+    texts = [f"adaptive concurrency p99 200ms between 5 and 500, priority {number} of 2" for number in (1, 2)]
+    options = bundle["charge_options"]["app"]
+    assert (options["adaptive"], options["cases"]["limit"]) == (texts, ["pro", "free"])
+    assert [bundle["limits"][text]["numbers"] for text in texts] == [
+        ["0", "99.0", "200000", "5", "500", "0", "2"],
+        ["0", "99.0", "200000", "5", "500", "1", "2"],
+    ]
+    assert bundle["limits"][texts[0]]["quantile"] == "0.99"
+    assert not bundle["warnings"]
+
+
+def test_an_adaptive_rule_needs_no_script_of_its_own() -> None:
+    plain, adaptive = "{name: a, limit: 5/s}", "{name: app, limit: {adaptive: concurrency}}"
+    assert made(f"rules: [{plain}, {adaptive}]")["scripts"] == made(f"rules: [{plain}]")["scripts"]
+
+
+def test_a_warning_says_that_nginx_agrees_with_no_process() -> None:
+    bundle = made("rules: [{name: app, where: cluster, limit: {adaptive: concurrency}}]")
+    assert bundle["warnings"][-1].startswith('Rule "app" is adaptive, with where: cluster. An nginx has one limit')

@@ -3,7 +3,7 @@
 --   init_by_lua_block        { require("resty.headgate").init { redis = "redis://127.0.0.1:6379/0" } }
 --   init_worker_by_lua_block { require("resty.headgate").start() }
 --   access_by_lua_block      { require("resty.headgate").access() }
---   log_by_lua_block         { require("resty.headgate").log() }       -- only where rules have slots
+--   log_by_lua_block         { require("resty.headgate").log() }       -- where rules have slots or are adaptive
 --
 -- Prometheus metrics:  location = /metrics { content_by_lua_block { require("resty.headgate").metrics() } }
 --
@@ -67,6 +67,7 @@ function M.start() gate:start() end
 local function run_decision()
   if not redirected_request.is_new() then return nil, nil end
   gate.slot_tracker:request_arrived()
+  gate.calls_in_flight:request_arrived()
   local bundle = gate.bundle_watcher:current()
   if not bundle then return nil, nil end
   local timed_from_us = begin("decision_seconds")
@@ -116,8 +117,9 @@ function M.access()
   end
 end
 
--- Releases the slots of a request that has ended, however it ended.
+-- Ends the calls of a request that has ended, however it ended, and releases its slots.
 function M.log()
+  gate.calls_in_flight:request_ended()
   gate.slot_tracker:request_ended()
   redirected_request.request_ended()
 end

@@ -11,6 +11,7 @@ learned.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from headgate.adaptive.adaptive_concurrency import AdaptiveConcurrency
@@ -145,6 +146,10 @@ class AdaptiveLimit(Limit):
             + (f"; of {self.classes} classes the least important first" if self.classes > 1 else ""),
         )
         yield "process", "each learns by itself, from the calls that it serves; with where: cluster they agree"
+
+    def gateway_fields(self) -> Iterator[tuple[str, object]]:
+        if self.target is not None:
+            yield "quantile", f"{self.target.quantile!r}"
 
     def _window(self) -> str:
         algorithm = self.algorithm_settings()

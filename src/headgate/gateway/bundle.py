@@ -7,7 +7,7 @@ It is the rulebook's own document, and in addition:
     zones      the time zones of calendar windows, each as the instants at which its offset from UTC changes
     charge_options
                each rule's charge options, in microseconds; the names that its cases are counted under; and their
-               order, as lists: a mapping in JSON has none
+               order, as lists: a mapping in JSON has none; of an adaptive limit the text of each class
     scripts    the SHA1 of every script that the rulebook can need; their texts are stored separately
     warnings   what looks wrong in the rulebook, as sentences with its file and line: gateways log them
 
@@ -43,7 +43,6 @@ from headgate.engines.redis.script_assembly import (
     mixed_script,
     standalone_script,
 )
-from headgate.errors import InvalidRulebook
 from headgate.http.headers import per_second, quota
 from headgate.rules import serialization
 from headgate.rules.matching.used_attributes import used_attributes
@@ -61,10 +60,9 @@ _STEP_S = 86_400  # no zone changes its offset twice within a day
 
 def compile_bundle(book: Rulebook, now_us: int) -> Bundle:
     """Returns all that a gateway needs to follow the rulebook, except the scripts' texts."""
-    _check_adaptive(book)
     limits = {limit.text: limit for rule in book.rules for limit in limits_of(rule)}
     zones = {limit.zone for limit in limits.values() if isinstance(limit, FixedWindow) and limit.zone}
-    algorithms = {limit.algorithm for limit in limits.values()}
+    algorithms = {limit.algorithm for limit in limits.values()} - {"adaptive"}  # nginx decides these itself
     options = {"lockout": any(rule.lockout for rule in book.rules)}
     options["pause"] = any(rule.max_pause_us is not None for rule in book.rules)
     year = (_EPOCH + timedelta(seconds=now_us // SECOND)).year
@@ -74,25 +72,19 @@ def compile_bundle(book: Rulebook, now_us: int) -> Bundle:
         "zones": {zone: [list(entry) for entry in _offsets(zone, year)] for zone in sorted(zones)},
         "charge_options": {rule.name: dict(_charge_options(rule)) for rule in book.rules},
         "scripts": {name: _script(name).sha for name in _script_names(algorithms, options)},
-        "warnings": list(book.located_warnings),
+        "warnings": [*book.located_warnings, *_adaptive_warnings(book)],
         "used_attributes": _used_attributes(book),
     }
 
 
-def _check_adaptive(book: Rulebook) -> None:
-    """Raises InvalidRulebook if a rule is adaptive: nginx does not measure for it."""
-    problems = [
-        (
-            rule.line,
-            f'rule "{rule.name}": An adaptive limit learns from calls that end in the process that decides, and '
-            "nginx does not report them: the rule would stand still. Enforce it in the application, in a rulebook "
-            "of its own.",
-        )
-        for rule in book.rules
-        if adaptive_limit_of(rule) is not None
-    ]
-    if problems:
-        raise InvalidRulebook(problems, book.source)
+def _adaptive_warnings(book: Rulebook) -> Iterator[str]:
+    """Yields a sentence for each adaptive rule on which processes should agree: nginx does not take part."""
+    for rule in book.rules:
+        if adaptive_limit_of(rule) is not None and rule.where == "cluster":
+            yield (
+                f'Rule "{rule.name}" is adaptive, with where: cluster. An nginx has one limit for all its '
+                "workers, and agrees with no other process."
+            )
 
 
 def _used_attributes(book: Rulebook) -> list[str]:
@@ -142,6 +134,10 @@ def _charge_options(rule: Rule) -> Iterator[tuple[str, Any]]:
         cases = [case for case, _ in limit_cases(rule, candidate)[:-1]]  # the last is `otherwise`
         if cases:
             yield name, cases
+    if adaptive_limit_of(rule) is not None:
+        choice = rule.limit
+        classes = [limit.text for _, limits in choice.cases for limit in limits]
+        yield "adaptive", classes or [limit.text for limit in choice.otherwise]
     if orders := case_orders(rule):
         yield "cases", orders
     if rule.lockout is not None:

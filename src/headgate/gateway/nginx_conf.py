@@ -243,11 +243,12 @@ def _server(book: Rulebook, gate: NginxOptions) -> Iterator[str]:
     yield ""
     yield "# Every request is decided here. A location with an access_by_lua of its own needs this line, too."
     yield 'access_by_lua_block { require("resty.headgate").access() }'
-    if any(limit.algorithm == "slots" for rule in book.rules for limit in limits_of(rule)):
-        yield "# Slots go back when their request ends."
+    if any(limit.is_held for rule in book.rules for limit in limits_of(rule)):
+        yield "# Slots go back when their request ends, and adaptive limits learn how it went."
         yield 'log_by_lua_block { require("resty.headgate").log() }'
     else:
-        yield "# Slots would go back when their request ends. No rule has any, and each request would pay for it:"
+        yield "# Slots would go back, and adaptive limits learn, when a request ends. No rule needs that, and each"
+        yield "# request would pay for it:"
         yield '# log_by_lua_block { require("resty.headgate").log() }'
     yield ""
     yield "location / {"

@@ -1,11 +1,12 @@
 -- Decides one request by a bundle: collects its charges, lets the engines decide them in order, and derives the
 -- decision. The counterpart of enforcement/call_plan.py in Python.
 --
--- Limits that count on this nginx are charged first, then slots, then prefetched limits, then all others in one request
--- to Redis. When one refuses, the charges before it are refunded. Once a limit on this nginx refuses, Redis gets no
--- further charges of the request, except those of shadows and candidates: they are charged by their own verdicts, and
--- never affect the request. Load shedding and the denial cache refuse before any slot, or unit in Redis, is taken:
--- otherwise a flood would take them, only to return each of them.
+-- Limits that count on this nginx are charged first, then adaptive ones, so that an overloaded service asks no server,
+-- then slots, then prefetched limits, then all others in one request to Redis. When one refuses, the charges before it
+-- are refunded. Once a limit on this nginx refuses, Redis gets no further charges of the request, except those of
+-- shadows and candidates: they are charged by their own verdicts, and never affect the request. Load shedding and the
+-- denial cache refuse before any slot, or unit in Redis, is taken: otherwise a flood would take them, only to return
+-- each of them.
 --
 -- A charge is { bound_limit, key, cost, rule, limit }. A match that makes a single charge becomes that charge: this
 -- code runs for every request, and without a new table there is less garbage to collect.
@@ -188,6 +189,12 @@ local function decide_in_stages(engines, charges, refused)
   else
     for _, index in ipairs(shared_charges) do charged[#charged + 1] = index end
   end
+  for _, index in ipairs(indexes_decided_by(charges, "adaptive", false)) do
+    if not refused then
+      outcomes[index] = engines.calls_in_flight:enter(charges[index])
+      refused = any_refuses(charges, outcomes, { index })
+    end
+  end
   refused = refused or refused_without_asking(engines, charges, outcomes)
   for _, index in ipairs(indexes_decided_by(charges, "slots", false)) do
     local charge = charges[index]
@@ -209,7 +216,10 @@ local function decide_in_stages(engines, charges, refused)
   local redis_charges = indexes_decided_by(charges, "redis", refused)
   decide_some(engines, engines.redis, charges, redis_charges, outcomes)
   refused = refused or any_refuses(charges, outcomes, redis_charges)
-  if refused then refund_charged(engines, charges, outcomes, charged) end
+  if refused then
+    engines.calls_in_flight:cancel()
+    refund_charged(engines, charges, outcomes, charged)
+  end
   return outcomes, refused
 end
 
@@ -233,8 +243,8 @@ local function passes(charge, outcome) return not outcome or outcome[1] == 1 or 
 -- Returns whether the request may pass; its charges, and the Outcome of each, or nil if it was not decided; the matches
 -- that refuse without any charge; and the slots that it holds ({ charge, fence }), if any.
 --
--- `engines`: shared, redis, prefetched; `overrides`, which reads the limits of single keys; and `unavailable(charges,
--- failure)`, which returns the outcomes where an engine gives none.
+-- `engines`: shared, redis, prefetched; `calls_in_flight`, which decides adaptive limits; `overrides`, which reads the
+-- limits of single keys; and `unavailable(charges, failure)`, which returns the outcomes where an engine gives none.
 function M.decide(bundle, matches, engines)
   local charges, denied, refused = gather(bundle, matches)
   if not charges[1] then return not refused, charges, charges, denied, nil end

@@ -7,11 +7,14 @@
 --
 -- Law (tests/nginx/test_init_options.py): an invalid option keeps nginx from starting, with a sentence.
 
+local adaptive_engine = require "resty.headgate.engines.adaptive.engine"
 local bundle_watcher = require "resty.headgate.rules.bundle_watcher"
+local calls_in_flight = require "resty.headgate.request.calls_in_flight"
 local counts_writer = require "resty.headgate.telemetry.counts_writer"
 local denial_cache = require "resty.headgate.engines.denial_cache"
 local fallback = require "resty.headgate.engines.fallback"
 local key_queue = require "resty.headgate.telemetry.key_queue"
+local limit_changes = require "resty.headgate.telemetry.limit_changes"
 local load_shedding = require "resty.headgate.engines.load_shedding"
 local membership = require "resty.headgate.engines.fallback.membership"
 local nearest = require "resty.headgate.text.closest_spelling"
@@ -107,12 +110,16 @@ function M.build(options)
   local self = setmetatable({ shared_engine = shared, redis = redis }, Gate)
   if redis and not shared_only then self.membership = membership.new(redis, dict, prefix, url_options.nodes) end
   self.engines = self:build_engines(dict, shared_only, url_options, options)
+  self.limit_changes = limit_changes.new(dict, redis ~= nil)
+  self.adaptive = adaptive_engine.new(dict, prefix, function(...) self.limit_changes:add(...) end)
+  self.calls_in_flight = calls_in_flight.new(self.adaptive, dict)
+  self.engines.calls_in_flight = self.calls_in_flight
   self.slot_tracker = slot_tracker.new(self.engines)
   self.measurements = shared_measurements.new(dict)
   self.totals = shared_totals.new(dict, function(at_once) self:flush_others(at_once) end)
   if redis then
     self.key_queue = key_queue.new(dict)
-    self.counts_writer = counts_writer.new(redis, dict, prefix, self.totals, self.key_queue)
+    self.counts_writer = counts_writer.new(redis, dict, prefix, self.totals, self.key_queue, self.limit_changes)
     if options.recent_records ~= false then self.recent_records = recent_records.new(redis, dict, prefix) end
   end
   self.bundle_watcher = bundle_watcher.new {
@@ -156,6 +163,7 @@ end
 -- Makes the engines use a new bundle.
 function Gate:use(bundle)
   self.shared_engine:use(bundle)
+  self.adaptive:use(bundle)
   if self.redis then self.redis:use(bundle, bundle.texts) end
 end
 
@@ -176,13 +184,16 @@ function Gate:start()
   self.totals:start(writer and function() writer:write_last() end)
 end
 
+-- Returns the limits of adaptive rules, and how often they changed.
+function Gate:adaptive_metrics() return { limits = self.adaptive:rows(), changes = self.limit_changes:read() } end
+
 -- Returns the metrics of this nginx: the counts of the other workers as of the last second.
 function Gate:metrics_text()
   self.totals:flush()
   local outages = self.membership and shard_breakers.for_server(self.redis, self.shared_engine.dict):outages()
   local watcher = self.bundle_watcher
   local totals, rejected = self.totals:read(), watcher:rejected_count()
-  return prometheus_text.render(totals, self.measurements, watcher.bundle, rejected, outages)
+  return prometheus_text.render(totals, self.measurements, watcher.bundle, rejected, outages, self:adaptive_metrics())
 end
 
 return M

@@ -15,7 +15,10 @@ local function wait_us(verdict)
   return us == NEVER and huge or us
 end
 
-local function share_left(verdict) return verdict.outcome[2] / verdict.limit.quota end
+local function share_left(verdict)
+  local outcome = verdict.outcome
+  return outcome[2] / (outcome.current or verdict.limit.quota) -- of an adaptive limit: as it is now
+end
 
 local function precedes(verdict, other)
   local refuses, other_refuses = verdict.outcome[1] ~= 1, other.outcome[1] ~= 1

@@ -172,11 +172,11 @@ local function is_uncounted(outcome) return outcome[1] == 1 and outcome[2] == 0 
 
 M.is_uncounted = is_uncounted
 
--- Returns the verdicts of which something is known.
+-- Returns the verdicts of which something is known, and that are a promise: an adaptive limit is none.
 local function counted(verdicts)
   local counted_verdicts
   for index = 1, #verdicts do
-    if is_uncounted(verdicts[index].outcome) then
+    if is_uncounted(verdicts[index].outcome) or verdicts[index].limit.algorithm == "adaptive" then
       counted_verdicts = counted_verdicts or { unpack(verdicts, 1, index - 1) }
     elseif counted_verdicts then
       counted_verdicts[#counted_verdicts + 1] = verdicts[index]

@@ -2,7 +2,8 @@
 --
 --   refuse: {status: 403, body: "...", type: text/plain}     that
 --   refuse: {redirect: /slow-down}                           302 and a Location, or another status from 300 to 399
---   nothing                                                  429, and nginx's own page, so that error_page works
+--   nothing                                                  429, and nginx's own page, so that error_page works; 503
+--                                                            for an adaptive limit
 --
 -- A client that prefers JSON, and whose rule has no body of its own, gets a problem document (RFC 9457) that names the
 -- rules which refused. It prefers JSON if it names application/json or application/problem+json in Accept, and does not
@@ -20,6 +21,9 @@ local M = {}
 local PROBLEM_TYPE = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 local TITLE = "Too Many Requests"
 local DETAIL = "A quota of this service is used up. Retry-After says how many seconds to wait, if waiting helps."
+local OVERLOADED_TYPE = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+local OVERLOADED_TITLE = "Service Unavailable"
+local OVERLOADED_DETAIL = "This service is working on as many requests as it can. Try again later."
 local DEFAULT_CONTENT_TYPE = "text/plain; charset=utf-8"
 local NGINX_CLOSE_STATUS = 444
 
@@ -47,14 +51,15 @@ local function checked_type(content_type, name)
 end
 
 -- Compiles a rule's `refuse` (nil: it has none) into { status, body, type, location }, where body and location may be
--- nil. An error if it cannot be sent as a response.
-function M.compile(refuse, name)
+-- nil. `overloaded`: by an adaptive limit, and no quota. An error if it cannot be sent as a response.
+function M.compile(refuse, name, overloaded)
   refuse = refuse or {}
   if refuse.redirect then
     local location = checked_redirect(refuse.redirect, name)
     return { status = checked_status(refuse.status or 302, 300, 399, name), location = location }
   end
-  local refusal = { status = checked_status(refuse.status or 429, 200, 599, name) }
+  local status = refuse.status or (overloaded and 503 or 429)
+  local refusal = { status = checked_status(status, 200, 599, name), overloaded = overloaded or nil }
   if refuse.body then
     refusal.body, refusal.type = refuse.body, refuse.type and checked_type(refuse.type, name) or DEFAULT_CONTENT_TYPE
   end
@@ -93,11 +98,13 @@ local function escaped(character) return string.format("\\u%04x", string.byte(ch
 
 local function json_text(text) return '"' .. string.gsub(text, '[%c"\\]', escaped) .. '"' end
 
-local function problem(status, violated)
+local function problem(status, violated, overloaded)
   local names = {}
   for i, name in ipairs(violated) do names[i] = json_text(name) end
-  return '{"type":"' .. PROBLEM_TYPE .. '","title":"' .. TITLE .. '","status":' .. status
-    .. ',"detail":"' .. DETAIL .. '","violated-policies":[' .. table.concat(names, ",") .. "]}"
+  return '{"type":"' .. (overloaded and OVERLOADED_TYPE or PROBLEM_TYPE)
+    .. '","title":"' .. (overloaded and OVERLOADED_TITLE or TITLE) .. '","status":' .. status
+    .. ',"detail":"' .. (overloaded and OVERLOADED_DETAIL or DETAIL) .. '","violated-policies":['
+    .. table.concat(names, ",") .. "]}"
 end
 
 -- Returns the response to this client: the rule's own, or a problem document. `violated`: the names of the rules that
@@ -105,7 +112,7 @@ end
 function M.for_client(compiled, violated, accept)
   local status = compiled.status
   if compiled.body or status < 400 or status == NGINX_CLOSE_STATUS or not M.wants_json(accept) then return compiled end
-  return { status = status, body = problem(status, violated), type = "application/problem+json" }
+  return { status = status, body = problem(status, violated, compiled.overloaded), type = "application/problem+json" }
 end
 
 return M

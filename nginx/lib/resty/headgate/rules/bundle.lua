@@ -5,6 +5,7 @@
 -- decides it (`decided_by`):
 --
 --   shared       where: node and split, and everything if there is no Redis: on the shared dict
+--   adaptive     limits that follow response times: on the shared dict, and held until the request ends
 --   slots        "20 slots": acquired by a request of its own, and held until the request ends
 --   prefetched   units of a hot key, fetched ahead
 --   redis        everything else: in Redis, in one request
@@ -21,11 +22,12 @@ local refusal_body = require "resty.headgate.http.refusal_body"
 
 local M = {}
 
-local SHARED, SLOTS, PREFETCHED, REDIS = "shared", "slots", "prefetched", "redis"
+local ADAPTIVE, SHARED, SLOTS, PREFETCHED, REDIS = "adaptive", "shared", "slots", "prefetched", "redis"
 
 local function fail(...) error(table.concat { ... }, 0) end
 
 local function engine_of(rule, limit, options, shared_only)
+  if limit.algorithm == ADAPTIVE then return ADAPTIVE end
   if require("resty.headgate.algorithms." .. limit.algorithm).is_held then return SLOTS end
   if shared_only or rule.where == "node" or rule.where == "split" then return SHARED end
   return options.prefetch and PREFETCHED or REDIS
@@ -58,7 +60,8 @@ local function bind_limits(bundle, rule, limits, case_name, shadow, settings)
     if rule.where == "split" then counted_limit = limit_share.even(limit, settings.position(rule)) end
     local name = count_name(rule, position, case_name, shadow == "candidate")
     local decided_by = engine_of(rule, limit, options, settings.shared_only)
-    local on_shared_dict = decided_by == SHARED or settings.shared_only or rule.where == "node" or rule.where == "split"
+    local on_shared_dict = decided_by ~= ADAPTIVE
+      and (decided_by == SHARED or settings.shared_only or rule.where == "node" or rule.where == "split")
     local reason = decided_by == SHARED and settings.reason_unsupported and settings.reason_unsupported(counted_limit)
     if reason then fail('rule "', rule.name, '": ', reason) end
     bound_limits[position] = {
@@ -111,11 +114,28 @@ end
 local function set_texts(limits)
   for text, limit in pairs(limits) do
     if not is_limit(limit) then fail("the bundle does not say what ", text, " is.") end
-    if not pcall(require, "resty.headgate.algorithms." .. limit.algorithm) then
+    if limit.algorithm ~= ADAPTIVE and not pcall(require, "resty.headgate.algorithms." .. limit.algorithm) then
       fail('this nginx knows no "', limit.algorithm, '", as ', text,
         " is: it is older than the headgate that wrote the bundle.")
     end
     limit.text = text
+  end
+end
+
+-- Writes the adaptive limit of a rule as a choice of the texts of its classes, as match.lua reads it.
+local function write_adaptive_choices(bundle)
+  for _, rule in ipairs(bundle.rules) do
+    local options = bundle.charge_options[rule.name] or {}
+    local spec, texts = rule.limit, options.adaptive
+    if type(spec) == "table" and spec.adaptive then
+      if not texts then fail('rule "', rule.name, '": the bundle does not say what its adaptive limit is.') end
+      rule.is_adaptive, rule.limit = true, texts[#texts]
+      if spec.priority then
+        local cases = {}
+        for i, value in ipairs(options.cases.limit) do cases[value] = texts[i] end
+        rule.limit = { by = spec.priority.by, cases = cases, otherwise = texts[#texts] }
+      end
+    end
   end
 end
 
@@ -149,6 +169,7 @@ function M.compile(text, settings)
   end
   bundle.charge_options = bundle.charge_options or {}
   set_texts(bundle.limits)
+  write_adaptive_choices(bundle)
   local match_call, choices = match.compile(bundle, settings.crc32)
   local split = split_rule(bundle.rules)
   local split_position = split and position_text(settings.position(split))
@@ -156,7 +177,7 @@ function M.compile(text, settings)
   for i, rule in ipairs(bundle.rules) do
     local rule_options = bundle.charge_options[rule.name] or {}
     check_pausable(rule, settings)
-    rule.refusal = refusal_body.compile(rule.refuse, rule.name)
+    rule.refusal = refusal_body.compile(rule.refuse, rule.name, rule.is_adaptive)
     rules[rule.name] = rule
     bind_all(bundle, rule, choices[i].limits, rule_options.names, { "live", "shadow" }, bound_limits, settings)
     bind_all(bundle, rule, choices[i].candidates, rule_options.candidate_names, { "candidate" }, bound_limits, settings)

@@ -6,7 +6,8 @@
 --
 --   t:id      the writer's id          t:turn     a worker writes, or has just written
 --   t:state   JSON: seq; filed, the totals that were taken; seconds and minutes, taken and not sent yet; sending, the
---             write that was sent and not answered, with its keys; failed_at; message, the last one that was logged
+--             write that was sent and not answered, with its keys and changes; failed_at; message, the last one that
+--             was logged
 --
 -- A write has a number, and Redis does it once (lua/commands/write_counts.lua): if no reply came, the same write is
 -- sent again. While Redis does not answer, the seconds of the last two minutes and the minutes of the last 25 hours are
@@ -37,6 +38,7 @@ local TIMEOUT_S = 1.0 -- of one write
 local TURN_TTL_S = 5 -- after which a turn of a worker that was killed is over
 local BLOCK = 10 -- seconds or minutes in one hash
 local SECONDS_TTL_S, MINUTES_TTL_S, HOT_TTL_S = "240", "93600", "90"
+local CHANGES_SLICE_S, CHANGES_TTL_S = 600, "1200"
 local SLICE_S, CALLS = key_estimates.SLICE_S, "k"
 local SECONDS_KEPT, MINUTES_KEPT = 120, 25 * 60
 local MAX_RULES, REMEMBERED_S = "1000", "90000"
@@ -49,10 +51,11 @@ local CountsWriter = {}
 CountsWriter.__index = CountsWriter
 
 -- `engine`: of Redis. `totals`: of telemetry/shared_totals.lua. `key_queue`: of telemetry/key_queue.lua.
-function M.new(engine, dict, prefix, totals, key_queue)
+-- `limit_changes`: of telemetry/limit_changes.lua.
+function M.new(engine, dict, prefix, totals, key_queue, limit_changes)
   return setmetatable({
     engine = engine, dict = dict, head = keys.counts_head(prefix), totals = totals, key_queue = key_queue,
-    reported = {},
+    limit_changes = limit_changes, reported = {},
   }, CountsWriter)
 end
 
@@ -197,12 +200,28 @@ local function add_keys(by_rule, entries)
   end
 end
 
+-- Adds the changes of adaptive limits: { at_us, rule, key, before, after, reason } each, the time as text.
+local function add_changes(by_rule, changes)
+  for _, change in ipairs(changes) do
+    local at_us, rule, key, before, after, reason = unpack(change)
+    local at_s = floor(tonumber(at_us) / 1000000)
+    local text = "[" .. table.concat({
+      at_us, cjson.encode(writer_name()), cjson.encode(rule), cjson.encode(key), digits(before), digits(after),
+      cjson.encode(reason),
+    }, ",") .. "]"
+    local set = part_of(by_rule, rule, "l:" .. digits(floor(at_s / CHANGES_SLICE_S)), CHANGES_TTL_S, "z")
+    set[#set + 1] = text
+    set[#set + 1] = digits(at_s)
+  end
+end
+
 -- Returns the keys and the arguments of the script for a write.
 local function script_args(self, write)
   local by_rule = {}
   add_hashes(by_rule, "s", write.seconds, SECONDS_TTL_S)
   add_hashes(by_rule, "m", write.minutes, MINUTES_TTL_S)
   add_keys(by_rule, write.keys or {})
+  add_changes(by_rule, write.changes or {})
   local head = self.head
   local redis_keys = { head .. "w:" .. writer_id(self.dict), head .. "rules", head .. "writers" }
   local args = { digits(write.seq), digits(write.at), writer_name(), MAX_RULES, REMEMBERED_S }
@@ -272,10 +291,12 @@ local function write(self, second)
   take_growth(self, state, second)
   if not state.sending then
     local taken = self.key_queue:take()
-    if next(state.minutes) or taken[1] then
+    local changes = self.limit_changes:take()
+    if next(state.minutes) or taken[1] or changes[1] then
       state.seq = state.seq + 1
       state.sending = {
         seq = state.seq, at = floor(clock.now()), seconds = state.seconds, minutes = state.minutes, keys = taken,
+        changes = changes,
       }
       state.seconds, state.minutes = {}, {}
     end

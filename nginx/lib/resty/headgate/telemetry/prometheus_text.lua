@@ -138,14 +138,30 @@ local function add_measurements(lines, measured)
   end
 end
 
+-- Adds the limits of adaptive rules. `adaptive`: limits, { rule, limit, in_flight } each; changes, { rule, reason,
+-- count } each.
+local function add_adaptive(lines, adaptive)
+  add_head(lines, "adaptive_limit", "gauge", "What an adaptive rule allows now, of all processes together.")
+  for _, row in ipairs(adaptive.limits) do add_value(lines, "adaptive_limit", label(row.rule), row.limit) end
+  add_head(lines, "adaptive_in_flight", "gauge", "Calls in flight under an adaptive rule.")
+  for _, row in ipairs(adaptive.limits) do add_value(lines, "adaptive_in_flight", label(row.rule), row.in_flight) end
+  add_head(lines, "adaptive_changes_total", "counter", "Changes of adaptive limits, by reason.")
+  for _, row in ipairs(adaptive.changes) do
+    local labels = "{rule=" .. quoted(row.rule) .. ",reason=" .. quoted(row.reason) .. "}"
+    add_value(lines, "adaptive_changes_total", labels, row.count)
+  end
+end
+
 -- Returns the text. `totals`: by rule, by letter (telemetry/shared_totals.lua). `measured`: of
 -- telemetry/shared_measurements.lua. `bundle`: the current one, if any.
 -- `rejected`: how many changes of the rulebook were refused. `outages`: open, opened, seconds; nil without Redis.
-function M.render(totals, measured, bundle, rejected, outages)
+-- `adaptive`: as add_adaptive takes it.
+function M.render(totals, measured, bundle, rejected, outages, adaptive)
   local lines = {}
   add_counts(lines, totals)
   add_measurements(lines, measured)
   if bundle then add_limits(lines, bundle, measured) end
+  add_adaptive(lines, adaptive)
   add_metric(lines, "rulebook_version", "gauge", "Number of the published rulebook in effect.",
     bundle and tonumber(bundle.version) or 0)
   add_metric(lines, "rulebook_rejected_total", "counter", "Changes of the rulebook that were refused.", rejected)
