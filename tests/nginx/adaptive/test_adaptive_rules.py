@@ -194,6 +194,26 @@ def test_calls_of_workers_that_end_gracefully_stay_in_flight(upstream: SlowUpstr
         until(reaches(gate, "adaptive_in_flight", 0), PATIENCE)
 
 
+SNAPSHOTS = """
+location = /snapshot { access_by_lua_block { } content_by_lua_block {
+  for _, key in ipairs(ngx.shared.headgate:get_keys(0)) do
+    if key:find("^a:hg") then state_key, state = key, ngx.shared.headgate:get(key) end
+  end
+} }
+location = /restore { access_by_lua_block { } content_by_lua_block { ngx.shared.headgate:set(state_key, state) } }
+"""
+
+
+def test_a_call_whose_end_was_overwritten_does_not_stay_in_flight(upstream: SlowUpstream) -> None:
+    with NginxGateway(book(concurrency(1, 1)), server=locations(upstream) + SNAPSHOTS) as gate:
+        with hanging(gate, upstream, 1):
+            gate.get("/snapshot")
+        until(reaches(gate, "adaptive_in_flight", 0), PATIENCE)
+        gate.get("/restore")
+        until(reaches(gate, "adaptive_in_flight", 0), PATIENCE)
+        assert gate.get("/up/page").status == 200
+
+
 def test_a_changed_rulebook_keeps_what_was_learned_within_its_bounds(upstream: SlowUpstream) -> None:
     with gateway(book(concurrency(1, 50)), upstream, workers=2) as gate:
         assert metric(gate, "adaptive_limit") == 20

@@ -1,4 +1,4 @@
-"""Changes of adaptive limits in nginx: in the metrics, by the names of Python, and in Redis, for `headgate top`."""
+"""Changes of adaptive limits in nginx: in the metrics, by the names of Python, and in Redis, as `top` reads it."""
 
 from headgate.telemetry.shared_counts import SharedCounts
 from tests.nginx.adaptive.slow_upstream import SlowUpstream

@@ -48,7 +48,7 @@ Engine.__index = Engine
 function M.new(dict, prefix, on_change)
   return setmetatable({
     dict = dict, prefix = prefix, on_change = on_change, leases = worker_leases.new(dict), pending = {},
-    bindings = setmetatable({}, { __mode = "k" }), keyless = {}, newest = {},
+    bindings = setmetatable({}, { __mode = "k" }), keyless = {}, newest = {}, calls_of = {},
   }, Engine)
 end
 
@@ -154,9 +154,21 @@ local function load_ratio(self, binding, name)
   end
 end
 
+-- Removes calls that are in flight nowhere.
+local function mend(self, name)
+  self.leases:correct_calls(gate, self.calls_of[name] or 0)
+  return self.leases:remove_dead_calls(gate)
+end
+
+-- Adds to the calls of this worker under a state.
+local function add_calls(self, name, number)
+  local calls = (self.calls_of[name] or 0) + number
+  self.calls_of[name] = calls > 0 and calls or nil
+end
+
 -- Returns how many calls are in flight with this one; 0 if it is refused.
 local function try_enter(self, binding, key, name, now_ns)
-  if binding.module == concurrency_gate and gate.in_flight >= gate.limit then self.leases:remove_dead_calls(gate) end
+  if binding.module == concurrency_gate and gate.in_flight >= gate.limit then mend(self, name) end
   if binding.classes == 0 then return binding.module.try_enter(gate, now_ns) end
   load_ratio(self, binding, name)
   local entered = rejection_ratio.enter(ratio, binding.module, gate, now_ns, binding.priority, random())
@@ -196,13 +208,14 @@ function Engine:enter(charge)
     end
     return result
   end)
+  if outcome and outcome.call then add_calls(self, count_name(binding.head, key), 1) end
   return outcome or uncounted()
 end
 
 -- Ends a call under the settings that its rule has by now. Returns nil if that was not possible.
 local function end_call(self, call, outcome, response_ns)
   local binding = self.newest[call.binding.rule.name] or call.binding
-  return on_state(self, binding, call.key, function(now_ns, list, _, is_ours)
+  local result = on_state(self, binding, call.key, function(now_ns, list, _, is_ours)
     if not self.leases:remove_call(gate) then return false end
     if not is_ours then
       gate.in_flight = gate.in_flight - 1
@@ -213,6 +226,8 @@ local function end_call(self, call, outcome, response_ns)
     end
     return true
   end)
+  if result ~= nil then add_calls(self, count_name(binding.head, call.key), -1) end
+  return result
 end
 
 -- Ends a call as a success, dropped or ignored (concurrency_gate). Where that is not possible at once, because the lock
@@ -234,7 +249,7 @@ function Engine:on_second()
   self.pending = {}
   for _, each in ipairs(pending) do self:finish(each[1], each[2], each[3]) end
   for _, binding in pairs(self.keyless) do
-    on_state(self, binding, ALL, function() return self.leases:remove_dead_calls(gate) end)
+    on_state(self, binding, ALL, function(_, _, name) return mend(self, name) end)
   end
 end
 

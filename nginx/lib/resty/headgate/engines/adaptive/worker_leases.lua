@@ -114,6 +114,15 @@ function WorkerLeases:remove_dead_calls(gate)
   return found
 end
 
+-- Makes a state count the calls that this worker really has: an update is lost if a worker is suspended while it holds
+-- the lock, and another one frees it.
+function WorkerLeases:correct_calls(gate, calls)
+  local slot = self.slot
+  if not slot or gate.epochs[slot] ~= self.epoch or gate.calls_of[slot] == calls then return end
+  gate.in_flight = math.max(0, gate.in_flight + calls - gate.calls_of[slot])
+  gate.calls_of[slot] = calls
+end
+
 -- Counts a call of this worker, which is in flight now.
 function WorkerLeases:add_call(gate)
   local slot = self.slot
