@@ -247,7 +247,7 @@ def test_an_adaptive_limit_has_its_numbers_its_quantile_and_the_texts_of_its_cla
     assert not bundle["warnings"]
 
 
-def test_an_adaptive_rule_needs_no_script_of_its_own() -> None:
+def test_an_adaptive_rule_needs_no_further_script() -> None:
     plain, adaptive = "{name: a, limit: 5/s}", "{name: app, limit: {adaptive: concurrency}}"
     assert made(f"rules: [{plain}, {adaptive}]")["scripts"] == made(f"rules: [{plain}]")["scripts"]
 

@@ -258,7 +258,7 @@ def test_a_call_that_another_rule_refuses_is_not_in_flight(upstream: SlowUpstrea
         assert gate.get("/up/page").status == 200
 
 
-def test_each_key_has_a_limit_of_its_own(upstream: SlowUpstream) -> None:
+def test_each_key_has_a_separate_limit(upstream: SlowUpstream) -> None:
     rules = book(concurrency(1, 1), key="argument.host", missing="deny")
     with gateway(rules, upstream) as gate, hanging(gate, upstream, 1, "/up/hang?host=a/hang"):
         assert gate.get("/up/page?host=b").status == 200

@@ -1,4 +1,4 @@
-"""How a request went, by the variables of its upstream."""
+"""The outcome of a request, by the variables of its upstream."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -49,10 +49,10 @@ local function is_gone(pid) return ffi.C.headgate_kill(pid, 0) ~= 0 and ffi.errn
 
 -- Frees the slots of processes that are gone. The lock is ours. Returns the first free slot, if any.
 local function free_dead(self)
-  local dict, first_free, own_pid = self.dict, nil, ngx.worker.pid()
+  local dict, first_free, this_pid = self.dict, nil, ngx.worker.pid()
   for slot = 0, MAX_SLOTS - 1 do
     local pid = read(dict, slot)
-    if pid and (is_gone(pid) or (pid == own_pid and slot ~= self.slot)) then
+    if pid and (is_gone(pid) or (pid == this_pid and slot ~= self.slot)) then
       dict:delete(SLOT .. slot)
       pid = nil
     end
