@@ -77,6 +77,13 @@ def test_a_client_that_honours_retry_after_asks_less_often() -> None:
     assert run("retry-storm", "15/s burst 15", "none")[0] < polite[0]
 
 
+def test_nobody_waits_longer_than_an_hour() -> None:
+    traffic = TrafficShape("steady", rate=10, seconds=2, retries="honour")
+    result = simulate(traffic, "1/1000d", limit_rulebook("1/1000d"))
+    assert (result.offered, result.passed, result.given_up) == (20, 1, 19)
+    assert len(result.seconds) == 2
+
+
 def test_a_cost_that_never_fits_is_given_up() -> None:
     traffic = TrafficShape("steady", rate=10, seconds=1, retries="honour")
     book = limit_rulebook("10/s")

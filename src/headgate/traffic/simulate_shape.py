@@ -1,8 +1,8 @@
 """Simulates a shape of traffic at one limit: real decisions, on a virtual clock, with clients that may try again.
 
 A client that honours Retry-After waits that many whole seconds, as HTTP sends it, and up to a second longer, so
-that not all return at once. One that does not tries again after 0.1 to 0.3 s. Both give up after MAX_TRIES. Slots
-are held for the duration of a call.
+that not all return at once. One that does not tries again after 0.1 to 0.3 s. Both give up after MAX_TRIES,
+and neither waits longer than MAX_WAIT_S for a try. Slots are held for the duration of a call.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from headgate.traffic.replay_counts import DELAYED, PASSED, REFUSED
 from headgate.traffic.shapes import HONOUR, NO_RETRIES, SECOND_US, TrafficShape
 
 MAX_TRIES = 10
+MAX_WAIT_S = 3600  # nobody waits longer, and so the simulation ends
 CALL_ATTRIBUTES = ("client", "user")  # of a simulated call
 BEGIN_US = 1_800_000_000_000_000  # a whole minute, so that windows begin with the simulation
 
@@ -171,6 +172,9 @@ class _Simulation:
             return
         if policy == HONOUR:
             wait_s = ceil(decision.retry_after) + self._chance.random()
+            if wait_s > MAX_WAIT_S:
+                self.result.given_up += 1
+                return
         else:
             wait_s = self._chance.uniform(0.1, 0.3)
         time_us = attempt.time_us + max(1, round(wait_s * SECOND_US))
