@@ -1,4 +1,4 @@
-"""Calls come out in order within the window; later ones keep their place and get the time that was reached."""
+"""Calls come out in order within the window; later ones get the earliest time that is left."""
 
 from __future__ import annotations
 
@@ -39,8 +39,25 @@ def test_beyond_the_window() -> None:
     first = order.add(calls([0, 10, 500]))
     late = order.add(calls([5, 600])) + order.finish()
     assert [call.time_us for call in first] == [0, 10]
-    assert [call.time_us for call in late] == [10, 500, 600]
+    assert [call.time_us for call in late] == [400, 500, 600]
     assert order.late == 1
+
+
+@given(st.lists(st.integers(0, 300), min_size=1), st.integers(1, 5))
+def test_batches_change_nothing(times_us: list[int], size: int) -> None:
+    whole, parts = TimeOrder(WINDOW_US), TimeOrder(WINDOW_US)
+    together = whole.add(calls(times_us)) + whole.finish()
+    batches = [times_us[at : at + size] for at in range(0, len(times_us), size)]
+    apart = [call for batch in batches for call in parts.add(calls(batch))] + parts.finish()
+    assert [call.time_us for call in together] == [call.time_us for call in apart]
+    assert (whole.disordered, whole.late) == (parts.disordered, parts.late)
+
+
+def test_a_call_beyond_the_window_is_late_in_its_batch_too() -> None:
+    order = TimeOrder(WINDOW_US)
+    out = order.add(calls([0, 10, 500, 5, 600])) + order.finish()
+    assert [call.time_us for call in out] == [0, 10, 400, 500, 600]
+    assert (order.disordered, order.late) == (1, 1)
 
 
 def test_calls_of_one_instant_keep_their_order() -> None:

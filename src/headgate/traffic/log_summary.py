@@ -63,7 +63,7 @@ class LogSummary:
         if self.disordered:
             yield f"{_lines(self.disordered)} out of order, put in order within {format_span(window_us)}"
         if self.late:
-            yield f"{_lines(self.late)} came later than that, and got the time that was reached"
+            yield f"{_lines(self.late)} came later than that, and got the earliest time left"
         yield from self.notes
 
 

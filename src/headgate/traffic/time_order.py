@@ -1,8 +1,8 @@
 """Puts calls in the order of their times, within a window.
 
 Logs are nearly in order: a line is written when its call ends, or by several processes. Calls wait until the log
-is `window_us` ahead of them, or until MAX_WAITING calls wait. A call that comes later than that keeps its place in
-the log, and gets the time that was reached.
+is `window_us` ahead of them, or until MAX_WAITING calls wait. A call that comes later than that gets the time at which
+the window begins, or that of the last call that waits no more.
 """
 
 from __future__ import annotations
@@ -43,12 +43,7 @@ class TimeOrder:
         times = [call[0] for call in batch]
         ordered = sorted(times) == times and times[0] >= self._newest_us
         if not ordered:
-            newest_us = self._newest_us
-            for time_us in times:
-                if time_us < newest_us:
-                    self.disordered += 1
-                else:
-                    newest_us = time_us
+            batch = self._within_window(batch)
         self._newest_us = max(self._newest_us, max(times))
         self._waiting += batch
         if self._order is not None:
@@ -57,6 +52,21 @@ class TimeOrder:
             self._waiting.sort(key=_time_us)
         count = bisect_right(self._waiting, self._newest_us - self.window_us, key=_time_us)
         return self._release(max(count, len(self._waiting) - MAX_WAITING))
+
+    def _within_window(self, batch: list[RecordedCall]) -> list[RecordedCall]:
+        """Counts the calls that are out of order; those beyond the window get the time at which it begins."""
+        newest_us = self._newest_us
+        calls = []
+        for call in batch:
+            if call[0] >= newest_us:
+                newest_us = call[0]
+            else:
+                self.disordered += 1
+                if call[0] < newest_us - self.window_us:
+                    self.late += 1
+                    call = call._replace(time_us=newest_us - self.window_us)
+            calls.append(call)
+        return calls
 
     def finish(self) -> list[RecordedCall]:
         """Returns all calls that are left."""
