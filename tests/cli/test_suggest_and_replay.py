@@ -36,7 +36,9 @@ def test_from_a_log_to_a_replayed_rulebook(prompt: Prompt, log: str, tmp_path: P
     assert shadow["new"]["rules"][0]["kind"] == "shadow"
     live = prompt.json("replay", log, "--rules", rules, "--enforce")
     assert live["new"]["keys_refused"] == 1
-    assert live["new"]["rules"][0]["most_refused"][0]["key"] == "address=203.0.113.66"
+    worst = live["new"]["rules"][0]["most_refused"][0]
+    assert worst["key"] == "address=203.0.113.66"
+    assert set(worst) == {"key", "refused", "offered", "first", "last"}  # times in seconds, and no other
     assert prompt("replay", log, "--rules", rules, "--enforce") == 0
     assert "most refused by" in prompt.out
 

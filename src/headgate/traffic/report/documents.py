@@ -154,7 +154,13 @@ def _rule(counts: RuleCounts) -> dict[str, Any]:
         "keys_sampled": counts.keys.sampled,
         "keys_refused": counts.keys.refused_keys,
         "most_refused": [
-            each._asdict() | {"first": each.first_us / SECOND, "last": each.last_us / SECOND}
+            {
+                "key": each.key,
+                "refused": each.refused,
+                "offered": each.offered,
+                "first": each.first_us / SECOND,
+                "last": each.last_us / SECOND,
+            }
             for each in counts.keys.most_refused(MAX_KEYS)
         ],
     }
