@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from headgate.rules import load
+from headgate.traffic import key_counts
 from tests.cli.conftest import Prompt
 from tests.repo_rules.repository import ROOT
 from tests.traffic.sample_logs import combined_log, scan, visits
@@ -176,6 +177,20 @@ def test_a_replay_names_rules_that_apply_to_no_call(prompt: Prompt, log: str, tm
     rules.write_text("rules: [{name: each, key: address, limit: 60/minute}]")
     assert prompt("replay", log, "--rules", str(rules)) == 0
     assert prompt.err == ""
+
+
+def test_a_replay_says_that_keys_are_sampled(
+    prompt: Prompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_counts, "MAX_KEYS", 100)
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("rules: [{name: each, key: address, limit: 60/minute}]")
+    few = combined_log(tmp_path / "few.log", [(float(n), f"10.0.0.{n % 100}", "/") for n in range(300)])
+    assert prompt("replay", str(few), "--rules", str(rules)) == 0
+    assert "sampled" not in prompt.out
+    many = combined_log(tmp_path / "many.log", [(float(n), f"10.0.{n % 2}.{n % 150}", "/") for n in range(300)])
+    assert prompt("replay", str(many), "--rules", str(rules)) == 0
+    assert "sampled: each has more than 100 keys, so" in prompt.out
 
 
 def test_a_full_disk_leaves_nothing_half_written(prompt: Prompt, log: str) -> None:

@@ -99,7 +99,7 @@ def _lines(replay: Replay, args: argparse.Namespace) -> list[Line]:
     players = [(args.rules, replay.new)] + ([(args.against, replay.old)] if replay.old is not None else [])
     lines += [_totals(players), "", _peaks(players)]
     for name, player in players:
-        lines += ["", _rules(name, player)]
+        lines += ["", _rules(name, player), *_sampled_rules(player)]
     for counts in replay.new.counts.values():
         if counts.refused:
             lines += ["", _refused_keys(counts)]
@@ -152,6 +152,19 @@ def _rules(name: str, player: RulebookPlayer) -> TextTable:
             )
         )
     return TextTable(titles, rows, right_aligned=titles[2:])
+
+
+def _sampled_rules(player: RulebookPlayer) -> list[Line]:
+    """Returns a line that names the rules whose number of keys is an estimate, if there are any."""
+    sampled = [counts for counts in player.counts.values() if counts.keys.sampled > 1]
+    if not sampled:
+        return []
+    names = ", ".join(dict.fromkeys(f'"{counts.rule}"' for counts in sampled))
+    most = sampled[0].keys.max_keys
+    return [
+        f"keys of {names} are sampled: each has more than {most:,} keys, so their number is estimated from "
+        "some that were not refused; calls and refused keys are exact"
+    ]
 
 
 def _refused_keys(counts: RuleCounts) -> TextTable:

@@ -26,18 +26,18 @@ class RefusedKey(NamedTuple):
 class KeyCounts:
     """Counts of one rule by key."""
 
-    def __init__(self, max_keys: int = MAX_KEYS) -> None:
+    def __init__(self, max_keys: int | None = None) -> None:
         self.offered: dict[str, int] = {}
         self._refused: dict[str, list[int]] = {}  # count, first_us, last_us
         self.sampled: int = 1
-        self._max_keys = max_keys
+        self.max_keys: int = MAX_KEYS if max_keys is None else max_keys
 
     def add(self, key: str) -> None:
         """Counts a call of a key that is not counted yet."""
         if self.sampled > 1 and not self._is_sampled(key):
             return
         self.offered[key] = 1
-        if len(self.offered) > self._max_keys:
+        if len(self.offered) > self.max_keys:
             self.sampled *= 2
             self.offered = {
                 each: count

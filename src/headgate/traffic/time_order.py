@@ -1,8 +1,8 @@
 """Puts calls in the order of their times, within a window.
 
 Logs are nearly in order: a line is written when its call ends, or by several processes. Calls wait until the log
-is `window_us` ahead of them, or until MAX_WAITING calls wait. A call that comes later than that gets the time at which
-the window begins, or that of the last call that waits no more.
+is `window_us` ahead of them, or until MAX_WAITING calls wait. A call that comes later than that gets the time at
+which the window begins, or that of the last call that waits no more.
 """
 
 from __future__ import annotations
