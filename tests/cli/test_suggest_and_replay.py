@@ -189,7 +189,9 @@ def test_a_replay_says_that_keys_are_sampled(
     assert prompt("replay", str(few), "--rules", str(rules)) == 0
     assert "sampled" not in prompt.out
     many = combined_log(tmp_path / "many.log", [(float(n), f"10.0.{n % 2}.{n % 150}", "/") for n in range(300)])
-    assert prompt("replay", str(many), "--rules", str(rules)) == 0
+    page = tmp_path / "report.html"
+    assert prompt("replay", str(many), "--rules", str(rules), "--html", str(page)) == 0
+    assert ">~" in page.read_text("utf-8")
     assert "sampled: each has more than 100 keys, so" in prompt.out
 
 

@@ -147,7 +147,7 @@ def _rules(name: str, player: RulebookPlayer) -> TextTable:
                 counts.passed,
                 counts.delayed,
                 Cell(counts.refused, "red") if counts.refused else 0,
-                keys.keys if keys.sampled == 1 else f"~{keys.keys:,}",
+                keys.keys_text,
                 f"{keys.refused_keys:,} ({keys.refused_keys / max(1, keys.keys):.1%})",
             )
         )

@@ -66,6 +66,11 @@ class KeyCounts:
         return light * self.sampled + len(self._refused)
 
     @property
+    def keys_text(self) -> str:
+        """The number of distinct keys for people: ~ before an estimate."""
+        return f"{self.keys:,}" if self.sampled == 1 else f"~{self.keys:,}"
+
+    @property
     def refused_keys(self) -> int:
         return len(self._refused)
 

@@ -82,7 +82,7 @@ def _player(player: RulebookPlayer, span: str, title: str) -> list[str]:
                     counts.passed,
                     counts.delayed,
                     counts.refused,
-                    counts.keys.keys,
+                    counts.keys.keys_text,
                     f"{counts.keys.refused_keys:,} ({counts.keys.refused_keys / max(1, counts.keys.keys):.1%})",
                 )
                 for counts in player.counts.values()
