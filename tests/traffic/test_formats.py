@@ -261,7 +261,7 @@ def test_a_crash_that_left_zeros_makes_no_log_binary(tmp_path: Path) -> None:
         (f"{COMBINED}\n".encode("utf-16"), "is UTF-16"),
         ("hello world\n", "no time was found"),
         ("a,b\n1,2\n", "columns: time, timestamp"),
-        ('{"a": 1}\n', "no field of this JSON lines is a time. Its fields are a; looked for: time, timestamp"),
+        ('{"a": 1}\n', "JSON lines without a field that is a time. The fields are a; looked for: time, timestamp"),
         ("time,ip\nsoon,192.0.2.7\n", "read as CSV. Line 2: 'soon' is no time. It is: soon,192.0.2.7"),
         (b"\x1f\x8b\x08\x00rubbish", "cannot be decompressed"),
         (gzip.compress(b"time,ip\n100,192.0.2.1\n" * 20_000)[:-500], "cannot be read to its end"),

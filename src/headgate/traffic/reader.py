@@ -181,7 +181,7 @@ class _OneLog:
         indexes = map_fields(log_format.names, self._options.fields)
         if TIME not in indexes:
             raise InvalidLog(
-                f"{self._file.name}: no field of this {log_format.title} is a time. Its fields are "
+                f"{self._file.name}: {log_format.title} without a field that is a time. The fields are "
                 f"{', '.join(log_format.names)}; looked for: {synonyms_of(TIME)}. Give --field time=FIELD."
             )
         self.summary.attributes = tuple(indexes)
