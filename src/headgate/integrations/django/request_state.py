@@ -72,8 +72,7 @@ class RequestState:
         """Decides a stage; returns whether the request may go on."""
         record = record or self.record
         if self._awaited:
-            decide = async_to_sync(self.app.asynchronous.decide)
-            return decide(record, limits, with_rules=with_rules) is None
+            return async_to_sync(self.adecide)(limits, with_rules=with_rules, record=record)
         return self.app.sync.decide(record, limits, with_rules=with_rules) is None
 
     async def adecide(
