@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 
-from tests.repo_rules.repository import texts
+from tests.repo_rules.repository import ROOT, texts
 
 WORDS = frozenset({"ask", "asked", "hands", "heard", "known", "own", "said", "tell", "told"})
 # Names that others chose, and why they stay.
@@ -49,6 +49,16 @@ def test_docstrings_say_what_a_thing_does() -> None:
         if _question_word.match(first)
     ]
     assert not questions, "\n".join(["begin these with a verb or a noun:", *questions])
+
+
+def test_the_glossary_is_short_and_has_each_word_once() -> None:
+    table = (
+        (ROOT / "ARCHITECTURE.md").read_text().partition("| word | meaning |\n|---|---|\n")[2].partition("\n\n")[0]
+    )
+    words = [row.split(" | ")[0].removeprefix("| ") for row in table.splitlines()]
+    assert len(words) <= 30
+    assert len(words) == len(set(words))
+    assert {"Limit", "Key", "Decision"} <= set(words)
 
 
 def test_words_are_found_in_every_kind_of_identifier() -> None:
