@@ -16,7 +16,7 @@ from headgate import ManualClock
 from headgate.errors import EngineUnavailable
 from headgate.integrations import request_plan_cache
 from headgate.integrations.asgi import RateLimitMiddleware, limit
-from headgate.integrations.code_limit import CodeLimit
+from headgate.integrations.code_limit import BoundLimit, CodeLimit
 from headgate.integrations.request_limits import AsyncRequestLimits, RequestLimits
 from headgate.integrations.request_parts import RequestParts
 from headgate.integrations.request_record import RequestRecord
@@ -70,6 +70,14 @@ class _PlainLimits(RequestLimits):
         return None
 
 
+class _LimitsAtOnce(AsyncRequestLimits):
+    """Decides without a coroutine what it can, as the ASGI middleware does."""
+
+    def decide(self, record: RequestRecord, limits: Sequence[BoundLimit] = (), *, with_rules: bool = True) -> Any:
+        assert with_rules
+        return self.decide_at_once(record, limits)
+
+
 def finished(result: Any) -> None:
     """Runs what an async application awaits; in memory nothing suspends it."""
     if isawaitable(result):
@@ -91,7 +99,7 @@ def answer_of(limits: Any, record: RequestRecord) -> tuple[Any, ...]:
 def test_an_application_without_kept_plans_answers_alike(
     limited: list[CodeLimit], requests: list[tuple[str | None, list[tuple[bytes, bytes]], int]], form: Any
 ) -> None:
-    kinds: list[Any] = [RequestLimits, AsyncRequestLimits, _PlainLimits]
+    kinds: list[Any] = [RequestLimits, AsyncRequestLimits, _LimitsAtOnce, _PlainLimits]
     applications = [
         kind(None, "memory://", limits=limited, trusted_proxies=[PROXY], headers=form, clock=ManualClock())
         for kind in kinds
@@ -106,7 +114,7 @@ def test_an_application_without_kept_plans_answers_alike(
                 record.encoded_fields()
             )
             answers.append(answer_of(limits, record))
-        assert answers[0] == answers[1] == answers[2]
+        assert answers[0] == answers[1] == answers[2] == answers[3]
 
 
 def count_plans(limits: RequestLimits) -> int:
@@ -180,6 +188,29 @@ def test_an_engine_that_fails_is_a_503_all_the_same() -> None:
     record = decide_request(limits)
     assert record.answer is not None
     assert record.answer.status == 503
+    assert record.fields() == []
+
+
+async def test_an_engine_in_memory_that_fails_is_a_503_too() -> None:
+    limits = AsyncRequestLimits(limits=["5/s"], clock=ManualClock())
+    parts = RequestParts("GET", "/", "", (), "192.0.2.7", None)
+    assert await limits.decide(limits.begin(parts), limits.app_limits) is None
+    record = limits.begin(parts)
+    assert limits.decide_at_once(record, limits.app_limits) is None
+    assert record.decision is not None
+
+    def fail() -> Any:
+        raise EngineUnavailable("no reply")
+
+    plan = record.address_plan
+    assert plan is not None
+    plan.decide_now = fail
+    record = limits.begin(parts)
+    undecided = limits.decide_at_once(record, limits.app_limits)
+    assert undecided is not None
+    answer = await undecided
+    assert answer is not None
+    assert answer.status == 503
     assert record.fields() == []
 
 

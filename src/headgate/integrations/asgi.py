@@ -89,14 +89,10 @@ class RecordMiddleware:
         scope["state"] = {**(scope.get("state") or EMPTY), _STATE: record}
         start: Message = {}
 
-        async def send_with_fields(message: Message) -> None:
+        def send_with_fields(message: Message) -> Awaitable[None]:  # itself no coroutine: one frame less
             nonlocal start
             if message["type"] == "http.response.body":
-                await send(message)
-                record.bytes_sent += len(message.get("body", b""))
-                if record.calls and not message.get("more_body"):
-                    limits.end_calls(record, start.get("status", 500))  # background tasks are no part of it
-                return
+                return _send_body(limits, record, start, message, send)
             if message["type"] in _STARTS:
                 start = message
                 if record.calls and message["type"] == "websocket.accept":
@@ -104,10 +100,11 @@ class RecordMiddleware:
                 if record.decisions:
                     headers = message.get("headers") or ()
                     message = {**message, "headers": [*headers, *_new_fields(record, headers)]}
-            await send(message)
+            return send(message)
 
         try:
-            if self.decides and await limits.decide(record, limits.app_limits) is not None:
+            undecided = limits.decide_at_once(record, limits.app_limits) if self.decides else None
+            if undecided is not None and await undecided is not None:
                 await send_refusal(record, scope, receive, send_with_fields)
             else:
                 await self.app(scope, receive, send_with_fields)
@@ -202,6 +199,16 @@ class MessageMiddleware:
         if scope["type"] == "websocket" and _SCOPE_KEY in scope:
             receive, send = _limit_messages(self.limits, self.messages, scope[_SCOPE_KEY][1], receive, send)
         await self.app(scope, receive, send)
+
+
+async def _send_body(
+    limits: AsyncRequestLimits, record: RequestRecord, start: Message, message: Message, send: Send
+) -> None:
+    """Sends a part of the body, counts it, and ends the calls of adaptive rules with the last one."""
+    await send(message)
+    record.bytes_sent += len(message.get("body", b""))
+    if record.calls and not message.get("more_body"):
+        limits.end_calls(record, start.get("status", 500))  # background tasks are no part of it
 
 
 async def _finish(limits: AsyncRequestLimits, record: RequestRecord, start: Message) -> None:

@@ -30,6 +30,7 @@ from headgate.integrations.application_settings import LimitSettings
 from headgate.integrations.code_limit import BoundLimit
 from headgate.integrations.loop_turns import go_on_in_turn
 from headgate.integrations.request_flows import RequestFlows
+from headgate.integrations.request_plan_cache import AddressPlan
 from headgate.integrations.request_record import RequestRecord
 from headgate.lazy_property import lazy_property
 from headgate.slot_renewal import AsyncHolding, Holding
@@ -125,15 +126,40 @@ class AsyncRequestLimits(RequestFlows[AsyncRuleLimiter]):
         self, record: RequestRecord, limits: Sequence[BoundLimit] = (), *, with_rules: bool = True
     ) -> Coroutine[Any, Any, RefusalResponse | None]:
         """Decides the rulebook (`with_rules`) and these limits together; returns the response of a refusal."""
-        decided = self._decide_now(record, limits, with_rules)
+        return self._decide_in_turn(record, limits, with_rules, self._cached_plan(record, limits, with_rules))
+
+    def decide_at_once(
+        self, record: RequestRecord, limits: Sequence[BoundLimit]
+    ) -> Coroutine[Any, Any, RefusalResponse | None] | None:
+        """Decides like `decide`; returns None if the request passed, otherwise what is to be awaited.
+
+        A request that was planned before is decided in memory without a coroutine.
+        """
+        cached = self._cached_plan(record, limits, True)
+        if cached is None or cached.decide_now is None:
+            return self._decide_in_turn(record, limits, True, cached)
+        try:
+            decision = cached.plan.decision((cached.decide_now(),))
+        except (EngineUnavailable, CorruptState) as error:
+            return arun(self._undecided(record, error))
+        if cached.passes_at_once(decision) and not self._outages.active:
+            record.add(decision, cached)
+            return None
+        return arun(self._conclude(record, limits, cached.plan, decision))
+
+    def _decide_in_turn(
+        self, record: RequestRecord, limits: Sequence[BoundLimit], with_rules: bool, cached: AddressPlan | None
+    ) -> Coroutine[Any, Any, RefusalResponse | None]:
+        decided: Coroutine[Any, Any, RefusalResponse | None]
+        if cached is None:
+            decided = arun(self._decide(record, limits, with_rules))
+        else:
+            decided = self._decide_cached(record, limits, cached)
         return decided if self._in_memory else go_on_in_turn(record, decided)
 
-    async def _decide_now(
-        self, record: RequestRecord, limits: Sequence[BoundLimit], with_rules: bool
+    async def _decide_cached(
+        self, record: RequestRecord, limits: Sequence[BoundLimit], cached: AddressPlan
     ) -> RefusalResponse | None:
-        cached = self._cached_plan(record, limits, with_rules)
-        if cached is None:
-            return await arun(self._decide(record, limits, with_rules))
         try:
             if cached.charge is None:
                 decision = await self.limiter.decide_plan(cached.plan)

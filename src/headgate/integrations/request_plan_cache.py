@@ -9,18 +9,24 @@ its limits, for those that follow.
     nothing after the response. Limits that are split among processes do not: their share changes. Nor does a
     rulebook, whose rules look at the path
 
+Gain: called in a loop, the ASGI middleware takes 5 us in memory; if it plans every request, it takes 24.
+One charge in memory is decided without a coroutine (`decide_now`), and the middleware's `send` is none either:
+together that saves 0.25 us of 5.
+
 Law (tests/integrations/test_request_plan_cache.py): an application with these plans and one without them decide
 alike, and send the same fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from headgate.algorithms.decision import ALLOWED, DELAY_US, REMAINING, RESET_AFTER_US
+from headgate.algorithms.decision import ALLOWED, DELAY_US, REMAINING, RESET_AFTER_US, Outcome
 from headgate.algorithms.limit import UNLIMITED
 from headgate.enforcement.call_plan import CallPlan, CompiledRulebook
 from headgate.enforcement.rule_decision import Charged, RuleDecision
+from headgate.engines.memory.async_engine import AsyncMemoryMeter
 from headgate.http.headers import LimitFields, policy_names
 from headgate.integrations.code_limit import BoundLimit
 from headgate.integrations.request_parts import PartsReader, RequestParts
@@ -34,11 +40,14 @@ EncodedFields = list[tuple[bytes, bytes]]
 class AddressPlan:
     """The charges of all requests of one address, and the header fields of their limits."""
 
-    __slots__ = ("_limit_fields", "_policy", "charge", "plan")
+    __slots__ = ("_limit_fields", "_policy", "charge", "decide_now", "plan")
 
     def __init__(self, plan: CallPlan) -> None:
         self.plan: CallPlan = plan
         self.charge: Charged | None = plan.charges[0] if len(plan.charges) == 1 else None  # the only one
+        self.decide_now: Callable[[], Outcome] | None = None  # if that is in memory
+        if self.charge is not None and isinstance(meter := self.charge[0], AsyncMemoryMeter):
+            self.decide_now = partial(meter.meter.decide, *self.charge[1:])
         limits = [meter.limit for meter, _, _ in plan.charges]
         self._limit_fields: list[LimitFields] = []
         # Verdicts of shadows and unlimited rules have no fields: the plain path leaves them out.
@@ -46,7 +55,8 @@ class AddressPlan:
             rules = [rule for rule, _ in plan.labels]
             names = policy_names(list(zip(rules, limits, strict=True)))
             self._limit_fields = list(map(LimitFields, names, limits))
-        self._policy = ", ".join(each.policy for each in self._limit_fields).encode("latin-1", "replace")
+        policies = ", ".join(each.policy for each in self._limit_fields)
+        self._policy = b"ratelimit-policy", policies.encode("latin-1", "replace")
 
     def passes_at_once(self, decision: RuleDecision) -> bool:
         """Returns whether the request passes, and nothing but its header fields remains to be done."""
@@ -59,14 +69,13 @@ class AddressPlan:
         """Returns the header fields of a request that passed, as draft 11 has them; None if they are not plain."""
         if not self._limit_fields:
             return None
-        states = ""
-        for fields, outcome in zip(self._limit_fields, decision.outcomes, strict=True):
+        states: list[str] = []
+        for outcome in decision.outcomes:
             # An override has another limit. A call that passed uncounted, in an outage, has no fields.
             if outcome.__class__ is not tuple or not (outcome[REMAINING] or outcome[RESET_AFTER_US]):
                 return None
-            state = fields.state(outcome)
-            states = f"{states}, {state}" if states else state
-        return [(b"ratelimit-policy", self._policy), (b"ratelimit", states.encode("latin-1", "replace"))]
+            states.append(self._limit_fields[len(states)].state(outcome))
+        return [self._policy, (b"ratelimit", ", ".join(states).encode("latin-1", "replace"))]
 
 
 class _LimitPlans:

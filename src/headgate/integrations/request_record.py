@@ -73,7 +73,9 @@ class RequestRecord:
     @property
     def unfinished(self) -> bool:
         """Returns whether something is to be refunded, settled, released, ended or reported after the response."""
-        return self.changes_counts or bool(self.calls or self.reported)
+        return bool(
+            self.refunds or self.holdings or self.costs_after or self.real_costs or self.calls or self.reported
+        )
 
     @property
     def changes_counts(self) -> bool:
@@ -127,8 +129,9 @@ class RequestRecord:
 
     def encoded_fields(self) -> EncodedFields:
         """Returns the header fields in bytes, with names in lower case, as ASGI has them."""
-        if self.address_plan is not None and len(self.decisions) == 1 and self.form == DRAFT_11 and self.allowed:
-            fields = self.address_plan.fields(self.decisions[0])
+        plan = self.address_plan
+        if plan is not None and len(self.decisions) == 1 and self.form == DRAFT_11 and self.answer is None:
+            fields = plan.fields(self.decisions[0])
             if fields is not None:
                 return fields
         return [(encode_name(name), value.encode("latin-1", "replace")) for name, value in self.fields()]
