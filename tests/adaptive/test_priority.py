@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.adaptive.aimd import Aimd
-from headgate.adaptive.gate import IGNORED
+from headgate.adaptive.aimd import Aimd, AimdState
+from headgate.adaptive.gate import IGNORED, SUCCESS
 from headgate.adaptive.priority import QUEUED, RECENT_CALLS, PriorityGate, RejectionRatio
+from headgate.adaptive.window import Window, WindowSize
 from headgate.errors import InvalidRule
 
 MS = 1_000_000.0
@@ -82,6 +83,34 @@ def test_the_important_call_waits_and_comes_first() -> None:
     assert gate.enter(3 * MS, "low", 2) == 0
     assert gate.leave(1, 0.0, 10 * MS, IGNORED) == [("high", 1)]
     assert gate.leave(1, 10 * MS, 20 * MS, IGNORED) == [("medium", 1)]
+
+
+class NotedWindows(Aimd):
+    """Notes the windows that it gets, of at least two calls; the limit is always 1."""
+
+    def __init__(self) -> None:
+        super().__init__(initial=1, floor=1, ceiling=1)
+        self.windows: list[Window] = []
+
+    def window_of(self, state: AimdState) -> WindowSize:
+        return WindowSize(0.0, 2)
+
+    def update(self, state: AimdState, window: Window) -> tuple[int, AimdState, str]:
+        self.windows.append(window)
+        return super().update(state, window)
+
+
+def test_each_call_arrives_once_whatever_becomes_of_it() -> None:
+    algorithm = NotedWindows()
+    gate = PriorityGate(algorithm, 0.0, 3, max_wait_ns=100 * MS, random=Random(1))
+    assert gate.enter(0.0, "passes", 1) == 1
+    assert gate.enter(1 * MS, "finds no room", 2) == 0
+    assert gate.enter(2 * MS, "waits", 0) == QUEUED
+    assert gate.enter(3 * MS, "comes behind it", 2) == 0
+    assert gate.enter(4 * MS, "must not wait", 1, may_wait=False) == 0
+    assert gate.leave(1, 0.0, 10 * MS, SUCCESS) == [("waits", 1)]
+    assert gate.leave(1, 10 * MS, 20 * MS, SUCCESS) == []
+    assert [(window.arrived, window.refused) for window in algorithm.windows] == [(5, 4)]
 
 
 def test_nobody_waits_longer_than_allowed() -> None:

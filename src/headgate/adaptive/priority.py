@@ -149,9 +149,10 @@ class PriorityGate:
             else:
                 self.gate.turn_away()
             return 0
-        if not any(self._queues[: priority + 1]) and (entered := self.gate.try_enter(now_ns)):
+        if any(self._queues[: priority + 1]):
+            self.gate.wait()
+        elif entered := self.gate.try_enter(now_ns):  # counts a call that finds no room
             return entered
-        self.gate.wait()
         if may_wait and self._may_wait(priority):
             self._queues[priority].append(_QueuedCall(token, now_ns + self._max_wait_ns))
             self._length += 1
@@ -166,7 +167,7 @@ class PriorityGate:
         while self._length and self.gate.in_flight < self.gate.limit:
             queue = next(queue for queue in self._queues if queue)
             self._length -= 1
-            admitted.append((queue.popleft().token, self.gate.try_enter(now_ns)))
+            admitted.append((queue.popleft().token, self.gate.enter_above()))  # it was counted when it came
         return admitted
 
     @property

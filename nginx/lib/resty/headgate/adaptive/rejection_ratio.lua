@@ -61,11 +61,9 @@ function M.enter(state, gate_module, gate, now_ns, priority, chance)
     if gate.in_flight >= gate.limit then gate_module.wait(gate) else gate_module.turn_away(gate) end
     return 0
   end
-  local entered = gate_module.try_enter(gate, now_ns)
-  if entered > 0 then return entered end
-  gate_module.wait(gate)
-  M.found_no_room(state)
-  return 0
+  local entered = gate_module.try_enter(gate, now_ns) -- counts a call that finds no room
+  if entered == 0 then M.found_no_room(state) end
+  return entered
 end
 
 return M
