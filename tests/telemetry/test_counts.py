@@ -141,6 +141,24 @@ def test_an_adaptive_limiter_sheds() -> None:
     assert (backend.allowed, backend.refused, backend.shed, backend.by_engine) == (2, 0, 1, 2)
 
 
+@pytest.mark.parametrize(
+    ("limit", "near"),
+    [
+        ({"adaptive": "concurrency", "between": [1, 1000]}, 4),  # 3, 2, 1 and 0 of 20 are left
+        ({"adaptive": "rate", "target": "p90 1s", "between": [10, 200]}, 4),  # likewise, of a tenth of 200
+    ],
+)
+def test_a_call_is_near_the_limit_that_an_adaptive_rule_has_now(limit: dict[str, Any], near: int) -> None:
+    counts = Counts(clock=ManualClock())
+    rules = {"rules": [{"name": "app", "limit": limit}]}
+    limiter = Limiter.from_rules(rules, clock=ManualClock(), observers=[counts])
+    decisions = [limiter.check({}) for _ in range(25)]
+    app = counts.totals()["app"]
+    assert (app.allowed, app.refused, app.near_limit) == (20, 5, near)
+    for decision in decisions:
+        limiter.finish(decision)
+
+
 def test_an_error_is_counted_under_no_rule() -> None:
     counts = Counts()
     limiter = Limiter("1/minute", DEAD, observers=[counts])

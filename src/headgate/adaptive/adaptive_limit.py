@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 from headgate.adaptive.adaptive_concurrency import AdaptiveConcurrency
 from headgate.adaptive.target_concurrency import DEFAULT_START, TargetConcurrency
-from headgate.adaptive.target_rate import TargetRate
+from headgate.adaptive.target_rate import BURST_SECONDS, TargetRate
 from headgate.adaptive.window import LimitAlgorithm
 from headgate.algorithms.durations import format_duration, in_words
 from headgate.algorithms.limit import EXACT, SECOND, Description, Limit
@@ -95,6 +95,10 @@ class AdaptiveLimit(Limit):
     @property
     def units_at_once(self) -> int:
         return self.bounds[1]
+
+    def units_at(self, current: int) -> int:
+        """Returns how many calls can begin at once while this is the limit, if none are in flight."""
+        return current if self.kind == "concurrency" else max(1, int(current * BURST_SECONDS))
 
     @property
     def unit(self) -> str:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headgate.adaptive.gate import DROPPED, IGNORED
-from headgate.adaptive.target_rate import RateState, RateWindow, TargetRate
+from headgate.adaptive.target_rate import BURST_SECONDS, RateState, RateWindow, TargetRate
 
 _NS_PER_SECOND = 1e9
-_BURST_SECONDS = 0.1
 
 
 class RateGate:
@@ -99,4 +98,4 @@ class RateGate:
 
     @property
     def _burst(self) -> float:
-        return max(1.0, self.rate * _BURST_SECONDS)
+        return max(1.0, self.rate * BURST_SECONDS)

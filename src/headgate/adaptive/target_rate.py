@@ -20,10 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headgate.adaptive.window import check_number
 from headgate.errors import InvalidRule
+
+BURST_SECONDS: Final = 0.1  # of calls that may begin at once
 
 
 class RateWindow(NamedTuple):

@@ -9,6 +9,7 @@ from headgate.algorithms.decision import (
     ALLOWED,
     DELAY_US,
     REMAINING,
+    AdaptiveOutcome,
     CachedOutcome,
     DegradedOutcome,
     Outcome,
@@ -150,8 +151,15 @@ class CountedMeter:
         yield "allowed" if outcome[ALLOWED] else "refused"
         if outcome[ALLOWED] and outcome[DELAY_US]:
             yield "delayed"
-        if outcome[ALLOWED] and outcome[REMAINING] < self.near_limit:
+        if outcome[ALLOWED] and outcome[REMAINING] < self._near_limit_of(outcome):
             yield "near_limit"
+
+    def _near_limit_of(self, outcome: Outcome) -> int:
+        """Returns below how many units left a call is near the limit; that of an adaptive limit moves."""
+        if not isinstance(outcome, AdaptiveOutcome):
+            return self.near_limit
+        limit: Any = self.limit  # an AdaptiveLimit
+        return -(-int(limit.units_at(outcome.current)) // NEAR_LIMIT_SHARE)
 
 
 def _add_to(unshared: dict[int, DecisionCounts], unit: int, counts: Sequence[int], kept: int) -> None:

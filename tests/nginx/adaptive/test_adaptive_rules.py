@@ -230,6 +230,15 @@ def test_a_changed_rulebook_keeps_what_was_learned_within_its_bounds(upstream: S
         until(reaches(gate, "adaptive_in_flight", 0), PATIENCE)
 
 
+def test_calls_are_near_the_limit_of_the_moment(upstream: SlowUpstream) -> None:
+    rules = book(concurrency(1, 1000))
+    rate = {"adaptive": "rate", "target": ALWAYS_KEPT, "between": [10, 200]}
+    rules["rules"].append({"name": "rate", "when": {"path": "/rate/**"}, "limit": rate})
+    with gateway(rules, upstream) as gate, hanging(gate, upstream, 18):
+        assert gate.get("/rate/one").status == 200
+        assert metric(gate, "near_limit_total") == 2  # 3 and 2 of 20 are left; 19 of the 20 calls that a rate has
+
+
 def test_a_removed_rule_limits_nothing(upstream: SlowUpstream) -> None:
     with gateway(book(concurrency(1, 1)), upstream) as gate, hanging(gate, upstream, 1):
         assert gate.get("/up/page").status == 503

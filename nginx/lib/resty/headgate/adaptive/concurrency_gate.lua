@@ -83,6 +83,9 @@ end
 -- Returns how many calls could begin now.
 function M.room(gate) return max(0, gate.limit - gate.in_flight) end
 
+-- Returns how many calls can begin at once, if none are in flight.
+function M.units_at_once(gate) return gate.limit end
+
 -- Notes that a call would begin if the limit were higher.
 function M.wait(gate) gate.refused = gate.refused + 1 end
 

@@ -65,6 +65,9 @@ end
 -- Returns how many calls could begin now.
 function M.room(gate, now_ns) return floor(tokens_at(gate, now_ns)) end
 
+-- Returns how many calls can begin at once, if none are in flight.
+function M.units_at_once(gate) return max(1, floor(gate.limit * BURST_SECONDS)) end
+
 -- Note nothing: a rate learns from the calls that end.
 function M.wait() end
 function M.turn_away() end

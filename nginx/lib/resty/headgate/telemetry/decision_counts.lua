@@ -75,6 +75,11 @@ local function add_shadow(counts, kind, allowed, key)
   add_verdict(counts, field, key)
 end
 
+-- Returns below how many units left a call is near the limit; that of an adaptive limit moves.
+local function near_limit_of(bound_limit, outcome)
+  return outcome.at_once and ceil(outcome.at_once / NEAR_LIMIT_SHARE) or bound_limit.near_limit
+end
+
 -- Counts the verdict of one rule.
 local function add(charge, outcome)
   local bound_limit, key = charge.bound_limit, charge.key
@@ -85,7 +90,7 @@ local function add(charge, outcome)
   if allowed then
     add_verdict(counts, ALLOWED, key)
     if outcome[5] > 0 then counts[DELAYED] = counts[DELAYED] + 1 end
-    if outcome[2] < bound_limit.near_limit then counts[NEAR_LIMIT] = counts[NEAR_LIMIT] + 1 end
+    if outcome[2] < near_limit_of(bound_limit, outcome) then counts[NEAR_LIMIT] = counts[NEAR_LIMIT] + 1 end
   else
     add_verdict(counts, REFUSED, key)
   end

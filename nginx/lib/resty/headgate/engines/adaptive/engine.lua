@@ -185,10 +185,10 @@ local function refusal()
 end
 
 -- Returns the outcome of a call that passes and is not counted.
-local function uncounted() return { 1, 0, 0, 0, 0, wall_us(), 0, current = 1, degraded = true } end
+local function uncounted() return { 1, 0, 0, 0, 0, wall_us(), 0, current = 1, at_once = 0, degraded = true } end
 
--- Decides a call. Returns its Outcome, of which `current` is the limit at that moment and `call`, of a call that
--- begins, what `finish` takes.
+-- Decides a call. Returns its Outcome, of which `current` is the limit at that moment, `at_once` how many calls that
+-- lets begin at once, and `call`, of a call that begins, what `finish` takes.
 function Engine:enter(charge)
   local binding, key = self:binding(charge.bound_limit), charge.key
   if not self.leases:hold(function() self:on_second() end) then return uncounted() end
@@ -200,7 +200,7 @@ function Engine:enter(charge)
     if is_refused and binding.is_shadow then entered = binding.module.enter_above(gate) end
     if entered > 0 then self.leases:add_call(gate) end
     result = result or { 1, binding.module.room(gate, now_ns), 0, 0, 0, wall_us(), 0 }
-    result.current = gate.limit
+    result.current, result.at_once = gate.limit, binding.module.units_at_once(gate)
     if entered > 0 then
       result.call = {
         binding = binding, key = key, entered = entered, started_ns = now_ns, within_limit = not is_refused,
