@@ -31,6 +31,7 @@ QUESTIONS = (
     "comparison",
     "adaptive",
     "adaptive_server",
+    "adaptive_nginx",
 )
 
 

@@ -83,17 +83,31 @@ class Run(NamedTuple):
     limits: list[tuple[float, float]]
 
 
+Runs = Sequence[dict[str, Run]]  # of each round, by the name of the subject
+
+
 def answer(report: BenchmarkReport) -> None:
     report.say("**The staged case on uvicorn**, with a pool of 12 threads; the median of rounds")
     subjects = [each for each in (*ALONE, *FOUR) if not report.quick or each.name in QUICK]
+    runs = measure(report, "uvicorn", subjects, run)
+    chart = Path(".cache/bench/adaptive_server.svg")
+    draw(chart, "The limit of a rule", ("rule", "four, rule that agrees"), runs)
+    report.say(f"The limit over time, of four the sum: {chart}")
+    for processes in (1, 4):
+        compare_with_fixed(report, [each for each in subjects if each.processes == processes], runs)
+
+
+def measure(
+    report: BenchmarkReport, case: str, subjects: Sequence[ServedLimit], run: Callable[[ServedLimit], Run]
+) -> Runs:
+    """Runs all subjects in rounds, and reports a row for each of their stages."""
     runs = [{each.name: run(each) for each in subjects} for _ in range(1 if report.quick else ROUNDS)]
-    rounds = [{name: each.stages for name, each in by_name.items()} for by_name in runs]
     rows = []
     for subject in subjects:
         for number in range(len(STAGES)):
-            stages = [each[subject.name][number] for each in rounds]
+            stages = [each[subject.name].stages[number] for each in runs]
             for stage in stages:
-                report.keep(case="uvicorn", limiter=subject.name, stage=number + 1, **stage._asdict())
+                report.keep(case=case, limiter=subject.name, stage=number + 1, **stage._asdict())
             limits = [stage.limit for stage in stages if stage.limit is not None]
             cells = [
                 f"{median(100 * stage.refused / stage.offered for stage in stages):.1f}",
@@ -105,28 +119,33 @@ def answer(report: BenchmarkReport) -> None:
             ]
             rows.append([f"{subject.name}, stage {number + 1}", *cells])
     report.table(["", "refused %", "good/s", "p99 ms", "limit", "late ms", "load"], rows)
-    chart = Path(".cache/bench/adaptive_server.svg")
+    return runs
+
+
+def draw(chart: Path, title: str, names: Sequence[str], runs: Runs) -> None:
+    """Draws the limits over time of the first round."""
     write_chart(
         chart,
-        "The limit of a rule, while calls take 50, 150 (from 10 s to 30 s) and 50 ms; 12 threads, 100 calls/s",
-        [Line(name.partition(",")[0], runs[0][name].limits) for name in ("rule", "four, rule that agrees")],
+        f"{title}, while calls take 50, 150 (from 10 s to 30 s) and 50 ms; 12 threads, 100 calls/s",
+        [Line(name.partition(",")[0], runs[0][name].limits) for name in names],
         y_max=100,
         marks=((10, "150 ms"), (30, "50 ms")),
     )
-    report.say(f"The limit over time, of four the sum: {chart}")
-    for processes in (1, 4):
-        among = [each for each in subjects if each.processes == processes]
-        fixed = [each.name for each in among if isinstance(each.limit, int)]
-        best = max(median(_goodput(each[name][1]) for each in rounds) for name in fixed)
-        for subject in among:
-            if not isinstance(subject.limit, int):
-                overloads = [each[subject.name][1] for each in rounds]
-                ratio = median(map(_goodput, overloads)) / best
-                report.target(
-                    f"{subject.name}: goodput in the overload, of the best fixed one's", ratio, at_least=0.85
-                )
-                works = median(stage.p99 for stage in overloads) / STAGES[1][1]
-                report.target(f"{subject.name}: p99 in the overload, in works", works, at_most=2.5)
+
+
+def compare_with_fixed(report: BenchmarkReport, among: Sequence[ServedLimit], runs: Runs) -> None:
+    """Checks the overloaded stage of those that find their limit against the best fixed limit among them."""
+    fixed = [each.name for each in among if isinstance(each.limit, int)]
+    best = max(median(_goodput(each[name].stages[1]) for each in runs) for name in fixed)
+    for subject in among:
+        if not isinstance(subject.limit, int):
+            overloads = [each[subject.name].stages[1] for each in runs]
+            ratio = median(map(_goodput, overloads)) / best
+            report.target(
+                f"{subject.name}: goodput in the overload, of the best fixed one's", ratio, at_least=0.85
+            )
+            works = median(stage.p99 for stage in overloads) / STAGES[1][1]
+            report.target(f"{subject.name}: p99 in the overload, in works", works, at_most=2.5)
 
 
 def _goodput(stage: Result) -> float:
@@ -151,15 +170,15 @@ def run(subject: ServedLimit) -> Run:
         logs = [str(Path(folder) / str(number)) for number in range(subject.processes)]
         engine, backend = "memory://", None
         if subject.processes > 1:
-            backend = stack.enter_context(_serving(10_000, None, engine, None))
+            backend = stack.enter_context(serving(10_000, None, engine, None))
             if isinstance(subject.limit, dict):
                 engine = stack.enter_context(RedisServer()).url
-        ports = [stack.enter_context(_serving(subject.limit, backend, engine, log)) for log in logs]
-        return asyncio.run(_load(ports, logs))
+        ports = [stack.enter_context(serving(subject.limit, backend, engine, log)) for log in logs]
+        return asyncio.run(send_load(ports, logs))
 
 
 @contextmanager
-def _serving(limit: Any, backend: int | None, engine: str, log: str | None) -> Iterator[int]:
+def serving(limit: Any, backend: int | None, engine: str, log: str | None) -> Iterator[int]:
     """Runs a server in a process of its own; yields its port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -173,9 +192,10 @@ def _serving(limit: Any, backend: int | None, engine: str, log: str | None) -> I
         process.join()
 
 
-async def _load(ports: Sequence[int], logs: Sequence[str]) -> Run:
+async def send_load(ports: Sequence[int], logs: Sequence[str]) -> Run:
+    """Sends the calls of all stages to servers; each log has the changes of a limit."""
     for port in ports:
-        await _wait_for(port)
+        await wait_for(port)
     chance = random.Random(1)
     calls: list[asyncio.Task[tuple[int, float, int, float]]] = []
     late: list[list[float]] = [[] for _ in STAGES]
@@ -254,7 +274,8 @@ async def _get(port: int, work: float) -> int:
         writer.close()
 
 
-async def _wait_for(port: int) -> None:
+async def wait_for(port: int) -> None:
+    """Waits until a server listens."""
     for _ in range(1200):
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
