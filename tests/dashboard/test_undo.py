@@ -99,6 +99,43 @@ async def test_what_was_removed_and_has_ended_stays_away(shop: tuple[Site, Visit
     assert (await undo(operator, entry)).status == 200
 
 
+async def test_an_older_change_is_not_undone_over_a_newer_one(shop: tuple[Site, Visitor]) -> None:
+    site, operator = shop
+    await change(operator, "override", limits="50/hour", ttl="0")
+    older = await latest(site)
+    await change(operator, "override", limits="9/hour", ttl="0")
+    newer = await latest(site)
+    page = await undo(operator, older)
+    assert (page.status, "it is 9/hour now, until it is undone. It stays." in page.words) == (400, True)
+    assert "Its own limit 9/hour" in (await operator.get(BOB)).words
+    # From the newest on, all of them can be undone.
+    assert (await undo(operator, newer)).status == 200
+    assert "Its own limit 50/hour" in (await operator.get(BOB)).words
+    assert (await undo(operator, older)).status == 200
+    assert "Its own limit" not in (await operator.get(BOB)).words
+
+
+async def test_a_removal_is_not_undone_over_a_newer_limit(shop: tuple[Site, Visitor]) -> None:
+    site, operator = shop
+    await change(operator, "override", limits="50/hour", ttl="0")
+    await change(operator, "unset")
+    removal = await latest(site)
+    await change(operator, "override", limits="9/hour", ttl="3600")
+    page = await undo(operator, removal)
+    assert (page.status, "it is 9/hour now, for another" in page.words) == (400, True)
+    assert "Its own limit 9/hour" in (await operator.get(BOB)).words
+
+
+async def test_the_same_limit_set_again_for_longer_stays(shop: tuple[Site, Visitor]) -> None:
+    site, operator = shop
+    await change(operator, "override", limits="50/hour", ttl="3600")
+    older = await latest(site)
+    await change(operator, "override", limits="50/hour", ttl="0")
+    page = await undo(operator, older)
+    assert (page.status, "50/hour holds until it is undone. It stays." in page.words) == (400, True)
+    assert await expires_in(site) is None
+
+
 async def test_a_reset_is_undone_once_also_by_two_operators_at_once(shop: tuple[Site, Visitor]) -> None:
     site, operator = shop
     other = await logged_in(site, "192.0.2.8", "oleg")

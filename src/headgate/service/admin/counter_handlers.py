@@ -64,11 +64,15 @@ class CounterHandlers:
             raise NotFound(f"{key} has no limit of its own.")
         return schema.KeyOverride(rule.name, key, text)
 
+    async def override_with_ttl(self, rule: str, key: str) -> tuple[str | None, float | None]:
+        """Returns the override of a key, and in how many seconds it ends; None if never."""
+        return await self._limiter.overrides(rule).get(key), await self._clients.override_expires_in(rule, key)
+
     async def set_override(self, request: AdminRequest) -> schema.KeyOverride:
         rule, body = self._rule(request.path["rule"]), request.body
         key, limits, _ = validate_override(request.path["key"], body.limits, body.ttl)
         overrides = self._limiter.overrides(rule.name)
-        before, before_ttl = await overrides.get(key), await self._clients.override_expires_in(rule.name, key)
+        before, before_ttl = await self.override_with_ttl(rule.name, key)
         if not await overrides.set(key, body.limits, absent=body.absent, ttl=body.ttl):
             raise Conflict(f"{key} has a limit of its own already; it stays.")
         text = join_limits(limits)
@@ -79,7 +83,7 @@ class CounterHandlers:
     async def unset_override(self, request: AdminRequest) -> schema.RemovedOverride:
         rule, key = self._rule(request.path["rule"]), request.path["key"]
         overrides = self._limiter.overrides(rule.name)
-        before, before_ttl = await overrides.get(key), await self._clients.override_expires_in(rule.name, key)
+        before, before_ttl = await self.override_with_ttl(rule.name, key)
         if not await overrides.unset(key):
             raise NotFound(f"{key} has no limit of its own.")
         details = {"rule": rule.name, "key": key, "before": before, "before_ttl": before_ttl}

@@ -7,7 +7,8 @@ those hold from the next call on, everywhere. Undoing a block also deletes the k
 
 Laws of undoing (tests/dashboard/test_undo.py):
   - an override that is restored ends when it would have ended; one that has ended meanwhile is not restored;
-  - a change is undone once, also if two operators press at once.
+  - a change is undone once, also if two operators press at once;
+  - while the key has another override than the change left, the change is not undone: the newer one stays.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from headgate.service.admin.audit_log import log_change, log_uncertain_change
 from headgate.service.admin.find_handlers import AdminHandlers
 from headgate.service.admin.request import AdminRequest
 from headgate.service.dashboard.engine_availability import EngineAvailability, may_have_happened
+from headgate.service.dashboard.number_format import span_text
 
 BLOCK: Final = "block"
 EXEMPT: Final = "exempt"
@@ -35,6 +37,7 @@ HOUR_S: Final = 3600
 MIN_TTL_S: Final = 0.001  # of an override
 MAX_TTL_S: Final = 366 * 86_400
 MAX_LIMITS_CHARS: Final = 1000
+TTL_TOLERANCE_S: Final = 60.0  # between the clocks of a server and a service
 _limit_parts = re.compile(r"\s*\d+/(\S+)(.*)", re.S)
 _SCALES: Final = {
     BLOCK: ("1/3650d{options}", "1/1000s{options}", "1/{period}{options}"),
@@ -178,12 +181,33 @@ class OperatorActions:
                     await trail.release_undo(entry.id)
             raise
 
+    async def _check_unchanged(self, entry: AuditEntry, rule: str, key: str) -> None:
+        """Raises InvalidCharge if the override was changed after `entry`; one that has ended is no change."""
+        current, expires_s = await self._handlers.counter_handlers.override_with_ttl(rule, key)
+        if current is None:
+            return
+        lasts = "until it is undone" if expires_s is None else f"for another {span_text(expires_s)}"
+        if current != entry.details.get("after"):
+            raise InvalidCharge(
+                f"The key's limit was changed since: it is {current} now, {lasts}. It stays. "
+                "Undo the newer change first."
+            )
+        ttl = entry.details.get("ttl")
+        left_s = ttl - (time.time() - entry.at_us / 1e6) if isinstance(ttl, int | float) else None
+        if (left_s is None) != (expires_s is None) or abs((left_s or 0) - (expires_s or 0)) > TTL_TOLERANCE_S:
+            raise InvalidCharge(
+                f"The key's limit was set again since: {current} holds {lasts}. It stays. "
+                "Undo the newer change first."
+            )
+
     async def _undo(self, entry: AuditEntry, actor: Actor) -> None:
         rule, key = str(entry.details.get("rule", "")), str(entry.details.get("key", ""))
         before, before_ttl = entry.details.get("before"), entry.details.get("before_ttl")
         remaining_s = None
         if isinstance(before_ttl, int | float):
             remaining_s = before_ttl - (time.time() - entry.at_us / 1e6)
+        if entry.event != "key reset":
+            await self._check_unchanged(entry, rule, key)
         has_ended = remaining_s is not None and remaining_s < MIN_TTL_S
         match entry.event:
             case "override set" | "override unset" if isinstance(before, str) and not has_ended:
