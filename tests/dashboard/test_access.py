@@ -15,7 +15,7 @@ PAGES = (
         "/dashboard/rule/keys?name=buy",
     ),
     *(key_path("buy", "user=bob"), "/dashboard/rules", "/dashboard/rules/version?number=1", "/dashboard/audit"),
-    "/dashboard/live",
+    *("/dashboard/number", "/dashboard/playground", "/dashboard/live"),
 )
 CHANGES = {
     "/dashboard/key/override": {"rule": "buy", "key": "user=bob", "limits": "9/hour", "reason": "r"},
@@ -26,6 +26,11 @@ CHANGES = {
     "/dashboard/undo": {"rule": "buy", "key": "user=bob", "id": "1"},
     "/dashboard/rules/publish": {"text": "rules: []", "format": "yaml", "base": "1", "note": "n"},
     "/dashboard/rules/rollback": {"to": "1", "note": "n"},
+    "/dashboard/rule/stages/start": {"name": "buy", "hold": "10s", "bound": "5 %", "reason": "r"},
+    "/dashboard/rule/stages/stop": {"name": "buy", "reason": "r"},
+    "/dashboard/number/check": {"by": "address"},
+    "/dashboard/number/upload": {},
+    "/dashboard/number/shadow": {"limit": "9/hour", "by": "address", "log": "access.log"},
 }
 
 
