@@ -171,6 +171,27 @@ async def test_one_log_is_read_at_a_time(operator: Visitor) -> None:
     assert "html" in (await uploading).events[-1]
 
 
+async def test_another_worker_reads_no_log_meanwhile(site: Site, operator: Visitor) -> None:
+    async with Site() as other_worker:  # with the admin address of the first
+        colleague = Visitor(other_worker)
+        await colleague.log_in(user="oleg")
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> AsyncIterator[bytes]:
+            yield LOG
+            begun.set()
+            await go_on.wait()
+
+        uploading = asyncio.ensure_future(Uploader(operator).upload(slow()))
+        await begun.wait()
+        reply = await Uploader(colleague).send_file(LOG)
+        assert (reply.status, reply.error[:29]) == (409, "Another log is being read: on")
+        go_on.set()
+        assert "html" in (await uploading).events[-1]
+        assert (await Uploader(colleague).send_file(LOG)).status == 200
+    assert os.listdir(tempfile.gettempdir()) == []
+
+
 async def test_viewers_and_strangers_upload_nothing(operator: Visitor, viewer: Visitor, stranger: Visitor) -> None:
     assert (await viewer.get("/dashboard/number")).status == 403
     assert "Find a number" not in (await viewer.get("/dashboard/")).words

@@ -16,6 +16,7 @@ Every change goes through a handler of the admin API, so that both are checked, 
     number_page, number_result   finds a limit in an uploaded log
     playground_page   plays simulated traffic through limits
     upload            receives a file into a temporary file without a name
+    upload_lock       one upload at a time, among all workers
     background_job, job_process   long work, in a process of its own that reports how far it is
     stages_card       staged enforcement of a rule: its form, and how far it is
     key_stories       since when a key is refused, and what it calls

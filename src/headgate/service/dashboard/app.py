@@ -76,6 +76,7 @@ from headgate.service.dashboard.sessions import (
     user_name,
 )
 from headgate.service.dashboard.translation import choose_language
+from headgate.service.dashboard.upload_lock import UploadLock
 from headgate.service.settings import Settings
 from headgate.service.staged_enforcement import StagedEnforcement
 from headgate.service.token_guesses import TooManyGuesses
@@ -117,7 +118,8 @@ class Dashboard:
         overview = OverviewPage(limiter, sources)
         rule, key = RulePage(limiter, sources, actions, staged), KeyPage(limiter, sources, actions)
         book, audit = RulebookPage(limiter, sources, actions), AuditPage(sources, actions)
-        self._number, playground = NumberPage(sources, actions, book), PlaygroundPage()
+        self._number = NumberPage(sources, actions, book, UploadLock(settings.admin))
+        playground = PlaygroundPage()
         self._routes: tuple[tuple[str, re.Pattern[str], PageHandler], ...] = tuple(
             (method, re.compile(ROOT + path), handler)
             for method, path, handler in (

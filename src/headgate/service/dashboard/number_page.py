@@ -1,7 +1,7 @@
 """Find a number: uploads a log, chooses a limit from it, and adds it to the rulebook as a shadow rule.
 
 The response to an upload is a stream: lines of JSON that say how far the work is, and last the result. So no
-worker keeps anything, and a page that is closed ends the work. One log is read at a time in a worker.
+worker keeps anything, and a page that is closed ends the work. One log is read at a time in a service.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import IO, Any, Final
 
@@ -30,6 +32,7 @@ from headgate.service.dashboard.page_request import PageRequest
 from headgate.service.dashboard.request import SAFE_FIELDS, json_response, page_response
 from headgate.service.dashboard.rulebook_page import RulebookPage
 from headgate.service.dashboard.upload import MAX_UPLOAD_BYTES, receive_file
+from headgate.service.dashboard.upload_lock import UploadLock
 from headgate.traffic.formats.field_names import attribute_name
 from headgate.traffic.log_summary import escape_unprintable
 from headgate.traffic.reader import ReadOptions
@@ -73,10 +76,12 @@ _OPTION = """<div><label for="{name}">{label}</label>
 class NumberPage:
     """Reads uploaded logs, and shows the limits that fit them."""
 
-    def __init__(self, sources: DashboardSources, actions: OperatorActions, book: RulebookPage) -> None:
+    def __init__(
+        self, sources: DashboardSources, actions: OperatorActions, book: RulebookPage, lock: UploadLock
+    ) -> None:
         self._actions, self._book = actions, book
         self._changes = ChangeLog(sources.trail)
-        self._busy = asyncio.Lock()
+        self._lock = lock
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def show(self, page: PageRequest, problem: str = "", status: int = 200) -> Response:
@@ -123,7 +128,8 @@ class NumberPage:
         """Says what is wrong with the options of an upload, before anything is uploaded; for the script."""
         try:
             await asyncio.to_thread(_job_of, page.form)
-            self._check_free()
+            if not _try(self._lock.is_free):
+                raise _busy()
         except (HttpError, HeadgateError) as error:
             return json_response({"error": str(error)})
         return json_response({})
@@ -132,12 +138,12 @@ class NumberPage:
         """Receives a log, and streams how its analysis goes; for the script."""
         view = _view_of_operator(page)
         job = await asyncio.to_thread(_job_of, page.query)
-        self._check_free()
-        await self._busy.acquire()  # released when the analysis has ended
+        if not _try(self._lock.acquire):  # released when the analysis has ended
+            raise _busy()
         try:
             file = await receive_file(page.request)
         except BaseException:
-            self._busy.release()
+            self._lock.release()
             raise
         size = file.seek(0, 2)
         events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
@@ -146,7 +152,7 @@ class NumberPage:
 
         def end(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            self._busy.release()
+            self._lock.release()
             file.close()
             events.put_nowait(None)
 
@@ -155,10 +161,6 @@ class NumberPage:
         await self._changes.record("log uploaded", actor.user, actor.remote, log=job["name"], bytes=size)
         headers = [("content-type", "application/x-ndjson"), ("cache-control", "no-store"), *SAFE_FIELDS]
         return StreamedResponse(200, encode_headers(headers), _lines(view, job, events, task))
-
-    def _check_free(self) -> None:
-        if self._busy.locked():
-            raise HttpError(409, "Another log is being read: one at a time. Try again in a moment.")
 
     async def save(self, page: PageRequest) -> Response:
         """Opens the editor with the chosen limit as one more rule, in shadow mode; nothing is published yet."""
@@ -178,6 +180,19 @@ class NumberPage:
             if not task.cancelling():  # a second time would cancel its cleanup
                 task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _busy() -> HttpError:
+    return HttpError(409, "Another log is being read: one at a time. Try again in a moment.")
+
+
+def _try(lock: Callable[[], bool]) -> bool:
+    try:
+        return lock()
+    except OSError as error:
+        folder, reason = tempfile.gettempdir(), os.strerror(error.errno or 0)
+        text = f"No file can be made in {folder}: {reason}. Make room there, or name another folder by TMPDIR."
+        raise HttpError(507, text) from None
 
 
 def _view_of_operator(page: PageRequest) -> View:
