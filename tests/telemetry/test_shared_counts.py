@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import headgate
 from headgate import AsyncLimiter, CorruptState, Counts, InvalidRule, Limiter, ManualClock
 from headgate.engines.redis.counts_store import MAX_RULES
 from headgate.telemetry.counts_writer import CountsWriter
@@ -191,7 +192,7 @@ def test_the_stored_layout(redis_server: RedisServer, clock: ManualClock) -> Non
     assert stored("ZRANGE", "hg2:{counts}:rules", "0", "-1") == ["login"]
     [writer] = stored("ZRANGE", "hg2:{counts}:writers", "0", "-1")
     name, number = stored("HMGET", f"hg2:{{counts}}:w:{writer}", "name", "seq")
-    assert (name.endswith(f":{os.getpid()}"), number) == (True, "1")
+    assert (name.endswith(f":{os.getpid()} {headgate.__version__}"), number) == (True, "1")
     processes.close()
 
 
@@ -258,6 +259,7 @@ def test_closing_writes_the_rest(redis_server: RedisServer, clock: ManualClock) 
         assert reader.last(seconds=60)["api"].allowed == 1
         [writer] = reader.writers()
         assert (writer.name.endswith(f":{os.getpid()}"), writer.age_s) == (True, 0)
+        assert writer.version == headgate.__version__
 
 
 async def test_an_async_limiter_shares_its_counts(redis_server: RedisServer, clock: ManualClock) -> None:

@@ -13,6 +13,7 @@ import os
 import secrets
 import socket
 from contextlib import suppress
+from functools import cache
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,17 @@ REMEMBERED_S: Final = 25 * 3600  # how long rules and writers are remembered aft
 INTERVAL_S: Final = 1.0
 
 _log = logging.getLogger("headgate")
+
+
+@cache
+def installed_version() -> str:
+    """Returns the version of headgate that is installed; an empty text if it runs without being installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("headgate")
+    except PackageNotFoundError:
+        return ""
 
 
 class CountsWriter:
@@ -78,7 +90,12 @@ class CountsWriter:
                 self._number += 1
                 now_s = self._counts.clock.now_us() // 1_000_000
                 self._unanswered = self._store.packed_write(
-                    self._id, self._number, now_s, self._name, REMEMBERED_S, rules
+                    self._id,
+                    self._number,
+                    now_s,
+                    f"{self._name} {installed_version()}".rstrip(),
+                    REMEMBERED_S,
+                    rules,
                 )
             try:
                 left_out = self._store.send(self._unanswered)

@@ -28,10 +28,11 @@ MAX_RULES = 1000
 
 
 class CountsWriterState(NamedTuple):
-    """A process that writes counts: its name (host:pid), and how many seconds ago it wrote."""
+    """A process that writes counts: its name (host:pid), how many seconds ago it wrote, and its version."""
 
     name: str
     age_s: int
+    version: str | None = None
 
 
 class SharedCounts:
@@ -148,10 +149,11 @@ class SharedCounts:
         found = self._store.highest([layout.WRITERS], MAX_RULES)[0]
         states = self._store.texts([f"w:{writer}" for writer, _ in found])
         now_s = self._now_s()
-        return [
-            CountsWriterState(state.get("name", writer), max(0, now_s - at_s))
-            for (writer, at_s), state in zip(found, states, strict=True)
-        ]
+        writers = []
+        for (writer, at_s), state in zip(found, states, strict=True):
+            name, _, version = state.get("name", writer).partition(" ")
+            writers.append(CountsWriterState(name, max(0, now_s - at_s), version or None))
+        return writers
 
     def close(self) -> None:
         """Closes the connections; a with statement does so, too."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import headgate
 from headgate.telemetry.decision_counts import DecisionCounts
 from headgate.telemetry.shared_counts import SharedCounts
 from tests.nginx.gateway_harness import NginxGateway
@@ -48,6 +49,7 @@ def test_two_gateways_are_merged_and_each_writes_once_a_second(redis_server: Red
         with SharedCounts(redis_server.url) as counts:
             assert counts.last(seconds=120)["all"].calls == 60
             names = [writer.name for writer in counts.writers()]
+            assert {writer.version for writer in counts.writers()} == {headgate.__version__}
         assert len(names) == 2
         assert {name.rpartition(":")[2] for name in names} == {str(one.pid), str(two.pid)}
         assert all(name.startswith("nginx@") for name in names)

@@ -19,7 +19,7 @@ from headgate.telemetry.counts import Counts
 from headgate.telemetry.decision_record import Record
 from headgate.telemetry.memory_records import MemoryRecordsStore
 from headgate.telemetry.recent_records import KEPT_S, RecentRecordsReader
-from headgate.telemetry.shared_counts import SharedCounts
+from headgate.telemetry.shared_counts import CountsWriterState, SharedCounts
 
 _NODES_S: Final = 2.0  # between two looks at the nodes
 
@@ -147,19 +147,26 @@ class DashboardSources:
         reports.setdefault(report.name, report)
         rows = [_node_row(each, writers.pop(each.name, None)) for each in reports.values()]
         rows += [
-            NodeRow(name, "nginx" if name.startswith("nginx@") else "program", None, None, "", age_s)
-            for name, age_s in writers.items()
-            if age_s < 600
+            NodeRow(
+                each.name,
+                "nginx" if each.name.startswith("nginx@") else "program",
+                each.version,
+                None,
+                "",
+                each.age_s,
+            )
+            for each in writers.values()
+            if each.age_s < 600
         ]
         rows.sort(key=lambda row: (not row.degraded, row.age_s > 10, row.kind, row.name))
         self._nodes_read = time.monotonic(), rows
         return rows
 
-    def _writers(self) -> dict[str, float]:
+    def _writers(self) -> dict[str, CountsWriterState]:
         reader = self.counts()
         if not isinstance(reader, SharedCounts):
             return {}
-        return {each.name: float(each.age_s) for each in reversed(reader.writers())}
+        return {each.name: each for each in reversed(reader.writers())}
 
     async def changes(self) -> list[AuditEntry]:
         """Returns the latest changes, the newest first."""
@@ -174,8 +181,8 @@ class DashboardSources:
             self._records.close()
 
 
-def _node_row(report: NodeReport, count_age_s: float | None) -> NodeRow:
+def _node_row(report: NodeReport, writer: CountsWriterState | None) -> NodeRow:
     age_s = max(0.0, time.time() - report.at_s)
-    if count_age_s is not None:
-        age_s = min(age_s, count_age_s)
+    if writer is not None:
+        age_s = min(age_s, writer.age_s)
     return NodeRow(report.name, "service", report.version, report.latency_ms, report.degraded, age_s)

@@ -24,6 +24,7 @@ local ffi = require "ffi"
 local key_estimates = require "resty.headgate.telemetry.key_estimates"
 local keys = require "resty.headgate.engines.redis.keys"
 local shared_totals = require "resty.headgate.telemetry.shared_totals"
+local version = require "resty.headgate.version"
 
 ffi.cdef [[
 int headgate_gethostname(char *name, size_t size) __asm__("gethostname");
@@ -224,7 +225,7 @@ local function script_args(self, write)
   add_changes(by_rule, write.changes or {})
   local head = self.head
   local redis_keys = { head .. "w:" .. writer_id(self.dict), head .. "rules", head .. "writers" }
-  local args = { digits(write.seq), digits(write.at), writer_name(), MAX_RULES, REMEMBERED_S }
+  local args = { digits(write.seq), digits(write.at), writer_name() .. " " .. version.VERSION, MAX_RULES, REMEMBERED_S }
   for rule, parts in pairs(by_rule) do
     local count_at = #args + 2
     args[count_at - 1], args[count_at] = rule, 0
