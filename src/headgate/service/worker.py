@@ -50,10 +50,13 @@ def _envoy_services(
     return EnvoyServices(limiter, settings, degradations)
 
 
+MAX_COUNTED_RULES = 1000  # by their names; the server keeps as many
+
+
 def counts_of(settings: Settings) -> Counts:
     """Returns the counts of this worker, shared with all others through the engine's server."""
     shared_at = None if settings.engine.startswith("memory:") else settings.engine
-    return Counts(shared_at=shared_at, prefix=settings.prefix)
+    return Counts(shared_at=shared_at, prefix=settings.prefix, max_rules=MAX_COUNTED_RULES)
 
 
 async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]) -> None:
