@@ -30,6 +30,18 @@ async def test_a_refused_key_is_found_with_its_story(site: Site, operator: Visit
     assert "Calls what /buy" in key.words
 
 
+async def test_a_key_that_passes_again_is_not_shown_as_refused(site: Site, operator: Visitor) -> None:
+    await site.buy("bob", 5)
+    site.recent.close()  # writes what waits
+    assert "Refused since" in (await operator.get(key_path("buy", "user=bob"))).words
+    page = await operator.get(key_path("buy", "user=bob"))
+    form = {"rule": "buy", "key": "user=bob", "reason": "a good customer"}
+    page = await operator.send_form(page, "/dashboard/key/reset", **form)
+    assert "Its next call passes" in page.words
+    assert "Refused since" not in page.words
+    assert "Refused now and then since" in page.words
+
+
 async def test_an_override_lets_a_key_pass_and_is_undone(site: Site, operator: Visitor) -> None:
     assert await site.buy("bob", 3) == [True, True, False]
     page = await operator.get(BOB)

@@ -137,17 +137,19 @@ class KeyPage:
 
     async def _facts(self, view: View, rule: str, key: str, override: str | None, story: KeyStory) -> Html:
         facts: list[tuple[str, str | Html]] = []
+        passes = False
         try:
             peeked = await self._actions.call_handler(
                 "peek", None, schema.AdminPeekRequest(rule=rule, key=key, cost=1)
             )
-            answer = view.t("passes") if peeked.allowed else view.t("is refused")
+            passes = peeked.allowed
+            answer = view.t("passes") if passes else view.t("is refused")
             facts.append(
                 (
                     view.t("Its next call"),
                     html(
                         '<span class="state {level}">{answer}</span>',
-                        level="good" if peeked.allowed else "bad",
+                        level="good" if passes else "bad",
                         answer=answer,
                     ),
                 )
@@ -161,7 +163,8 @@ class KeyPage:
         if override is not None:
             facts.append((view.t("Its own limit"), html("<code>{limits}</code>", limits=override)))
         if story.refused_since_us is not None:
-            facts.append((view.t("Refused since"), time_tag(story.refused_since_us / 1e6)))
+            since = view.t("Refused now and then since") if passes else view.t("Refused since")
+            facts.append((since, time_tag(story.refused_since_us / 1e6)))
         if story.calls:
             facts.append((view.t("Calls what"), ", ".join(story.calls)))
         return join(html("<dt>{name}</dt><dd>{value}</dd>", name=name, value=value) for name, value in facts)

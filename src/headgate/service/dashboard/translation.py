@@ -98,6 +98,7 @@ IN_CHINESE: Final = {
     "Redis answers in": "Redis 响应",
     "Refused": "拒绝",
     "Refused by rule": "各规则拒绝",
+    "Refused now and then since": "时有拒绝，始于",
     "Refused since": "被拒始于",
     "Refused: live beside shadow and candidate": "拒绝：现行与影子、候选对比",
     "Redis does not answer. This page shows what this process knows, and nothing can be changed now.": (
