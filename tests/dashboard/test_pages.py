@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headgate.service.dashboard import translation
+from headgate.telemetry.counted_rule import CountedRule
 from tests.dashboard.dashboard_harness import Site, Visitor, key_path
 
 FOLDER = Path(translation.__file__).parent
@@ -88,3 +89,21 @@ async def test_each_of_a_thousand_rules_is_counted_by_its_name() -> None:
         page = await visitor.get("/dashboard/?all=1")
     assert page.text.count("<tr data-rule=") == 1000
     assert "*other*" not in page.text
+
+
+async def test_an_update_reads_each_rule_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = [{"name": f"rule-{number}", "when": {"path": f"/{number}"}, "limit": "5/hour"} for number in range(50)]
+    filed: list[CountedRule] = []
+    file_counts = CountedRule.file_counts
+    async with Site({"rules": rules}) as site:
+        for number in range(50):
+            await site.limiter.check({"path": f"/{number}"})
+
+        def note(rule: CountedRule, second: int) -> None:
+            filed.append(rule)
+            file_counts(rule, second)
+
+        monkeypatch.setattr(CountedRule, "file_counts", note)
+        rows = await site.site.dashboard._sources.rows()
+    assert len(rows) == 50
+    assert len(filed) <= 2 * 51  # a second may begin meanwhile

@@ -29,6 +29,7 @@ SharedCounts(url) have the same methods, except totals (Counts), rules and write
     totals()                         {rule: DecisionCounts} since the process started: for Prometheus counters
     last(seconds=60)                 {rule: DecisionCounts} of the last seconds (at most 120) or minutes= (1500)
     series(rule, seconds=60)         [DecisionCounts] of each second or minute, the oldest first
+    all_series(seconds=60)           {rule: the same} of all rules
     hot_keys(rule, kind, number)     [HotKey(key, calls)] of the last minute; kinds in key_estimates.HOT_KINDS
     distinct_keys(rule, kind, hours) about how many different keys; kinds in key_estimates.DISTINCT_KINDS
     most_refused(rule, kind, hours)  [HotKey(key, calls)] of the last hours; kinds in key_estimates.REFUSED_KINDS

@@ -381,6 +381,21 @@ class Counts(Observer):
             counted = self._rules.get(rule) or CountedRule(False)
             return counted.ring(unit).rows(first, last)
 
+    def all_series(
+        self, *, seconds: int | None = None, minutes: int | None = None
+    ) -> dict[str, list[DecisionCounts]]:
+        """Returns the counts of each rule in each of the last seconds or minutes, the oldest first; rules without
+        any are left out.
+
+        >>> Counts().all_series(seconds=3)
+        {}
+        """
+        first, last, unit = self._units(seconds, minutes)
+        with self._lock:
+            self._file_counts()
+            rings = {name: rule.ring(unit) for name, rule in self._rules.items()}
+            return {name: ring.rows(first, last) for name, ring in rings.items() if ring.has_any(first, last)}
+
     def totals(self) -> dict[str, DecisionCounts]:
         """Returns the counts of each rule since this object was made.
 

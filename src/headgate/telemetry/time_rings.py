@@ -63,6 +63,14 @@ class CountRing:
                     sums[column] += sum(part[column::_COLUMNS])
         return DecisionCounts(*sums)
 
+    def has_any(self, first: int, last: int) -> bool:
+        """Returns whether anything was counted in units of time, both ends included."""
+        for number, block in [*self._blocks.items()]:
+            begin, end = max(first - number * BLOCK, 0), min(last - number * BLOCK + 1, BLOCK)
+            if begin < end and any(block[begin * _COLUMNS : end * _COLUMNS]):
+                return True
+        return False
+
     def rows(self, first: int, last: int) -> list[DecisionCounts]:
         """Returns the counts of each unit of time, both ends included, the oldest first."""
         return [self._row(unit) for unit in range(first, last + 1)]

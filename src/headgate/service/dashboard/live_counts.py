@@ -135,11 +135,7 @@ class LiveCounts:
             return {"now": now_s, "rows": changed} if changed else {"now": now_s}
 
     def _read(self, seconds: int) -> tuple[int, dict[str, list[DecisionCounts]]]:
-        reader = self._reader()
-        if isinstance(reader, SharedCounts):
-            series = reader.all_series(seconds=seconds)
-        else:
-            series = {rule: reader.series(rule, seconds=seconds) for rule in reader.last(seconds=seconds)}
+        series = self._reader().all_series(seconds=seconds)
         return int(time.time()), series
 
     def _merge(self, now_s: int, series: dict[str, list[DecisionCounts]]) -> dict[str, list[Row]]:
