@@ -26,6 +26,7 @@ QUESTIONS = (
     "nginx",
     "nginx_telemetry",
     "service",
+    "dashboard_streams",
     "rls",
     "integrations",
     "comparison",

@@ -124,7 +124,7 @@ def _in_turn(names: Sequence[str], workers: int, number: int) -> dict[str, dict[
     }
 
 
-def _wrk(address: str, path: str, script: str) -> dict[str, float]:
+def run_wrk(address: str, path: str, script: str) -> dict[str, float]:
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
         file.write(script)
         file.flush()
@@ -147,12 +147,12 @@ def _wrk(address: str, path: str, script: str) -> dict[str, float]:
     return {SPEED: float(speed[1]), "count": int(count[1])}
 
 
-def _post(address: str) -> dict[str, float]:
-    return _wrk(address, "/v1/check", f"wrk.method = 'POST'\nwrk.body = [[{CHECK}]]\n")
+def check_calls(address: str) -> dict[str, float]:
+    return run_wrk(address, "/v1/check", f"wrk.method = 'POST'\nwrk.body = [[{CHECK}]]\n")
 
 
 def _get(address: str) -> dict[str, float]:
-    return _wrk(
+    return run_wrk(
         address, "/auth/nginx", "".join(f"wrk.headers['{name}'] = '{FORWARDED[name]}'\n" for name in FORWARDED)
     )
 
@@ -181,11 +181,11 @@ def _envoys(samples: Samples) -> None:
         began = time.monotonic()
         while time.monotonic() - began < 12:  # an engine that has just begun listens, and Envoy asks every 5 s
             for envoy in envoys.values():
-                _wrk(envoy.address, "/", "")
+                run_wrk(envoy.address, "/", "")
         for name in (ENVOY, QUOTA, UNLIMITED, UNLIMITED, QUOTA, ENVOY) * TURNS:
             pids = [envoys[name].pid]
             before = cpu_us(pids)
-            sample = _wrk(envoys[name].address, "/", "")
+            sample = run_wrk(envoys[name].address, "/", "")
             sample["cpu_us"] = (cpu_us(pids) - before) / sample.pop("count")
             samples[name].append(sample)
 
@@ -203,7 +203,7 @@ def _behind(address: str) -> dict[str, float]:
     with Nginx(server, http) as gate:
         for pid in gate.worker_pids:
             os.sched_setaffinity(pid, sorted(os.sched_getaffinity(0))[:1])
-        return _wrk(f"127.0.0.1:{gate.port}", "/shop", "")
+        return run_wrk(f"127.0.0.1:{gate.port}", "/shop", "")
 
 
 class ServiceSubject(NamedTuple):
@@ -213,11 +213,11 @@ class ServiceSubject(NamedTuple):
 
 
 SUBJECTS = {
-    EMPTY: ServiceSubject("base-http", "", _post),
-    TUNED: ServiceSubject("base-tuned-http", "", _post),
-    READING: ServiceSubject("base-tuned-reading", "", _post),
-    MEMORY: ServiceSubject("http", "memory", _post),
-    REDIS: ServiceSubject("http", "redis", _post),
+    EMPTY: ServiceSubject("base-http", "", check_calls),
+    TUNED: ServiceSubject("base-tuned-http", "", check_calls),
+    READING: ServiceSubject("base-tuned-reading", "", check_calls),
+    MEMORY: ServiceSubject("http", "memory", check_calls),
+    REDIS: ServiceSubject("http", "redis", check_calls),
     EMPTY_AUTH: ServiceSubject("base-http", "", _get),
     TUNED_AUTH: ServiceSubject("base-tuned-http", "", _get),
     AUTH: ServiceSubject("http", "memory", _get),
