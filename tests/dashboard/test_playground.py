@@ -101,7 +101,7 @@ async def test_what_is_too_much_or_nonsense_is_refused(
 @pytest.mark.parametrize(
     ("bounds", "bound"),
     [
-        (JobBounds(30, 300.0, 200_000_000), "0.2 GB of memory"),
+        (JobBounds(60, 300.0, 50_000_000), "0.05 GB of memory"),
         (JobBounds(1, 300.0, 4_000_000_000), "1 s of computing"),
     ],
 )
@@ -109,8 +109,9 @@ async def test_a_simulation_that_needs_too_much_ends_with_a_sentence(
     viewer: Visitor, monkeypatch: pytest.MonkeyPatch, bounds: JobBounds, bound: str
 ) -> None:
     monkeypatch.setattr(playground_page, "BOUNDS", bounds)
-    # Clients come back after a thousand days, of which each second is counted.
-    page = await play(viewer, retries="honour", limit1="1/1000d", limit2="")
+    # Four limits for nearly as many calls as are possible; each comes back nine times, and each second is counted.
+    many = {"rate": "0.5", "for": "86400s", "clients": "10000", "retries": "ignore", "shape": "steady"}
+    page = await play(viewer, **many, **{f"limit{number}": f"{number}/1000d" for number in (1, 2, 3, 4)})
     assert page.status == 400
     assert f"This needs more than {bound}, and a page gets no more." in page.words
 
