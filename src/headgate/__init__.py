@@ -14,7 +14,8 @@ here; ARCHITECTURE.md says what each folder may depend on.
     observer               the port to counts, logs and metrics
     limit_syntax, explain  limits from text, and in words
     calendar, clock, flow  days of a time zone; time and sleep; steps that sync and async share
-    extras, lazy, errors   missing packages; lazy properties; all exceptions
+    extras, errors         missing packages; all exceptions
+    lazy_property          properties that are computed when they are first read
     http                   decisions as header fields and bodies
     telemetry              counts of decisions, hot keys and distinct keys; decision logs and metrics
     gateway, operations    files for nginx; an operator's actions

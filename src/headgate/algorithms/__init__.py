@@ -34,7 +34,8 @@ Modules:
     limit             Limit, the base of all limits
     decision          Outcome, Verdict, Decision, Charge and Receipt
     quota_grants      divides a limit among holders that decide by themselves
-    quota_units       which limits can be divided, and into how many units
+    divisible_limit   which limits can be divided, and into how many units
+    durations         writes lengths of time
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ Modules:
     grpc_health         gRPC health checks
     idle_connections    closes connections that send nothing
     body_timeout        ends requests whose body does not arrive
+    degradations        finds what does not work while the service answers
     log_format          formats the log, as text or JSON
     stderr_capture      logs what libraries write to stderr
     token_guesses       limits the guessing of tokens

@@ -17,6 +17,7 @@
     record_queue     a bounded queue, and the thread that empties it
     rotating_file    appends lines to a file that several processes write, and rotates it
     key_hashing      replaces keys and the attributes in them by hashes
+    recent_limit_changes  recent changes of adaptive limits, with their reasons
     recent_records   a bounded sample of recent records of all processes, in Redis
     memory_records   the same in this process, for a service that counts in memory
     prometheus       PrometheusMetrics, an observer for prometheus_client

@@ -16,6 +16,7 @@
     suggest_and_replay   suggests from log files, and replays them, in one call each
     replay               plays calls through rulebooks; replay_counts, key_counts, recorded_answers count
     unmatched_rules      finds rules that applied to no call
+    hashed_attributes    checks whether a log with hashed keys can be replayed
     decision_log_keys    counts the calls of each rule by key in decision logs
     shapes               when simulated clients call
     simulate_shape       runs a shape of traffic through a limit

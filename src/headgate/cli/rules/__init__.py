@@ -6,7 +6,8 @@
     report                             reads counts on a server: live against shadow and candidate
     import, schema                     convert the limits of another limiter; print the JSON Schema for editors
 
-One command in each file. For `test`, case_format.py parses a table of calls, and run_cases.py runs it.
+One command in each file; `import` is in imports.py. For `test`, case_format.py parses a table of calls, and
+run_cases.py runs it.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@
     server_engine        what both engines share
     round_trip_metrics   how long round trips take, and how many requests share one
     published_scripts    scripts for gateways that talk to Redis themselves
-    overrides, quota_ledger, rulebook_versions, recent_records_store, adaptive_limits_store,
-    key_scan                    other state on the server
+    overrides, quota_ledger, rulebook_versions, recent_records_store, adaptive_limits_store, audit_stream,
+    node_table, staged_plan, key_scan      other state on the server
     counts_store         counts of decisions, shared by all processes
     server_probe         probes a server for `headgate doctor`: version, rights, memory, clock, round trips
 

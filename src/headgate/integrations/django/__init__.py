@@ -19,6 +19,7 @@ request.headgate is the RequestRecord.
 Functions (user, attributes, key, cost, exempt) receive the HttpRequest. They may be coroutines in sync
 projects, too; in async views one that is no coroutine runs in a thread, since it may use the database.
 
+    apps            the app for INSTALLED_APPS
     application     ApplicationLimits: what HEADGATE sets up; settings by name
     checks          the system checks
     client_keys     client_address, user_or_address
