@@ -23,14 +23,13 @@ def serve(kind: str, app: Any) -> Iterator[httpx.Client]:
         port, stopping = server.effective_port, threading.Event()
 
         def run() -> None:
+            # It looks 20 times a second whether to stop: to wake it from here could write to files that it closes.
             while not stopping.is_set():
-                server.asyncore.loop(timeout=1, map=server._map, count=1)
+                server.asyncore.loop(timeout=0.05, map=server._map, count=1)
             server.task_dispatcher.shutdown()
             server.asyncore.close_all(server._map)
 
-        def stop() -> None:
-            stopping.set()
-            server.pull_trigger()
+        stop = stopping.set
     else:
         threaded = make_server("127.0.0.1", 0, app, threaded=True)
         port, stop = threaded.server_port, threaded.shutdown
