@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from celery import Celery, _state, chain, chord, signals
 from celery.exceptions import Ignore, TaskRevokedError
+from celery.exceptions import TimeoutError as ResultTimeout
 
 from headgate.algorithms.limit import SECOND
 from headgate.errors import InvalidRule, InvalidSetting, RateLimited
@@ -213,16 +214,22 @@ def test_the_place_of_a_revoked_task_is_given_back(broker: RedisServer, client: 
     assert len(runs(broker, "revocable")) == 1
 
 
-def test_a_result_that_is_collected_after_its_server_calls_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the results of failed tests are, whose tracebacks keep them: in whichever test runs then."""
+def test_results_never_call_the_server_when_they_are_collected(
+    broker: RedisServer, client: TaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of failed tests, whose tracebacks keep them: in whichever test runs then."""
     raised: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda failure: raised.append(failure.exc_value))
-    with RedisServer() as server, task_client(server) as client:
-        # The first that unsubscribes would not notice that the server is gone.
-        results: list[Any] = [client.send("free", number) for number in range(4)]
-        assert len(client.subscriptions) == 4
+    answered: list[Any] = [client.send("free", 1), chain(client.signature("free", 2), app=client.app)()]
+    assert [result.get(timeout=PATIENCE_S) for result in answered] == [1, 2]
+    with RedisServer() as server, task_client(server) as lonely:
+        results: list[Any] = [*answered, *(lonely.send("free", number) for number in range(4))]
+        with pytest.raises(ResultTimeout):
+            results[-1].get(timeout=0.1)
+        channels = [server.call("PUBSUB", "CHANNELS"), broker.call("PUBSUB", "CHANNELS", "celery-task-meta-*")]
+        assert channels == [[], []]
         results.append(results)  # only the garbage collector finds a circle
-    del results, client
+    del results, answered, lonely
     gc.collect()
     assert raised == []
 
