@@ -12,6 +12,7 @@ from tests.cli.conftest import Prompt
 from tests.cli.doctor_harness import BOOK, Found, examined
 from tests.errors.test_acl_rights import IN_A_CLUSTER, LEAST
 from tests.servers import Cluster, RedisServer
+from tests.servers.wait_until import until
 
 
 def run_on(server: RedisServer, finding: Found) -> None:
@@ -79,11 +80,53 @@ def test_a_server_that_is_nearly_full(prompt: Prompt) -> None:
     with RedisServer() as server:
         used = int(server.info("memory")["used_memory"])
         server.call("SET", "ballast", "x" * used * 20)
-        server.call("CONFIG", "SET", "maxmemory", int(int(server.info("memory")["used_memory"]) * 1.02))
+        server.call("CONFIG", "SET", "maxmemory", int(int(server.info("memory")["used_memory"]) * 1.06))
         memory = examined(prompt, "--engine", server.url)["memory"]
         assert memory["level"] == WARNING
         run_on(server, memory)
         assert "memory" not in examined(prompt, "--engine", server.url)
+
+
+def test_a_server_that_is_full(prompt: Prompt) -> None:
+    with RedisServer(config=["maxmemory 100kb"]) as server:
+        memory = examined(prompt, "--engine", server.url, code=3)["memory"]
+        assert memory["level"] == ERROR
+        assert memory["message"].endswith("% of maxmemory are used: the server refuses every decision.")
+        run_on(server, memory)
+        assert "memory" not in examined(prompt, "--engine", server.url)
+
+
+def test_a_server_that_takes_no_writes(prompt: Prompt) -> None:
+    with RedisServer(config=["min-replicas-to-write 1"]) as server:
+        refusal = examined(prompt, "--engine", server.url, code=3)["refusal"]
+        assert (refusal["level"], refusal["where"]) == (ERROR, f"127.0.0.1:{server.port}")
+        assert refusal["message"].startswith("The server decides nothing: it has too few replicas (NOREPLICAS ")
+        run_on(server, refusal)
+        assert "refusal" not in examined(prompt, "--engine", server.url)
+
+
+def test_a_server_that_cannot_save_to_its_disk(prompt: Prompt, tmp_path: Path) -> None:
+    with RedisServer(args=["--save", "3600 100000", "--dir", str(tmp_path)]) as server:
+        (tmp_path / "dump.rdb").mkdir()
+        server.call("BGSAVE")
+        until(lambda: None if server.info("persistence")["rdb_last_bgsave_status"] == "err" else "saving", 60)
+        refusal = examined(prompt, "--engine", server.url, code=3)["refusal"]
+        assert "it cannot save to its disk; its log says why (MISCONF " in refusal["message"]
+        run_on(server, refusal)
+        assert "refusal" not in examined(prompt, "--engine", server.url)
+
+
+def test_a_database_that_is_not_there(prompt: Prompt, server: RedisServer) -> None:
+    url = f"redis://127.0.0.1:{server.port}/999"
+    database = examined(prompt, "--engine", url, code=3)["database"]
+    assert database["message"] == "The server has no database 999: ERR DB index is out of range."
+    assert database["change"] == f"redis://127.0.0.1:{server.port}/0"
+
+
+def test_a_deadline_that_no_round_trip_keeps(prompt: Prompt, server: RedisServer) -> None:
+    latency = examined(prompt, "--engine", f"redis://127.0.0.1:{server.port}/0?deadline=1us", code=3)["latency"]
+    assert latency["level"] == ERROR
+    assert "too slow for the deadline of 0.001 ms" in latency["message"]
 
 
 @pytest.mark.parametrize("command", [word[1:] for word in LEAST.split() if word.startswith("+")])
@@ -109,6 +152,8 @@ def test_keys_and_a_database_that_may_not_be_used(prompt: Prompt, server: RedisS
     try:
         finding = examined(prompt, "--engine", url, "--prefix", "mine", code=3)["rights"]
         assert finding["change"] == "ACL SETUSER clerk +select ~mine2:*"
+        counts = examined(prompt, "--engine", url.replace("/3", "/0"), "--prefix", "mine", code=3)["counts"]
+        assert counts["change"] == "ACL SETUSER clerk ~mine2:*"
         run_on(server, finding)
         assert examined(prompt, "--engine", url, "--prefix", "mine")["rights"]["level"] == OK
     finally:

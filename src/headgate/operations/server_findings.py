@@ -5,7 +5,7 @@ The probe is engines/redis/server_probe.py. This module opens no connection.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from headgate.algorithms.limit import SECOND
@@ -24,6 +24,20 @@ SLOW_ROUND_TRIP_US: Final = 5_000
 
 _SYNCHRONIZE = "timedatectl set-ntp true"
 
+# Why a server refuses every decision, by the code of its reply, and the line that ends it.
+_REFUSALS: Final = {
+    "OOM": ("its memory is full", "CONFIG SET maxmemory BYTES"),
+    "MISCONF": (
+        "it cannot save to its disk; its log says why",
+        "CONFIG SET stop-writes-on-bgsave-error no",
+    ),
+    "NOREPLICAS": ("it has too few replicas", "CONFIG SET min-replicas-to-write 0"),
+    "LOADING": ("it is still loading its data", "wait until INFO persistence shows loading:0"),
+    "BUSY": ("a script runs and does not end", "SCRIPT KILL"),
+    "CLUSTERDOWN": ("its cluster does not serve all slots", "redis-cli --cluster fix HOST:PORT"),
+    "MASTERDOWN": ("it is a replica without its master", "REPLICAOF NO ONE"),
+}
+
 
 def server_findings(status: ServerStatus, prefix: str, url: str, deadline: float) -> list[Finding]:
     """Judges one server. `deadline` is that of the programs that use the URL, in seconds."""
@@ -32,6 +46,7 @@ def server_findings(status: ServerStatus, prefix: str, url: str, deadline: float
         *_role(status),
         _mode(status, url),
         _rights(status, prefix),
+        *_refusal(status, url),
         _scripts(status),
         *_memory(status),
         _clock(status),
@@ -119,6 +134,26 @@ def _rights(status: ServerStatus, prefix: str) -> Finding:
     return Finding("rights", ERROR, message, _grant(status, missing, keys), where)
 
 
+def _refusal(status: ServerStatus, url: str) -> list[Finding]:
+    """Judges the reply by which a server refuses every decision, whatever its user may do."""
+    code, where = (status.refusal or "").partition(" ")[0], _where(status)
+    if status.refusal is None or (code == "OOM" and _used_share(status.info)):  # the memory says that
+        return []
+    if code == "CLUSTERDOWN" and "+cluster:" not in url:
+        return []
+    if code == "ERR":
+        message = f"The server has no database {status.address.db}: {status.refusal}."
+        return [Finding("database", ERROR, message, f"redis://{where}/0", "the engine's URL")]
+    reason, change = _REFUSALS[code]
+    return [Finding("refusal", ERROR, f"The server decides nothing: {reason} ({status.refusal}).", change, where)]
+
+
+def _used_share(info: Mapping[str, str] | None) -> float:
+    """Returns the share of maxmemory that is used; 0 if it is not set, or not known."""
+    maximum = int((info or {}).get("maxmemory", 0))
+    return int((info or {}).get("used_memory", 0)) / maximum if maximum else 0.0
+
+
 def _scripts(status: ServerStatus) -> Finding:
     where = _where(status)
     if "script|load" in status.missing_rights:
@@ -138,12 +173,18 @@ def _memory(status: ServerStatus) -> list[Finding]:
     policy, maximum = info["maxmemory_policy"], int(info.get("maxmemory", 0))
     evicted = int(info.get("evicted_keys", 0))
     findings = [_eviction(policy, maximum, evicted, where)]
-    used = int(info.get("used_memory", 0))
-    if maximum and used > MAX_MEMORY_SHARE * maximum:
-        message = f"{used / maximum:.0%} of maxmemory are used: " + (
-            "a full server refuses new counts." if policy == "noeviction" else "a full server deletes counts."
+    used, share = int(info.get("used_memory", 0)), _used_share(info)
+    refuses = (status.refusal or "").startswith("OOM")
+    if share > MAX_MEMORY_SHARE or refuses:
+        message = f"{share:.0%} of maxmemory are used: " + (
+            "the server refuses every decision."
+            if refuses
+            else "a full server refuses new counts."
+            if policy == "noeviction"
+            else "a full server deletes counts."
         )
-        findings.append(Finding("memory", WARNING, message, f"CONFIG SET maxmemory {2 * maximum}", where))
+        change = f"CONFIG SET maxmemory {2 * max(maximum, used)}"
+        findings.append(Finding("memory", ERROR if refuses else WARNING, message, change, where))
     return findings
 
 
@@ -189,7 +230,8 @@ def _latency(status: ServerStatus, url: str, deadline: float) -> Finding:
         needed_ms = -(-4 * median_us // 1000)
         change = f"{_base(url)}?deadline={needed_ms}ms"
         message = f"{numbers}: too slow for the deadline of {deadline * 1000:g} ms, after which a decision fails."
-        return Finding("latency", WARNING, message, change, "the engine's URL")
+        level: Level = ERROR if median_us > deadline * SECOND else WARNING
+        return Finding("latency", level, message, change, "the engine's URL")
     if median_us > SLOW_ROUND_TRIP_US:
         message = f"{numbers}: every decision waits that long. Move the server closer, or keep refusals locally."
         return Finding("latency", WARNING, message, f"{_base(url)}?denial_cache=on", "the engine's URL")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from headgate.engines.redis import keys
-from headgate.engines.redis.errors import lacks_right
+from headgate.engines.redis.errors import ServerError, denies_key, lacks_right
 from headgate.engines.redis.protocol import RedisRequest, command
 from headgate.engines.redis.script_assembly import standalone_script
 from headgate.engines.redis.sync_engine import RedisEngine
@@ -123,12 +123,15 @@ class RedisCountsStore:
         try:
             return self._engine.execute(request)
         except EngineUnavailable as error:
-            if not lacks_right(error.__cause__):
+            cause = error.__cause__
+            if not isinstance(cause, ServerError) or not lacks_right(cause):
                 raise
+            if denies_key(cause):
+                rights = f"~{self._engine.prefix}{keys.LAYOUT}:*"
             raise MissingRights(
-                f"Redis at {self.text} refused a command for counts: its user lacks a right ({error.__cause__}). "
+                f"Redis at {self.text} refused a command for counts: its user lacks a right ({cause}). "
                 f"Grant these: ACL SETUSER <user> {rights}"
-            ) from error.__cause__
+            ) from cause
 
 
 def _pairs(reply: list[bytes]) -> Sequence[tuple[bytes, bytes]]:

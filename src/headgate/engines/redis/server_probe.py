@@ -2,7 +2,8 @@
 
 HELLO needs no right, so version, mode and role are known for every user. A right is probed by a request that
 changes nothing: on a key that does not exist, or with an argument that the command refuses. Servers check rights
-before arguments, slots and roles, so any reply but NOPERM means that the right is there.
+before arguments, slots and roles, so any reply but NOPERM means that the right is there. What stops all writes
+(OOM, MISCONF, NOREPLICAS) and all commands (LOADING, BUSY) is checked before arguments as well.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ from headgate.engines.redis.sync_engine import RedisEngine
 
 ROUND_TRIPS = 20
 INFO_SECTIONS = ("server", "memory", "stats", "replication")
+
+# Replies of a server that decides nothing as it is, whatever the user may do.
+_REFUSALS = (
+    *("OOM", "MISCONF", "NOREPLICAS", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN"),
+    "ERR DB index is out of range",
+)
 
 _NO_SHA = "0" * 40
 _version = re.compile(r"(\d+)\.(\d+)")
@@ -58,6 +65,7 @@ class ServerStatus(NamedTuple):
     role             master or replica
     info             fields of INFO; None if the user may not read them
     missing_rights   commands that the user may not run; keys_denied: whether it may not touch our keys
+    refusal          the reply to all writes, such as OOM or MISCONF, or to the database of the URL
     script_error     why no script could be loaded
     clock_ahead_us   how far the server's clock is ahead of this machine's, and by how much that may be wrong
     round_trips_us   how long round trips took, sorted
@@ -70,6 +78,7 @@ class ServerStatus(NamedTuple):
     info: Mapping[str, str] | None = None
     missing_rights: tuple[str, ...] = ()
     keys_denied: bool = False
+    refusal: str | None = None
     script_error: str | None = None
     clock_ahead_us: tuple[int, int] | None = None
     round_trips_us: tuple[int, ...] = ()
@@ -102,7 +111,7 @@ def probe_server(address: ServerAddress, prefix: str, timeout: float) -> ServerS
         greeting = _execute(connection, "HELLO")
         round_trips, clock_ahead_us = _measure(connection)
         info = _info(connection)
-        missing, keys_denied = _missing_rights(connection, address, prefix)
+        missing, keys_denied, refusal = _probe_rights(connection, address, prefix)
         script_error = None if "script|load" in missing else _script_error(connection)
     hello = {} if isinstance(greeting, ServerError) else _pairs(greeting)
     return ServerStatus(
@@ -113,6 +122,7 @@ def probe_server(address: ServerAddress, prefix: str, timeout: float) -> ServerS
         info,
         missing,
         keys_denied,
+        refusal,
         script_error,
         clock_ahead_us,
         round_trips,
@@ -176,10 +186,11 @@ def _measure(connection: SyncConnection) -> tuple[tuple[int, ...], tuple[int, in
     return tuple(sorted(spent for spent, _ in taken)), (ahead_us, spent_us // 2 + 1)
 
 
-def _missing_rights(
+def _probe_rights(
     connection: SyncConnection, address: ServerAddress, prefix: str
-) -> tuple[tuple[str, ...], bool]:
-    """Returns the commands that the user may not run, and whether it may not touch our keys."""
+) -> tuple[tuple[str, ...], bool, str | None]:
+    """Returns the commands that the user may not run, whether it may not touch our keys, and the reply by which
+    the server refuses every decision."""
     key = f"{prefix}{LAYOUT}:tb:headgate-doctor:{{headgate-doctor}}"
     probes: dict[str, tuple[str | int, ...]] = {
         **({"select": ("SELECT", address.db)} if address.db else {}),
@@ -188,7 +199,7 @@ def _missing_rights(
         "time": ("TIME",),
         **{name: (name.upper(), key, *args) for name, args in _KEY_PROBES.items()},
     }
-    missing, keys_denied = [], False
+    missing, keys_denied, refusal = [], False, None
     for name, words in probes.items():
         reply = _execute(connection, *words)
         if isinstance(reply, ServerError) and lacks_right(reply):
@@ -196,7 +207,9 @@ def _missing_rights(
                 keys_denied = True
             else:
                 missing.append(name)
-    return tuple(missing), keys_denied
+        elif isinstance(reply, ServerError) and str(reply).startswith(_REFUSALS):
+            refusal = refusal or str(reply)
+    return tuple(missing), keys_denied, refusal
 
 
 def _script_error(connection: SyncConnection) -> str | None:
