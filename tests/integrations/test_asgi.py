@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -227,6 +228,70 @@ def test_failures_only_by_status_and_by_response() -> None:
     with serve_to_client(RateLimitMiddleware(starlette_app(), limits=limits[:1])) as client:
         assert [client.get("/").status_code for _ in range(5)] == [200] * 5
         assert [client.get("/fail").status_code for _ in range(3)] == [500, 500, 429]
+
+
+def test_what_a_response_gives_back_is_back_before_its_last_byte() -> None:
+    statuses: list[int] = []
+
+    async def main() -> None:
+        complete, background = asyncio.Event(), asyncio.Event()
+
+        async def answer_and_work(scope: Scope, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"hello"})
+            await background.wait()  # a background task, or a middleware that is still busy
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+            else:
+                complete.set()
+
+        scope = {"type": "http", "path": "/", "headers": [], "method": "GET"}
+        limits = [limit("1 slots", key=None, name="one"), limit("1/hour", refund="2xx", name="failures")]
+        app = RateLimitMiddleware(answer_and_work, limits=limits)
+        requests = []
+        for _ in range(3):
+            complete.clear()
+            requests.append(asyncio.ensure_future(app(dict(scope), _never, send)))
+            await complete.wait()
+        background.set()
+        await asyncio.gather(*requests)
+
+    asyncio.run(main())
+    assert statuses == [200, 200, 200]
+
+
+def test_a_background_task_may_still_settle_but_not_what_was_refunded() -> None:
+    left: list[dict[str, float | None]] = []
+
+    async def answer_and_settle(scope: Scope, receive: Any, send: Any) -> None:
+        record = scope["state"]["headgate"]
+        left.append({each.rule: each.remaining for each in record.decision.verdicts})
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"hello"})
+        for rule in ("kept", "refunded"):
+            record.settle(30, rule=rule)
+
+    async def ignore(message: Any) -> None:
+        return None
+
+    async def main() -> None:
+        scope = {"type": "http", "path": "/", "headers": [], "method": "GET"}
+        limits = [
+            limit("100/hour", cost=10, name="kept"),
+            limit("100/hour", cost=10, name="refunded", refund="2xx"),
+        ]
+        app = RateLimitMiddleware(answer_and_settle, limits=limits, clock=ManualClock())
+        for _ in range(2):
+            await app(dict(scope), _never, ignore)
+
+    asyncio.run(main())
+    assert left == [{"kept": 90, "refunded": 90}, {"kept": 60, "refunded": 90}]
+
+
+async def _never() -> Any:
+    await asyncio.Event().wait()
 
 
 def test_functions_receive_the_scope_and_may_be_coroutines() -> None:

@@ -19,7 +19,7 @@ It is made of two, which a framework's file may put into different places:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple, Unpack
 from urllib.parse import quote
 
@@ -204,24 +204,43 @@ class MessageMiddleware:
 async def _send_body(
     limits: AsyncRequestLimits, record: RequestRecord, start: Message, message: Message, send: Send
 ) -> None:
-    """Sends a part of the body, counts it, and ends the calls of adaptive rules with the last one."""
-    await send(message)
-    record.bytes_sent += len(message.get("body", b""))
-    if record.calls and not message.get("more_body"):
-        limits.end_calls(record, start.get("status", 500))  # background tasks are no part of it
+    """Sends a part of the body and counts it; with the last one, ends what ends with the response.
+
+    The application may go on for long, with background tasks or in a middleware. So refunds are made and slots
+    released before the last byte, after which the client may send its next request.
+    """
+    ends = not message.get("more_body")
+    try:
+        if ends and record.returns_units:
+            status, response = _response_of(start)
+            await _shielded(limits.return_units(record, status, response))
+    finally:
+        await send(message)
+        record.bytes_sent += len(message.get("body", b""))
+        if ends and record.calls:
+            limits.end_calls(record, start.get("status", 500))  # background tasks are no part of it
 
 
 async def _finish(limits: AsyncRequestLimits, record: RequestRecord, start: Message) -> None:
-    """Refunds, settles and releases, also if the request is cancelled meanwhile: nobody else would."""
+    """Refunds, settles and releases what is left of that."""
+    status, response = _response_of(start)
+    await _shielded(limits.finish(record, status, response))
+
+
+def _response_of(start: Message) -> tuple[int, ResponseStart]:
     status = start.get("status", 101 if start else 500)
-    response = ResponseStart(status, start.get("headers") or ())
-    finishing = asyncio.ensure_future(limits.finish(record, status, response))
-    _finishing.add(finishing)  # the loop has no strong reference to a task
-    finishing.add_done_callback(_finishing.discard)
-    await asyncio.shield(finishing)
+    return status, ResponseStart(status, start.get("headers") or ())
 
 
-_finishing: set[asyncio.Future[None]] = set()
+async def _shielded(change: Coroutine[Any, Any, None]) -> None:
+    """Awaits a change of counts, which goes on if the request is cancelled meanwhile."""
+    task = asyncio.ensure_future(change)
+    _changes.add(task)  # the loop has no strong reference to a task
+    task.add_done_callback(_changes.discard)
+    await asyncio.shield(task)
+
+
+_changes: set[asyncio.Future[None]] = set()
 
 
 async def send_refusal(record: RequestRecord, scope: Scope, receive: Receive, send: Send) -> None:

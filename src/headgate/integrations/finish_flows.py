@@ -83,17 +83,14 @@ class FinishFlows(Generic[L]):
             adaptive_rules.end(decision, outcome_of(status))
 
     def _change_counts(self, record: RequestRecord, status: int, response: Any) -> Flow[None]:
-        """Refunds by the response, settles what the request really cost, and releases slots."""
-        refunds, record.refunds = record.refunds, ()
+        """Refunds by the response, releases slots, and settles what the request really cost."""
+        record.status = status
+        yield from self._return_units(record, status, response)
         costs_after, record.costs_after = record.costs_after, ()
         real_costs, record.real_costs = dict(record.real_costs), EMPTY
-        record.status = status
-        yield from self._release(record)
-        for applies, decision, rule in refunds:
-            if (yield partial(self._call, applies, status, response)):
-                yield from self._after_response(rule, partial(self.limiter.refund, decision.only({rule})))
-                real_costs.pop(rule, None)
-                costs_after = tuple(each for each in costs_after if each[2] != rule)
+        for rule in record.refunded:
+            real_costs.pop(rule, None)
+            costs_after = tuple(each for each in costs_after if each[2] != rule)
         for limit, decision, rule in costs_after:
             if rule not in real_costs and limit.cost_after is not None:
                 cost = yield partial(self._call, limit.cost_after, record)
@@ -104,6 +101,15 @@ class FinishFlows(Generic[L]):
             for decision in record.decisions:
                 if any(rule == name for name, _ in decision.labels):
                     yield from self._after_response(rule, partial(self.limiter.settle, decision, cost, rule))
+
+    def _return_units(self, record: RequestRecord, status: int, response: Any) -> Flow[None]:
+        """Releases slots and refunds by the response: what its status and header fields decide."""
+        refunds, record.refunds = record.refunds, ()
+        yield from self._release(record)
+        for applies, decision, rule in refunds:
+            if (yield partial(self._call, applies, status, response)):
+                record.refunded = (*record.refunded, rule)
+                yield from self._after_response(rule, partial(self.limiter.refund, decision.only({rule})))
 
     def _report_response(self, record: RequestRecord, status: int) -> None:
         """Reports the status of the response to the observers."""

@@ -173,6 +173,11 @@ class AsyncRequestLimits(RequestFlows[AsyncRuleLimiter]):
             return None
         return await arun(self._conclude(record, limits, cached.plan, decision))
 
+    async def return_units(self, record: RequestRecord, status: int, response: Any = None) -> None:
+        """Refunds and releases before the last byte of a response, after which the client may send its next
+        request. `finish` does the rest."""
+        await arun(self._return_units(record, status, response))
+
     async def finish(self, record: RequestRecord, status: int, response: Any = None) -> None:
         """Refunds, settles and releases after the response. Call it once for every request, also for one that
         failed."""

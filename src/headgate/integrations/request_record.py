@@ -51,6 +51,7 @@ class RequestRecord:
     holdings: tuple[Any, ...] = ()
     calls: tuple[RuleDecision, ...] = ()  # of adaptive rules, that end with the response
     refunds: tuple[tuple[Callable[[int, Any], object], RuleDecision, str], ...] = ()
+    refunded: Collection[str] = ()  # rules and limits whose charge was given back: they settle nothing
     sees_end: bool = True  # whether somebody finishes it when the response has ended
     rule_names: Collection[str] = ()  # all rules and limits of the application, once it was decided
     states_cost: bool = False  # whether one of those that were decided states a cost
@@ -76,6 +77,11 @@ class RequestRecord:
         return bool(
             self.refunds or self.holdings or self.costs_after or self.real_costs or self.calls or self.reported
         )
+
+    @property
+    def returns_units(self) -> bool:
+        """Returns whether something is to be refunded or released before the last byte of the response."""
+        return bool(self.refunds or self.holdings)
 
     @property
     def changes_counts(self) -> bool:
