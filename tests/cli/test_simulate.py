@@ -77,6 +77,17 @@ def test_a_client_can_send_as_fast_as_it_may(tmp_path: Path, closed: str) -> Non
     assert case.server["defer_rate"] == 100.0
 
 
+@pytest.mark.parametrize("closed", ["closed: {requests: 5}", "load: {closed: {requests: 5}}"])
+def test_a_client_of_threads_needs_the_work_of_a_call(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], closed: str
+) -> None:
+    path = _file(tmp_path, f"server: {{threads: 4}}\n{closed}\nlimiters: [adaptive]")
+    assert main(["simulate", "--case", str(path)]) == 2
+    assert f"{path}:2: A closed load lacks the field work." in capsys.readouterr().err
+    case = read_case(_file(tmp_path, path.read_text().replace("requests: 5", "requests: 5, work: 20ms")))
+    assert case.load == ClosedLoad(5, 0.0, 0.02)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -105,6 +116,7 @@ def test_a_client_can_send_as_fast_as_it_may(tmp_path: Path, closed: str) -> Non
         ("seeds: [1, 2]", "seeds: []", "3: seeds is a list of 1 to 100 whole numbers, not an empty list."),
         ("{high: 0.5, low: 0.5}", "{}", "7: priorities is a mapping, not an empty mapping."),
         ("server: {threads: 4, slices: 100}", "server: {delay: 1s}", "8: A server with a delay has no threads"),
+        ("load:", "load: {closed: {requests: 5}}\nx:", '7: A case has no field "x".'),
     ],
 )
 def test_a_bad_case_is_refused_with_its_line(

@@ -105,7 +105,13 @@ def _case(root: Node, name: str) -> SimulationCase:
     values = read_all(lambda read: read(table), parts)[1]
     server = values["server"]
     load = values["closed"] if "closed" in values else values["load"]
-    if not isinstance(load, ClosedLoad):
+    if isinstance(load, ClosedLoad):
+        if load.work is None and isinstance(server, ThreadsSettings):
+            _, node = table.entries["closed" if "closed" in values else "load"]
+            raise Fault(
+                node.position, "A closed load lacks the field work.", "Write the time of one call: work: 50ms"
+            )
+    else:
         even = values.get("arrivals") == "even"
         load = tuple(read_all(lambda stage: _complete(stage[0], stage[1], server, even), load))
     return SimulationCase(
@@ -196,15 +202,16 @@ def _priorities(node: Node, field: str) -> dict[str, float]:
 
 
 def _closed(node: Node, field: str) -> ClosedLoad:
-    table = fields.table(node, field, ("requests", "interval"), ("requests",))
+    table = fields.table(node, field, ("requests", "interval", "work"), ("requests",))
     values = read_entries(
         table,
         {
             "requests": lambda inner, name: fields.whole_number(inner, name, 1, 10_000_000),
             "interval": lambda inner, name: 0.0 if _is_zero(inner) else _seconds(inner, name),
+            "work": _seconds,
         },
     )
-    return ClosedLoad(values["requests"], values.get("interval", 0.0))
+    return ClosedLoad(values["requests"], values.get("interval", 0.0), values.get("work"))
 
 
 def _server(node: Node, field: str) -> ThreadsSettings | dict[str, float]:

@@ -127,6 +127,31 @@ def test_a_client_sends_as_fast_as_its_limit_allows() -> None:
     assert paced.seconds == pytest.approx(10.05, abs=0.1)
 
 
+def test_a_client_of_threads_sends_its_work() -> None:
+    case = replace(STAGED, load=ClosedLoad(240, work=0.1), timeout=None)
+    [fixed] = _run(case, "bulkhead", limit=24)
+    assert (fixed.succeeded, fixed.good) == (240, 240)
+    assert fixed.seconds == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    "server", [{"drop_above": 0.0}, {"defer_rate": 100.0}, {"knee_start": 10.0, "knee_exp": 2.0}]
+)
+def test_a_client_without_answers_gives_up(server: dict[str, float]) -> None:
+    case = replace(STAGED, server={"delay": 0.1, **server}, load=ClosedLoad(2000), timeout=1.0)
+    [measures] = _run(case, "none")
+    assert measures.succeeded < 2000
+    assert measures.offered <= 30 * 2000
+
+
+@pytest.mark.parametrize("timeout", [None, 1.0])
+def test_a_delay_of_years_has_no_end(timeout: float | None) -> None:
+    case = replace(STAGED, server={"delay": 0.1, "knee_exp": 9.0, "knee_start": 1.0}, timeout=timeout)
+    [measures] = _run(replace(case, load=(Stage(60, 100, 0.1),)), "none")
+    assert measures.max_in_flight > 5000
+    assert measures.seconds == pytest.approx(60.0)
+
+
 @pytest.mark.parametrize("server", [{"defer_above": 5.0}, {"drop_above": 5.0}, {"defer_rate": 100.0}])
 def test_a_client_finds_the_bound_of_a_service_that_turns_calls_away(server: dict[str, float]) -> None:
     case = replace(STAGED, server={"delay": 0.1, **server}, load=ClosedLoad(500), timeout=1.0)

@@ -26,10 +26,11 @@ class Stage:
 @dataclass(frozen=True)
 class ClosedLoad:
     """One client that has so many requests, one more every `interval` seconds, and sends them as fast as its limit
-    allows."""
+    allows. `work` is that of each call; a server with a delay does not look at it."""
 
     requests: int
     interval: float = 0.0
+    work: float | None = None  # the server's delay, unless given
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ from headgate.adaptive.simulation.servers import (
 )
 
 _NS = 1e9
+# A client gives up when it has sent each of its requests so often since the last answer, and so many in all.
+_ATTEMPTS, _LEAST_ATTEMPTS = 20, 1000
 
 
 class SimulatedCall:
@@ -145,26 +147,32 @@ class Simulation:
             self._server.set_threads(self.now_ns, stage.threads)
 
     def _run_closed(self, load: ClosedLoad) -> StageMeasures:
-        delay = 0.0 if isinstance(self._case.server, ThreadsSettings) else self._case.server["delay"]
-        self._measures = measures = StageMeasures(0.0, inf, 2 * delay * _NS)
+        server = self._case.server
+        work = server["delay"] if load.work is None and not isinstance(server, ThreadsSettings) else load.work
+        if work is None:
+            raise ValueError("A closed load in front of a server with threads needs the work of a call.")
+        self._measures = measures = StageMeasures(0.0, inf, 2 * work * _NS)
         interval_ns = load.interval * _NS
         unsent = load.requests
-        answered = 0
+        answered = failed = 0
+        patience = max(_LEAST_ATTEMPTS, _ATTEMPTS * load.requests)
         next_ns = 0.0
         ready = 0
-        while answered < load.requests:
+        while answered < load.requests and failed < patience:
             while unsent and next_ns <= self.now_ns:
                 ready, unsent, next_ns = ready + 1, unsent - 1, next_ns + interval_ns
             while ready and self._limiter.has_room():
                 ready -= 1
-                self._arrive(SimulatedCall(self.now_ns, delay * _NS, 0, measures))
+                self._arrive(SimulatedCall(self.now_ns, work * _NS, 0, measures))
             before = measures.succeeded, measures.deferred + measures.timed_out
             step_ns = min(self._next_event_ns(), next_ns if unsent else inf)
             if step_ns == inf:
                 break
             self._advance(step_ns)
-            answered += measures.succeeded - before[0]
-            ready += measures.deferred + measures.timed_out - before[1]  # sent again
+            answered_now = measures.succeeded - before[0]
+            failed_now = measures.deferred + measures.timed_out - before[1]
+            answered, ready = answered + answered_now, ready + failed_now  # which are sent again
+            failed = 0 if answered_now else failed + failed_now
         measures.until_ns = self.now_ns
         return measures
 

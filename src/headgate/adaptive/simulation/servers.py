@@ -22,6 +22,7 @@ ANSWERED: Final = "answered"
 DEFERRED: Final = "deferred"
 _NS_PER_SECOND = 1e9
 _NEWTON_STEPS = 50
+_LONGEST_NS = 366 * 86_400 * _NS_PER_SECOND  # a delay that is longer has no end
 
 
 class Server(Protocol):
@@ -209,11 +210,20 @@ class DelayServer:
         if level > self._defer_above or len(recent) > self._defer_rate:
             result, level = DEFERRED, 1
         self.in_flight += 1
-        growth = self._scale * (level - 1) + self._knee_exp ** max(0.0, level - self._knee_start) - 1.0
         jitter = self._jitter * self._random.expovariate(1.0) if self._jitter else 0.0
+        delay_ns = self._delay_ns * (self._growth(level) + jitter)
+        ends_ns = now_ns + delay_ns if delay_ns < _LONGEST_NS else inf
         self._number += 1
-        heappush(self._running, (now_ns + self._delay_ns * (1.0 + growth + jitter), self._number, call, result))
+        heappush(self._running, (ends_ns, self._number, call, result))
         self.next_ns = self._running[0][0]
+
+    def _growth(self, level: int) -> float:
+        """Returns how many times its delay a call takes that is one of so many."""
+        try:
+            knee: float = self._knee_exp ** max(0.0, level - self._knee_start)
+        except OverflowError:
+            knee = inf
+        return self._scale * (level - 1) + knee
 
     def pop(self) -> tuple[Any, str]:
         _, _, call, result = heappop(self._running)
