@@ -169,6 +169,19 @@ def test_an_adaptive_limit_says_what_it_would_do(prompt: Prompt, write: Write) -
     )
 
 
+def test_an_adaptive_limit_says_whom_its_rule_refuses(prompt: Prompt, write: Write) -> None:
+    book = """
+    rules:
+      - {name: shadow, mode: shadow, limit: {adaptive: concurrency}}
+      - {name: busy, limit: {adaptive: concurrency}, refuse: {status: 429}, where: cluster}
+    """
+    adaptive = prompt.json("rules", "explain", write(book))["adaptive"]
+    assert adaptive["shadow"]["refused"].startswith("nobody: the limit of a shadow")
+    assert adaptive["shadow"]["process"].startswith("each learns by itself")
+    assert adaptive["busy"]["refused"] == "the calls above the limit, at once, with status 429"
+    assert adaptive["busy"]["process"].startswith("those of one Redis go on from the median")
+
+
 def test_an_adaptive_limit_near_or_below_its_target(prompt: Prompt, write: Write) -> None:
     book = write(ADAPTIVE)
     near = prompt.json("rules", "explain", book, "--response-time", "190ms")["adaptive"]["app"]

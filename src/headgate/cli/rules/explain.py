@@ -27,7 +27,7 @@ from headgate.rules import load
 from headgate.rules.attributes import Attributes, normalize_name, normalize_value, parse_attribute_name, request
 from headgate.rules.match import Matcher, RuleExplanation
 from headgate.rules.matching.explain_match import display_value
-from headgate.rules.rule import Rulebook
+from headgate.rules.rule import OVERLOAD_REFUSAL, Rule, Rulebook
 
 
 def add(verbs: Commands) -> None:
@@ -114,9 +114,21 @@ def _adaptive_texts(explanations: list[RuleExplanation], measured: float | None)
     for rule, match, _ in explanations:
         for limit in () if match is None else match.limits:
             if isinstance(limit, AdaptiveLimit):
-                texts[rule.name] = dict(limit.explain())
+                texts[rule.name] = dict(limit.explain()) | _texts_of_rule(rule, is_shadow=match.shadow)
                 if measured is not None:
                     texts[rule.name]["would"] = prediction.describe(limit, measured)
+    return texts
+
+
+def _texts_of_rule(rule: Rule, *, is_shadow: bool) -> dict[str, str]:
+    """Returns what depends on the rule of an adaptive limit: whom it refuses, and who shares it."""
+    texts = {}
+    if is_shadow:
+        texts["refused"] = "nobody: the limit of a shadow is computed and reported, not enforced"
+    elif rule.refuse.status != OVERLOAD_REFUSAL.status:
+        texts["refused"] = f"the calls above the limit, at once, with status {rule.refuse.status}"
+    if rule.where == "cluster":
+        texts["process"] = "those of one Redis go on from the median of their limits once a second, from three on"
     return texts
 
 
