@@ -138,6 +138,32 @@ def test_bytes_that_are_no_text_stay_what_they_are(where: str | None, tmp_path: 
     assert replay([tmp_path / "log"], rules, tmp_path)["recorded"]["same"] == 2
 
 
+def test_a_sample_has_all_refusals_and_no_other_line_if_it_is_zero(where: str | None) -> None:
+    for rules, refused in ((SINGLE, "verdicts"), (RULES, "shadow")):
+        with NginxGateway(
+            rules, where, http=log_directives(), options="decision_log_sample = 0, recent_records = false"
+        ) as gate:
+            for _ in range(3):
+                gate.get("/", {"X-User": "ann"})
+            assert [gate.get("/x", {"X-User": "ann"}, source="127.0.0.9").status for _ in range(9)].count(429) >= 1
+            lines = records(gate, 1)
+        assert {each["sample"] for each in lines} == {0}
+        assert all(any(not verdict["allowed"] for verdict in each["verdicts"] + each["shadow"]) for each in lines)
+        assert any(not verdict["allowed"] for each in lines for verdict in each[refused])
+        assert {each["latency_us"] for each in lines} == {None}
+        assert {each["attributes"]["address"] for each in lines} <= {"127.0.0.1", "127.0.0.9"}
+
+
+def test_a_sample_is_drawn(where: str | None) -> None:
+    rules = {"rules": [{"name": "api", "limit": "100000/s"}]}
+    with NginxGateway(rules, where, http=log_directives(), options="decision_log_sample = 0.5") as gate:
+        assert {gate.get("/").status for _ in range(200)} == {200}
+        lines = records(gate, 40)  # fewer would be drawn once in 10^17 runs
+    assert {each["sample"] for each in lines} == {0.5}
+    assert len(lines) <= 160
+    assert all(each["latency_us"] >= 0 for each in lines)
+
+
 def test_nothing_is_recorded_unless_it_is_wanted(where: str | None) -> None:
     with NginxGateway(SINGLE, where) as gate:
         assert gate.get("/").status == 200

@@ -13,9 +13,13 @@ BOOK = {"rules": [{"name": "r", "limit": "10/s"}]}
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ("rule = 1", 'init knows no option "rule". Did you mean rules? It knows attributes, denial_cache, '),
+        ("rule = 1", 'init knows no option "rule". Did you mean rules? It knows attributes, decision_log_salt, '),
         ('redsi = "redis://h"', 'init knows no option "redsi". Did you mean redis? It knows attributes, '),
-        ("colour = 1", 'init knows no option "colour". It knows attributes, denial_cache, dict, engine, keep'),
+        (
+            "colour = 1",
+            'init knows no option "colour". It knows attributes, decision_log_salt, decision_log_sample, '
+            "denial_cache, dict, engine, keep",
+        ),
         ("denial_cache = 1", "denial_cache is a boolean, not 1."),
         ("memo = false", 'init knows no option "memo". Write denial_cache = false.'),
         ("memo = true", 'init knows no option "memo". Write denial_cache = true.'),
@@ -30,6 +34,12 @@ BOOK = {"rules": [{"name": "r", "limit": "10/s"}]}
         ),
         ('keep = "/no/such/folder/bundle.json"', "the folder cannot be opened (/no/such/folder/.: No such file"),
         ('keep = "/etc/passwd/bundle.json"', "the folder cannot be opened (/etc/passwd/.: Not a directory"),
+        (
+            "decision_log_sample = 2",
+            "decision_log_sample is the part of the requests in the log, from 0 to 1, not 2",
+        ),
+        ("decision_log_sample = 0/0", "decision_log_sample is the part of the requests in the log, from 0 to 1"),
+        ('decision_log_salt = "short"', "decision_log_salt has at least 8 characters."),
         ('keep = "/tmp/"', 'keep is a file, not a folder: write keep = "/tmp/bundle.json".'),
     ],
 )

@@ -23,6 +23,8 @@
 --   attributes   which nginx variable is which attribute: { user = "$cookie_uid" }
 --   denial_cache, shed   false turns off repeating refusals from memory, and load shedding
 --   recent_records       false: no sample of recent decisions goes to Redis
+--   decision_log_sample  the part of the requests in the decision log, from 0 to 1; refusals are always in it
+--   decision_log_salt    hashes the keys in the decision log, and in recent records, with this secret
 --
 -- Laws: a request is charged once, whatever internal redirects and sub-requests it makes; a failure of headgate is
 -- never an error page.
@@ -79,7 +81,7 @@ local function run_decision()
     if outcome then
       if timed_from_us then observe_since("decision_seconds", timed_from_us) end
       decision_counts.count_single(single, outcome)
-      if attributes then decision_record.write_single(bundle, single, outcome, attributes, started_us) end
+      if attributes ~= nil then decision_record.write_single(bundle, single, outcome, attributes, started_us) end
       if wants_record(outcome[1] ~= 1) then recent_records.add_single(bundle, single, outcome) end
       return single_charge.respond(bundle, single, outcome)
     end

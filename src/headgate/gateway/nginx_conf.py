@@ -208,6 +208,10 @@ def _options(book: Rulebook, gate: NginxOptions) -> Iterator[str]:
     yield f'dict = "{SHARED_DICT}",'
     if gate.prefix != "hg":
         yield f"prefix = {_lua_string(gate.prefix)},"
+    if gate.decision_log:
+        yield "-- The log can have a part of the requests that no rule refuses, and hash keys with a secret:"
+        yield "-- decision_log_sample = 0.1,"
+        yield '-- decision_log_salt = "...",'
     yield from _attributes(book)
 
 

@@ -11,6 +11,7 @@ local adaptive_engine = require "resty.headgate.engines.adaptive.engine"
 local bundle_watcher = require "resty.headgate.rules.bundle_watcher"
 local calls_in_flight = require "resty.headgate.request.calls_in_flight"
 local counts_writer = require "resty.headgate.telemetry.counts_writer"
+local decision_record = require "resty.headgate.request.decision_record"
 local denial_cache = require "resty.headgate.engines.denial_cache"
 local fallback = require "resty.headgate.engines.fallback"
 local key_queue = require "resty.headgate.telemetry.key_queue"
@@ -35,12 +36,14 @@ local M = {}
 local OPTION_TYPES = {
   redis = "string", engine = "string", rules = "string", keep = "string", dict = "string", prefix = "string",
   attributes = "table", denial_cache = "boolean", shed = "boolean", recent_records = "boolean",
+  decision_log_sample = "number", decision_log_salt = "string",
 }
 local REPLACEMENTS = {
   memo = function(value) return "denial_cache = " .. tostring(value) end,
   lease = function() return "prefetch: 100ms into the rule" end,
 }
 local MAX_TIMEOUT_S = 60 -- upper bound of any wait
+local MIN_SALT_BYTES = 8
 local DEFAULT_DEADLINE_S = 0.05 -- where neither the URL nor the rule has one
 
 local function fail(...) error("headgate: " .. table.concat { ... }, 0) end
@@ -85,6 +88,11 @@ local function check(options)
     fail("there is no rulebook: say where Redis is (redis), or which file was compiled (rules).")
   end
   if options.keep then check_folder(options.keep) end
+  local sample, salt = options.decision_log_sample, options.decision_log_salt
+  if sample and not (sample >= 0 and sample <= 1) then
+    fail("decision_log_sample is the part of the requests in the log, from 0 to 1, not ", tostring(sample), ".")
+  end
+  if salt and #salt < MIN_SALT_BYTES then fail("decision_log_salt has at least ", MIN_SALT_BYTES, " characters.") end
   return engine
 end
 
@@ -103,6 +111,7 @@ function M.build(options)
   local shared_only = check(options) == "shared"
   local prefix = options.prefix or "hg"
   request_attributes.set_variables(options.attributes or {})
+  decision_record.configure(options.decision_log_sample or 1, options.decision_log_salt)
   local shared = shared_engine.new { dict = options.dict, prefix = prefix }
   local dict = shared.dict
   local redis = options.redis and open_redis(options.redis, prefix)

@@ -24,7 +24,7 @@ local wants_json = memoize(refusal_body.wants_json)
 
 -- Notes that no rule applied. `attributes`, `started_us`: of the record, if one is wanted.
 function M.pass(bundle, attributes, started_us)
-  if attributes then
+  if attributes ~= nil then
     decision_record.write_several(bundle, true, NO_CHARGES, NO_CHARGES, nil, nil, attributes, started_us)
   end
   recent_records.add_several(bundle, true, NO_CHARGES, NO_CHARGES, nil, nil)
@@ -131,7 +131,7 @@ function M.several(bundle, allowed, charges, outcomes, denied, attributes, start
     if first then rule, remaining, wait_us = first.rule, 0, nil end
   end
   M.write_variables(allowed, rule, remaining, allowed and delay_us or 0, shadow_verdicts)
-  if attributes then
+  if attributes ~= nil then
     decision_record.write_several(bundle, allowed, charges, outcomes, denied, rule, attributes, started_us)
   end
   recent_records.add_several(bundle, allowed, charges, outcomes, denied, rule)

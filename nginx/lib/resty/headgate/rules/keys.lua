@@ -51,10 +51,12 @@ local function compile_dimension(text)
   if lengths == "" or lengths and string.find(lengths, "^/") then
     local v4, v6 = string.match(lengths, "^/(%d+)/?(%d*)$")
     v4, v6 = tonumber(v4) or 32, tonumber(v6) or 64
-    return dimension_of("address", memoize(function(address)
+    local dimension = dimension_of("address", memoize(function(address)
       local group = ip_networks.grouped(address, v4, v6)
       return group and "address=" .. group
     end))
+    dimension.v4, dimension.v6 = v4, v6 -- prefix lengths
+    return dimension
   end
   local name = attributes.normal_name(text)
   local prefix = name .. "="

@@ -72,18 +72,9 @@ function M.add_single(bundle, charge, outcome)
   add(text, at_us, outcome[1] ~= 1)
 end
 
--- Returns whether a verdict refused the request, also one of a shadow or a candidate.
-local function has_refusal(charges, outcomes, denied)
-  for i = 1, #charges do
-    local outcome = outcomes[i]
-    if outcome and outcome[1] ~= 1 then return true end
-  end
-  return denied ~= nil and denied[1] ~= nil
-end
-
 -- Adds the record of any request, if it is wanted. `rule`: the one that decided; nil if none applied.
 function M.add_several(bundle, allowed, charges, outcomes, denied, rule)
-  local is_refusal = has_refusal(charges, outcomes, denied)
+  local is_refusal = decision_record.has_refusal(charges, outcomes, denied)
   if not M.wants(is_refusal) then return end
   local text, at_us = decision_record.several_text(bundle, allowed, charges, outcomes, denied, rule,
     next_seq(), attributes_text(bundle), nil)
