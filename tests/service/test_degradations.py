@@ -97,3 +97,22 @@ def test_a_rulebook_that_is_refused() -> None:
         assert service.check(user="ann")["allowed"]
         service.write({"rules": []})
         until(lambda: None if service.send_request("GET", "/healthz").body == b"ok\n" else "still refused", 30)
+
+
+def test_whichever_worker_is_asked_answers_for_all() -> None:
+    with (
+        RedisServer("redis") as redis,
+        Service(RULES, engine=f"{redis.url}?fallback=local", workers=2, decision_log="/dev/full") as service,
+    ):
+        log = "The decision log /dev/full cannot be written: No space left on device."
+        with service.connection() as connection:  # one connection, so one worker: only that one writes its log
+            connection.request("POST", "/v1/check", b'{"attributes": {"user": "ann"}}')
+            assert connection.getresponse().read()
+
+        def different() -> str | None:
+            answers = [service.send_request("GET", "/readyz").json["degraded"] for _ in range(30)]
+            return None if answers == [[log]] * 30 else f"{answers}"
+
+        until(different, 30)
+        with grpc.insecure_channel(service.grpc) as channel:
+            assert check(channel, "decision_log") == (NOT_SERVING, [log])

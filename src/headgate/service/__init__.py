@@ -24,6 +24,7 @@ Modules:
     idle_connections    closes connections that send nothing
     body_timeout        ends requests whose body does not arrive
     degradations        finds what does not work while the service answers
+    degradation_files   shares what is degraded among the workers of one service
     log_format          formats the log, as text or JSON
     stderr_capture      logs what libraries write to stderr
     token_guesses       limits the guessing of tokens

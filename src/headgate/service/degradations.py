@@ -1,17 +1,23 @@
 """Finds what does not work while the service answers: engine, rulebook source, decision log, adaptive rules.
 
 /healthz and /readyz list these sentences; gRPC health reports each part under its name. None of them makes the
-service unready: it still decides, by the fallback of each rule.
+service unready: it still decides, by the fallback of each rule. Of several workers each answers for all
+(degradation_files.py).
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from time import monotonic
 
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.engines.stack import describe_shard
 from headgate.observer import Observer
+from headgate.service.degradation_files import SHARE_S, DegradationFiles
+from headgate.service.metrics import FOLDER_VARIABLE
 from headgate.telemetry.decision_log import DecisionLog
 
 ENGINE, RULEBOOK, DECISION_LOG, ADAPTIVE_RULES = "engine", "rulebook", "decision_log", "adaptive_rules"
@@ -35,20 +41,44 @@ class EngineFailures(Observer):
 
 
 class Degradations:
-    """Finds what is degraded now, for one worker."""
+    """Finds what is degraded now, in this worker and in the others of its service."""
 
     def __init__(self, limiter: AsyncRuleLimiter, observers: Sequence[Observer] = (), workers: int = 1) -> None:
         self._limiter = limiter
         self._workers = workers
         self._logs = [each for each in observers if isinstance(each, DecisionLog)]
         self._failures = [each for each in observers if isinstance(each, EngineFailures)]
+        self._files = DegradationFiles(os.environ.get(FOLDER_VARIABLE) if workers > 1 else None)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins to share what is degraded here with the other workers."""
+        if self._workers > 1:
+            self._task = asyncio.ensure_future(self._share())
+
+    async def _share(self) -> None:
+        while True:
+            self._files.write(self._own_parts())
+            await asyncio.sleep(SHARE_S)
+
+    async def close(self) -> None:
+        """Stops sharing."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._files.write(())
 
     def sentences(self) -> list[str]:
         """Returns a sentence for everything that is degraded."""
         return [sentence for _, sentence in self.parts()]
 
-    def parts(self) -> Iterator[tuple[str, str]]:
-        """Yields the name of each degraded part, and a sentence about it."""
+    def parts(self) -> list[tuple[str, str]]:
+        """Returns the name of each degraded part, and a sentence about it; each sentence once."""
+        return [*dict.fromkeys([*self._own_parts(), *self._files.of_others()])]
+
+    def _own_parts(self) -> Iterator[tuple[str, str]]:
+        """Yields what is degraded in this worker."""
         engine = self._limiter.engine
         for name, _ in engine.degraded_shards():
             server = describe_shard(engine, name)

@@ -100,6 +100,7 @@ async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]
         if sockets.admin is not None:
             servers.append(await http(sockets.admin, site).start())
             site.start()
+        degradations.start()
         ready()
         stopped = asyncio.ensure_future(stop.wait())
         await asyncio.wait(
@@ -115,4 +116,5 @@ async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]
         await site.end_streams()
         await asyncio.gather(*(server.stop() for server in servers))
         await site.close()
+        await degradations.close()
         await limiter.close()
