@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate import Counts, Limiter
+from headgate import Counts, EngineUnavailable, Limiter
 from tests.cli.conftest import Prompt
 from tests.servers import RedisServer
 
@@ -28,6 +28,21 @@ def test_stats_by_rule(prompt: Prompt, counted: str) -> None:
     assert prompt.out.split() == [
         *("rule", "calls", "refused", "near", "limit", "candidate", "refused"),
         *("login", "14", "2", "1", "4"),
+    ]
+
+
+def test_calls_that_could_not_be_decided(prompt: Prompt, redis_server: RedisServer) -> None:
+    url = f"{redis_server.url}?deadline=30s"
+    with RedisServer() as gone:
+        limiter = Limiter("3/minute", f"{gone.url}?deadline=30s", observers=[Counts(shared_at=url)])
+    with limiter:
+        for _ in range(2):
+            with pytest.raises(EngineUnavailable):
+                limiter.take("ann")
+    assert prompt("stats", "--engine", url) == 0
+    assert [line.split() for line in prompt.out.splitlines()] == [
+        ["rule", "calls", "refused", "errors"],
+        ["(no", "rule)", "0", "0", "2"],
     ]
 
 

@@ -13,7 +13,7 @@ from headgate.telemetry.hot_keys import HotKey
 
 TITLES = (
     *("rule", "calls", "refused", "shed", "delayed", "near limit"),
-    *("shadow refused", "candidate refused", "degraded", "denial cache", "prefetch"),
+    *("shadow refused", "candidate refused", "degraded", "denial cache", "prefetch", "errors"),
 )
 MEMORY_ERROR = "its counts end with it; see Counts in docs/reference/telemetry.md"
 
@@ -104,4 +104,5 @@ def _row(rule: str, counts: DecisionCounts) -> tuple[Value, ...]:
         counts.degraded,
         counts.by_denial_cache,
         counts.by_prefetch,
+        counts.errors,
     )
