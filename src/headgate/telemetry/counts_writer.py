@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headgate.engines.fork_reset import on_fork
 from headgate.engines.redis.counts_store import MissingRights
+from headgate.engines.redis.errors import reason_of
 from headgate.engines.redis.signal_safe_thread import SignalSafeThread
 from headgate.engines.url import open_counts_store
 from headgate.errors import CorruptState, EngineUnavailable
@@ -119,7 +120,7 @@ class CountsWriter:
                 "headgate: counts cannot be written to Redis at %s (%s). They are kept here, and written when it "
                 "answers again.",
                 self._store.text,
-                error,
+                reason_of(error),
             )
 
     def _report_recovery(self) -> None:

@@ -23,6 +23,7 @@ from weakref import finalize
 from headgate.algorithms.decision import Decision
 from headgate.clock import Clock, check_clock
 from headgate.engines.fork_reset import on_fork
+from headgate.engines.redis.errors import reason_of
 from headgate.engines.url import open_recent_records_store
 from headgate.errors import CorruptState, EngineUnavailable
 from headgate.observer import Observer
@@ -192,7 +193,7 @@ class RecordSender:
                 "headgate: recent records cannot be written to Redis at %s (%s). They are dropped until it "
                 "answers; calls are decided as before.",
                 self._store.text,
-                error,
+                reason_of(error),
             )
 
 

@@ -117,6 +117,7 @@ SCRIPT_COMMANDS = (
     *("zadd", "zrem", "zscore", "zcount", "zrangebyscore", "zrevrange", "zincrby"),
 )
 
+_NO_DECISION = " gave no decision: "
 _command_pattern = re.compile(r"to run the '([^']+)'|run the '?([\w|]+)'? command", re.I)
 _key_rights_pattern = re.compile(r"access (at least )?(one of the keys|the key|a key)|key.* mentioned", re.I)
 _rights_pattern = re.compile(r"NOPERM|ACL failure|no permission|can't (run|access)", re.I)
@@ -137,12 +138,22 @@ def engine_failure(
     if it never finished a TLS handshake.
     """
     if isinstance(error, WrongType):
-        return CorruptState(f"Redis at {where} gave no decision: {_wrong_value_reason(str(error))}")
+        return CorruptState(f"Redis at {where}{_NO_DECISION}{_wrong_value_reason(str(error))}")
     unavailable = EngineUnavailable(
-        f"Redis at {where} gave no decision: {_reason(prefix, error, other_url, without_tls)}"
+        f"Redis at {where}{_NO_DECISION}{_reason(prefix, error, other_url, without_tls)}"
     )
     unavailable.key = error.key
     return unavailable
+
+
+def reason_of(error: Exception) -> str:
+    """Returns why the server gave no answer, without its address: for a line that names it already.
+
+    >>> reason_of(EngineUnavailable("Redis at h:6379 gave no decision: the connection failed (refused)."))
+    'the connection failed (refused)'
+    """
+    text = str(error)
+    return (text.partition(_NO_DECISION)[2] or text).removesuffix(".")
 
 
 def wrong_value_error(key: bytes) -> WrongType:
