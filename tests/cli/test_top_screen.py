@@ -31,7 +31,7 @@ def shown(snapshot: TopSnapshot = SNAPSHOT, keys: str = "", width: int = 80, hei
 def test_the_worst_rule_comes_first() -> None:
     lines = [line.rstrip() for line in shown(height=15)]
     assert lines == [
-        "headgate top   12:00:00   1344 calls/s, 30 refused/s",
+        "headgate top   12:00:00   1344 verdicts/s, 30 refused/s",
         "2 processes: web1:41, web2:17",
         "",
         "rule        calls/s  refused   %  delayed  shadow  candid.",
@@ -72,6 +72,18 @@ def test_a_filter_is_typed_corrected_and_given_up() -> None:
     assert any(line.startswith("everything ") for line in shown(keys="/log\r\x1b")), "Escape removes it"
 
 
+def test_a_filter_that_no_rule_matches() -> None:
+    assert shown(keys="/mallory\r")[3:7] == [
+        "No rule has 'mallory' in its name; Esc shows all.",
+        "",
+        *(
+            "hot keys of the last minute  key           calls  refused",
+            "login                        user=mallory  1,800    1,700",
+        ),
+    ]
+    assert "Nothing was counted in the last seconds." in shown(SNAPSHOT._replace(rules={}), keys="/mallory\r")
+
+
 def test_pause_and_quit() -> None:
     assert "PAUSED" in shown(keys="p")[0]
     assert "PAUSED" not in shown(keys="pp")[0]
@@ -84,6 +96,20 @@ def test_calls_that_are_decided_without_redis() -> None:
     lines = shown(SNAPSHOT._replace(rules=counts))
     assert lines[2] == "DEGRADED: 10 calls/s are decided without Redis"
     assert shown(SNAPSHOT._replace(problem="Redis does not answer."))[2] == "Redis does not answer."
+
+
+def test_the_processes_that_decide_without_redis() -> None:
+    counts = {"login": DecisionCounts(allowed=100, by_fallback=100)}
+    lines = shown(SNAPSHOT._replace(rules=counts, degraded=["web1:41", "nginx@web2:17"]))
+    assert lines[2] == "DEGRADED: 10 calls/s are decided without Redis, by web1:41, nginx@web2:17"
+    many = shown(SNAPSHOT._replace(rules=counts, degraded=["web1:41"] * 9))[2]
+    assert len(many) == 80
+    assert many.endswith("...")
+
+
+def test_calls_that_cannot_be_decided() -> None:
+    lines = shown(SNAPSHOT._replace(rules={NO_RULE: DecisionCounts(errors=25)}))
+    assert lines[2:5] == ["ERRORS: 2.5 calls/s cannot be decided", "", "Nothing was counted in the last seconds."]
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 10), (200, 60)])

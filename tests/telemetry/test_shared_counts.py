@@ -223,7 +223,9 @@ def test_an_outage_delays_no_call_and_loses_no_count(clock: ManualClock, caplog:
                 clock.advance(1)
                 assert processes.share() == [False]
             assert len(caplog.messages) == 1
-            assert "counts cannot be written" in caplog.messages[0]
+            server_text = f"Redis at 127.0.0.1:{server.port}"
+            assert caplog.messages[0].startswith(f"headgate: counts cannot be written to {server_text} (the conn")
+            assert caplog.messages[0].count(server_text) == 1
             server.start()
             assert processes.share() == [True]  # the write that failed
             assert processes.share() == [True]  # all others, at once
@@ -338,3 +340,20 @@ def test_a_forked_child_shares_its_counts(redis_server: RedisServer, clock: Manu
 def test_memory_is_no_place_to_share() -> None:
     with pytest.raises(InvalidRule, match="memory://"):
         Counts(shared_at="memory://")
+
+
+def test_the_processes_whose_fallback_decided(server: RedisServer, clock: ManualClock) -> None:
+    with RedisServer() as gone:
+        url = f"{gone.url}?fallback=allow&deadline=30s"
+        counts = Counts(shared_at=server.url, clock=clock)
+        limiter = Limiter("3/minute", url, name="login", observers=[counts])
+    with limiter, SharedCounts(server.url, clock=clock) as reader:
+        assert reader.degraded_writers() == []
+        for _ in range(5):
+            assert limiter.take("ann").degraded
+        assert counts.flush()
+        [writer] = reader.degraded_writers()
+        assert (writer.key, writer.calls) == (reader.writers()[0].name, 5)
+        clock.advance(25)
+        assert reader.degraded_writers() == []
+        assert reader.degraded_writers(60) == [writer]

@@ -68,7 +68,7 @@ def _once(snapshot: TopSnapshot, view: TopView, *, as_json: bool) -> Output | in
         processes = [{"name": name, "age": age_s} for name, age_s in snapshot.processes]
         changes = [change._asdict() for change in snapshot.changes]
         values = {"rules": rules, "keys": keys, "processes": processes, "changes": changes}
-        return Output({"seconds": WINDOW_S, **values}, [])
+        return Output({"seconds": WINDOW_S, **values, "degraded": [*snapshot.degraded]}, [])
     width, height = shutil.get_terminal_size()
     lines = screen(snapshot, view, width, max(height, 24), Style.on(sys.stdout))[:-1]
     print("\n".join(lines).rstrip())
@@ -83,7 +83,8 @@ def read_snapshot(counts: SharedCounts, mask: bool) -> TopSnapshot:
     keys = [key for rule in busiest for key in _hot_keys(counts, rule, mask)]
     keys.sort(key=lambda key: (-key.refused, -key.shadow, -key.calls))
     processes = [(writer.name, writer.age_s) for writer in counts.writers()]
-    return TopSnapshot(_time(), rules, keys, processes, changes=_changes(counts, mask))
+    degraded = [writer.key for writer in counts.degraded_writers(WINDOW_S + LAG_S)]
+    return TopSnapshot(_time(), rules, keys, processes, changes=_changes(counts, mask), degraded=degraded)
 
 
 def _changes(counts: SharedCounts, mask: bool) -> list[LimitMove]:

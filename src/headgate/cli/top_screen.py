@@ -50,6 +50,7 @@ class TopSnapshot(NamedTuple):
     processes: Sequence[tuple[str, int]]
     problem: str | None = None  # why nothing newer can be shown
     changes: Sequence[LimitMove] = ()  # of adaptive limits, the latest first
+    degraded: Sequence[str] = ()  # the processes that decided without Redis lately, the busiest first
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class TopView:
 def screen(snapshot: TopSnapshot, view: TopView, width: int, height: int, style: Style) -> list[str]:
     """Returns the lines of the whole screen; hot keys take what room the rules leave."""
     rules = sorted(
-        ((rule, counts) for rule, counts in snapshot.rules.items() if view.filter in rule),
+        ((rule, counts) for rule, counts in snapshot.rules.items() if view.filter in rule and _has_calls(counts)),
         key=lambda each: _order(view.sort, *each),
     )
     keys = [key for key in snapshot.keys if view.filter in key.rule or view.filter in key.key]
@@ -102,7 +103,7 @@ def screen(snapshot: TopSnapshot, view: TopView, width: int, height: int, style:
     changes = [change for change in snapshot.changes if view.filter in change.rule or view.filter in change.key]
     head += _change_table(changes, width, style)
     room = max(0, height - len(head) - 1)
-    rule_lines = _rule_table(rules, width, style) if rules else ["Nothing was counted in the last seconds."]
+    rule_lines = _rule_table(rules, width, style) if rules else [_reason_for_no_rules(snapshot, view)[:width]]
     shown = rule_lines[: max(3, room - 6 if keys else room)]
     if len(shown) < len(rule_lines):
         shown[-1] = style(f"... and {len(rule_lines) - len(shown) + 1} more rules; / filters", "dim")
@@ -121,11 +122,21 @@ def _calls(counts: DecisionCounts) -> int:
     return counts.calls + counts.shadow_calls
 
 
+def _has_calls(counts: DecisionCounts) -> bool:
+    return bool(_calls(counts) or counts.candidate_calls)
+
+
+def _reason_for_no_rules(snapshot: TopSnapshot, view: TopView) -> str:
+    if any(map(_has_calls, snapshot.rules.values())):
+        return f"No rule has {printable(view.filter)!r} in its name; Esc shows all."
+    return "Nothing was counted in the last seconds."
+
+
 def _title(snapshot: TopSnapshot, view: TopView, width: int, style: Style) -> str:
     total = sum(map(_calls, snapshot.rules.values())) / WINDOW_S
     refused = sum(counts.refused + counts.shed for counts in snapshot.rules.values()) / WINDOW_S
     state = "   PAUSED" if view.paused else ""
-    text = f"headgate top   {snapshot.time}   {_rate(total)} calls/s, {_rate(refused)} refused/s{state}"
+    text = f"headgate top   {snapshot.time}   {_rate(total)} verdicts/s, {_rate(refused)} refused/s{state}"
     return style(text[:width], "bold")
 
 
@@ -137,12 +148,18 @@ def _status(snapshot: TopSnapshot, width: int, style: Style) -> list[str]:
     if len(lines[0]) > width:
         lines[0] = lines[0][: width - 3] + "..."
     degraded = sum(counts.degraded for counts in snapshot.rules.values())
+    errors = sum(counts.errors for counts in snapshot.rules.values())
+    warnings = []
     if snapshot.problem is not None:
-        lines.append(style(printable(snapshot.problem)[:width], "red"))
-    elif degraded:
-        text = f"DEGRADED: {_rate(degraded / WINDOW_S)} calls/s are decided without Redis"
-        lines.append(style(text[:width], "red"))
-    return lines
+        warnings.append(printable(snapshot.problem))
+    else:
+        if degraded:
+            by = ", ".join(map(printable, snapshot.degraded))
+            rate = _rate(degraded / WINDOW_S)
+            warnings.append(f"DEGRADED: {rate} calls/s are decided without Redis{by and f', by {by}'}")
+        if errors:
+            warnings.append(f"ERRORS: {_rate(errors / WINDOW_S)} calls/s cannot be decided")
+    return lines + [style(text if len(text) <= width else f"{text[: width - 3]}...", "red") for text in warnings]
 
 
 def _rule_table(rules: Sequence[tuple[str, DecisionCounts]], width: int, style: Style) -> list[str]:

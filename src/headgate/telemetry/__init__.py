@@ -25,7 +25,8 @@
     metric_names     what both kinds of metrics have in common
 
 How to read counts (Prometheus, `headgate top`, the admin API and dashboards do it like this). Counts and
-SharedCounts(url) have the same methods, except totals (Counts), rules and writers (SharedCounts):
+SharedCounts(url) have the same methods, except totals (Counts), and rules, writers and
+degraded_writers (SharedCounts):
 
     totals()                         {rule: DecisionCounts} since the process started: for Prometheus counters
     last(seconds=60)                 {rule: DecisionCounts} of the last seconds (at most 120) or minutes= (1500)
@@ -35,6 +36,7 @@ SharedCounts(url) have the same methods, except totals (Counts), rules and write
     distinct_keys(rule, kind, hours) about how many different keys; kinds in key_estimates.DISTINCT_KINDS
     most_refused(rule, kind, hours)  [HotKey(key, calls)] of the last hours; kinds in key_estimates.REFUSED_KINDS
     rules(), writers()               the names that were counted; the processes that wrote, and how long ago
+    degraded_writers(seconds)        [HotKey(process, calls)] of those whose fallback decided lately
 
 DecisionCounts has a field for each count, and as_dict() for documents. Two names are no rules: NO_RULE ("") has
 calls that no rule applied to, and errors; OTHER_RULES ("*other*") has the rules beyond Counts(max_rules=256).

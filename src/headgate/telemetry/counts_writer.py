@@ -84,7 +84,7 @@ class CountsWriter:
 
         with self._lock:
             if self._unanswered is None:
-                rules = [(each.rule, parts_of(each)) for each in self._counts.take_unshared(at_once)]
+                rules = [(each.rule, parts_of(each, self._name)) for each in self._counts.take_unshared(at_once)]
                 rules += parts_of_changes(self._counts.take_limit_changes(), self._name)
                 if not rules:
                     return True

@@ -155,6 +155,14 @@ class SharedCounts:
             writers.append(CountsWriterState(name, max(0, now_s - at_s), version or None))
         return writers
 
+    def degraded_writers(self, seconds: int = 10) -> list[HotKey]:
+        """Returns the processes whose fallback decided calls in the last seconds (at most 60), and how many calls,
+        the most first. Seconds are counted by tens, so a few more may be in it."""
+        now_s = self._now_s()
+        blocks = range((now_s - min(seconds, 60) + 1) // layout.BLOCK, now_s // layout.BLOCK + 1)
+        found = self._store.highest([layout.degraded_key(block) for block in blocks], MAX_READ_KEYS)
+        return merged([[HotKey(*each) for each in part] for part in found], MAX_READ_KEYS)
+
     def close(self) -> None:
         """Closes the connections; a with statement does so, too."""
         self._store.close()

@@ -7,6 +7,7 @@ Every key begins with hg2:{counts}: (the prefix, and the hash tag that puts all 
     d:<hour>:<kind>:<rule>        a HyperLogLog of distinct keys; lives for 26 hours
     h:<second / 10>:<kind>:<rule> a sorted set of hot keys, their counts as scores; lives for 90 s
     r:<hour>:<kind>:<rule>        a sorted set of the keys that were refused most; lives for 26 hours
+    g:<second / 10>               a sorted set of processes whose fallback decided, and their calls; lives for 90 s
     l:<second / 600>              a sorted set of changes of adaptive limits, their seconds as scores; 20 minutes
     rules, writers                sorted sets of rules and writers, by the second of their last write
     w:<writer>                    a hash: seq, name, at_s of the writer's last write
@@ -61,11 +62,17 @@ def most_refused_key(hour: int, kind: str, rule: str) -> str:
     return f"r:{hour}:{KIND_LETTERS[kind]}:{rule}"
 
 
-def parts_of(unshared: UnsharedRule) -> list[CountsPart]:
-    """Returns what is added to which keys."""
+def degraded_key(block: int) -> str:
+    """Returns the key of the processes whose fallback decided calls in these ten seconds."""
+    return f"g:{block}"
+
+
+def parts_of(unshared: UnsharedRule, process: str) -> list[CountsPart]:
+    """Returns what a process adds to which keys."""
     rule = unshared.rule
     parts = [*_blocks("seconds", unshared.seconds, rule, SECONDS_TTL_S)]
     parts += _blocks("minutes", unshared.minutes, rule, MINUTES_TTL_S)
+    parts += _degraded(unshared.seconds, process)
     for kind, slice_number, keys in unshared.keys.hot:
         members = [each for hot in keys for each in hot]
         parts.append(CountsPart(hot_key(slice_number, kind, rule), HOT_TTL_S, "z", members))
@@ -86,6 +93,15 @@ def parts_of_changes(
         text = written(RecentLimitChange(at_us, process, change))
         part = CountsPart(changes_key(at_s // CHANGES_SLICE_S), CHANGES_TTL_S, "z", [text, at_s])
         yield change.name, [part]
+
+
+def _degraded(seconds: Mapping[int, DecisionCounts], process: str) -> Iterator[CountsPart]:
+    calls: dict[int, int] = {}
+    for second, counted in seconds.items():
+        if counted.degraded:
+            calls[second // BLOCK] = calls.get(second // BLOCK, 0) + counted.degraded
+    for block, number in calls.items():
+        yield CountsPart(degraded_key(block), HOT_TTL_S, "z", [process, number])
 
 
 def _blocks(unit: str, counts: Mapping[int, DecisionCounts], rule: str, ttl_s: int) -> Iterator[CountsPart]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from typing import Any
 
@@ -59,6 +60,15 @@ def test_two_gateways_are_merged_and_each_writes_once_a_second(redis_server: Red
         assert all(1 <= int(str(each)) <= elapsed + 2 for each in writes), (writes, elapsed)
 
 
+DEGRADED = """
+local name, calls
+for _, key in ipairs(redis.call("KEYS", "hg2:{counts}:g:*")) do
+  local member = redis.call("ZRANGE", key, 0, -1, "WITHSCORES")
+  assert(#member == 2 and (not name or name == member[1]))
+  name, calls = member[1], (calls or 0) + member[2]
+end
+return {string.match(name, "^nginx@(.*)"), calls}
+"""
 WRITES = """
 local numbers = {}
 for _, key in ipairs(redis.call("KEYS", "hg2:{counts}:w:*")) do
@@ -80,6 +90,7 @@ def test_an_outage_loses_nothing_and_is_logged_once(redis_server: RedisServer) -
         until(lambda: None if BACK in gate.log else "not written again", 30)
         counts = wait_for_calls(redis_server.url, 40, 0)
         assert counts.by_fallback == 40
+        assert redis_server.call("EVAL", DEGRADED, 0) == [f"{socket.gethostname()}:{gate.pid}".encode(), 40]
         assert (gate.log.count(GONE), gate.log.count(BACK)) == (1, 1)
 
 

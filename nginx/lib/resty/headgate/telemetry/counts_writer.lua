@@ -41,6 +41,7 @@ local BLOCK = 10 -- seconds or minutes in one hash
 local SECONDS_TTL_S, MINUTES_TTL_S, HOT_TTL_S = "240", "93600", "90"
 local CHANGES_SLICE_S, CHANGES_TTL_S = 600, "1200"
 local SLICE_S, CALLS = key_estimates.SLICE_S, "k"
+local BY_FALLBACK = "F" -- the letter of that count
 local SECONDS_KEPT, MINUTES_KEPT = 120, 25 * 60
 local MAX_RULES, REMEMBERED_S = "1000", "90000"
 local MAX_STATE_BYTES = 512 * 1024
@@ -179,6 +180,19 @@ local function add_hashes(by_rule, kind, units, ttl)
   end
 end
 
+-- Adds this nginx to those whose fallback decided, with the calls of each ten seconds.
+local function add_degraded(by_rule, seconds)
+  for second, rules in pairs(seconds) do
+    for rule, counts in pairs(rules) do
+      if counts[BY_FALLBACK] then
+        local set = part_of(by_rule, rule, "g:" .. digits(floor(tonumber(second) / BLOCK)), HOT_TTL_S, "z")
+        set[#set + 1] = writer_name()
+        set[#set + 1] = digits(counts[BY_FALLBACK])
+      end
+    end
+  end
+end
+
 -- Adds key after key, and the number behind it if it is a hot one.
 local function add_arguments(part, listed)
   for _, each in ipairs(listed) do part[#part + 1] = type(each) == "number" and digits(each) or each end
@@ -221,6 +235,7 @@ local function script_args(self, write)
   local by_rule = {}
   add_hashes(by_rule, "s", write.seconds, SECONDS_TTL_S)
   add_hashes(by_rule, "m", write.minutes, MINUTES_TTL_S)
+  add_degraded(by_rule, write.seconds)
   add_keys(by_rule, write.keys or {})
   add_changes(by_rule, write.changes or {})
   local head = self.head
