@@ -238,7 +238,7 @@ def test_text_of_a_log_cannot_enter_the_page_as_html(prompt: Prompt, tmp_path: P
     log, report = tmp_path / "log.csv", tmp_path / "report.html"
     log.write_text(
         "time,user\n"
-        + "".join(f"{1000 + n},<b>ann{n % 15}\n" for n in range(60))
+        + "".join(f"{1000 + n},<b>ann{n % 40}\n" for n in range(60))
         + "1030,<script>x\n" * 99
         + "1100,ann\n" * 90
     )

@@ -27,6 +27,17 @@ def test_the_gap(bursts: list[int], heavy: set[int]) -> None:
     assert find_heavy_keys([bursts]) == heavy
 
 
+# The busiest needs a burst of 60, the next one 30, then 20, 15, 12, 10: such gaps come by chance.
+LONG_TAIL = [60 // rank for rank in range(1, 61)]
+
+
+def test_a_gap_that_chance_makes_sets_no_more_than_a_harmless_share_apart() -> None:
+    assert find_heavy_keys([LONG_TAIL]) == set()
+    assert find_heavy_keys([[1] * 400 + LONG_TAIL]) == {400}  # one of 460 keys: harmless
+    assert find_heavy_keys([[*LONG_TAIL, 241]]) == {60}  # four times the busiest: sure
+    assert find_heavy_keys([[*LONG_TAIL, 181, 181, 181, 181]]) == {60, 61, 62, 63}  # four of them: no chance
+
+
 def test_the_rate_with_the_largest_gap_decides() -> None:
     assert find_heavy_keys([[9] * 40 + [12], [5] * 40 + [60]]) == {40}
     assert find_heavy_keys([]) == set()

@@ -17,7 +17,7 @@ from headgate.traffic.reader import LogReader
 from headgate.traffic.replay import enforced, replay_calls
 from headgate.traffic.replay_counts import REFUSED
 from headgate.traffic.suggested_rulebook import rulebook_text, suggested_rulebook
-from headgate.traffic.suggestion import Suggestion, suggest_limit
+from headgate.traffic.suggestion import Refusals, Suggestion, suggest_limit
 from tests.traffic.sample_logs import combined_log, scan, visits
 
 ADDRESS = [Dimension.parse("address")]
@@ -133,10 +133,42 @@ def test_a_bound_takes_less_burst_and_is_confirmed(ordinary: Path) -> None:
     assert bounded.needed_burst <= free.needed_burst
 
 
+def test_the_whole_log_chooses_where_its_last_third_is_busier(tmp_path: Path) -> None:
+    quiet = [(number * 10.0, f"192.0.2.{number % 200}", "/") for number in range(1200)]
+    busy = [(12_000 + number * 0.1, f"198.51.100.{number % 30}", "/") for number in range(600)]
+    log = combined_log(tmp_path / "log", [*quiet, *busy])
+    suggestion, book = suggested(log)
+    assert suggestion.chosen_again
+    assert not suggestion.confirmed
+    assert suggestion.confirmation.ordinary.refused_keys == 30
+    assert suggestion.limit != suggestion.confirmation.limit
+    assert suggestion.expected.refused_keys == 0
+    assert "nothing is left to confirm it" in (book.text or "")
+
+
+@pytest.mark.parametrize("visitors", [40, 80])
+def test_few_visitors_get_more_headroom(tmp_path: Path, visitors: int) -> None:
+    everybody = combined_log(tmp_path / "all.log", visits(600, seed=8))
+    refused = []
+    for seed in range(3):
+        suggestion, book = suggested(combined_log(tmp_path / f"{seed}.log", visits(visitors, seed)))
+        assert suggestion.headroom > 1.5
+        refused.append(shares(everybody, book)[0])
+    assert sum(refused) / len(refused) <= 0.005
+
+
+def test_so_many_keys_may_be_refused_after_all() -> None:
+    assert Refusals(100, 0, 58, 0).largest_key_share == pytest.approx(0.0503, abs=0.0001)  # 1 - 0.05^(1/58)
+    assert Refusals(100, 0, 353, 0).largest_key_share == pytest.approx(0.0085, abs=0.0001)
+    assert Refusals(100, 9, 100, 5).largest_key_share == pytest.approx(0.1023, abs=0.0001)  # Clopper and Pearson
+    assert Refusals(100, 9, 3, 3).largest_key_share == 1
+
+
 def test_too_little_to_confirm(tmp_path: Path) -> None:
     suggestion = suggest_limit(table_of(combined_log(tmp_path / "log", [(0, "192.0.2.7", "/")])))
     assert not suggestion.confirmed
     assert not suggestion.confirmation.enough
+    assert suggestion.chosen_again
     assert suggestion.burst >= 1
 
 

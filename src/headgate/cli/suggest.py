@@ -27,7 +27,7 @@ from headgate.traffic.report.documents import suggestion_document
 from headgate.traffic.report.suggestion_page import suggestion_page
 from headgate.traffic.suggest_and_replay import attributes_to_read, parse_dimensions, read_table
 from headgate.traffic.suggested_rulebook import rulebook_text, suggested_rulebook
-from headgate.traffic.suggestion import Suggestion, suggest_limit
+from headgate.traffic.suggestion import MAX_REFUSED_SHARE, Suggestion, suggest_limit
 from headgate.traffic.where_condition import parse_where
 
 _SUFFIXES = (".yaml", ".yml")
@@ -210,21 +210,41 @@ def _heavy(suggestion: Suggestion) -> list[Line]:
 
 
 def _conclusion(suggestion: Suggestion) -> list[Line]:
-    confirmation, expected = suggestion.confirmation, suggestion.expected
-    ordinary = confirmation.ordinary
+    expected = suggestion.expected
     lines: list[Line] = [
         (f"suggested: {suggestion.limit} (a burst of {suggestion.needed_burst}, and headroom)", "green"),
-        f"last third, not used to choose: {ordinary.refused_keys:,} of {ordinary.keys:,} keys refused "
-        f"({ordinary.key_share:.2%}); {_verdict(suggestion)}",
+        *_confirmation(suggestion),
     ]
-    if confirmation.new_heavy_keys:
-        lines.append(f"and {confirmation.new_heavy_keys:,} heavy keys there, which were not set apart before")
     lines.append(
         f"whole log, if enforced: {expected.refused_calls:,} of {expected.calls:,} calls refused, of "
         f"{expected.refused_keys:,} of {expected.keys:,} keys"
     )
-    if not confirmation.enough or not suggestion.confirmed:
+    if not suggestion.confirmed:
         lines.append("run it in shadow mode, and replay a longer log, before you enforce it")
+    return lines
+
+
+def _confirmation(suggestion: Suggestion) -> list[Line]:
+    confirmation = suggestion.confirmation
+    ordinary = confirmation.ordinary
+    refused = f"{ordinary.refused_keys:,} of {ordinary.keys:,} keys refused ({ordinary.key_share:.2%})"
+    if suggestion.chosen_again and not confirmation.enough:
+        return [
+            f"too few ordinary keys to confirm anything ({confirmation.choosing_keys:,} in the first two thirds, "
+            f"{ordinary.keys:,} in the last),",
+            "so the whole log chose",
+        ]
+    if suggestion.chosen_again:
+        return [
+            f"the first two thirds chose {confirmation.limit}; on the last third: {refused}",
+            "so the whole log chose again, and nothing is left to confirm it",
+        ]
+    lines: list[Line] = [f"last third, not used to choose: {refused}; {_verdict(suggestion)}"]
+    if confirmation.new_heavy_keys:
+        lines.append(f"and {confirmation.new_heavy_keys:,} heavy keys there, which were not set apart before")
+    largest = ordinary.largest_key_share
+    if suggestion.confirmed and largest > max(suggestion.refuse_keys, MAX_REFUSED_SHARE):
+        lines.append(f"with so few keys, as many as {largest:.1%} of others may be refused (95% confidence)")
     return lines
 
 

@@ -3,6 +3,11 @@
 Keys are ordered by their smallest burst at one rate. Where the next key needs at least MIN_GAP times as much as
 the one before, all above it are heavy, if they are few. The rate with the largest gap decides, and the search is
 repeated, because a scanner may hide behind a worse one.
+
+Among few keys a gap means little: the busiest of 60 visitors often needs twice as much as the next, and another
+log has others like it. So below SURE_GAP, more than HARMLESS_SHARE of the keys are set apart only if chance
+hardly makes such a gap. If bursts beyond x become rarer as x^-a (a is Hill's estimate from the keys below the
+gap), then the k largest are g times as large as the next with the chance g^(-k a).
 """
 
 from __future__ import annotations
@@ -10,14 +15,17 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
-from math import sqrt
+from math import exp, log, sqrt
 from typing import NamedTuple
 
 from headgate.traffic.call_table import UNKNOWN, CallTable
 from headgate.traffic.rate_burst_frontier import MINUTE
 
-MIN_GAP = 2.0
+MIN_GAP, SURE_GAP = 2.0, 4.0  # keys above a sure gap are set apart whatever chance says
 MAX_HEAVY_SHARE = 0.1  # of the keys
+HARMLESS_SHARE = 0.005  # of the keys: so few are set apart whatever chance says
+MAX_CHANCE = 0.05
+_TAIL_SHARE, _MIN_TAIL_KEYS = 0.1, 5  # of the keys below a gap: those that show how rare large bursts are
 MIN_ORDINARY_KEYS = 10
 _SMALL_BURST = 5  # below this a gap means nothing
 
@@ -41,38 +49,69 @@ class KeyEvidence(NamedTuple):
     looks_like: str  # crawler, scanner, proxy with many people, customer, unknown
 
 
+class _Row(NamedTuple):
+    """The heaviest keys at one rate, the heaviest first: their bursts, and which keys they are."""
+
+    bursts: Sequence[int]
+    indexes: Sequence[int]
+
+    def without(self, heavy: set[int]) -> _Row:
+        left = [position for position, index in enumerate(self.indexes) if index not in heavy]
+        return _Row([self.bursts[each] for each in left], [self.indexes[each] for each in left])
+
+
 def find_heavy_keys(bursts_by_rate: Iterable[Sequence[int]]) -> set[int]:
     """Returns the indexes of the keys that are far above all others; for each rate there is the burst of each key.
 
     >>> find_heavy_keys([[9] * 40 + [900]])
     {40}
     """
-    rows = [_heaviest(bursts) for bursts in bursts_by_rate]
+    rows, keys = [], 0
+    for bursts in bursts_by_rate:
+        keys = len(bursts)
+        rows.append(_heaviest(bursts))
+    at_most = min(int(keys * MAX_HEAVY_SHARE), keys - MIN_ORDINARY_KEYS)
     heavy: set[int] = set()
-    while True:
-        gap, above = max((_largest_gap(row, heavy) for row in rows), default=(0.0, []))
+    while len(heavy) < at_most:
+        harmless = int(keys * HARMLESS_SHARE) - len(heavy)
+        gaps = (
+            _largest_gap(row.without(heavy), keys - len(heavy), at_most - len(heavy), harmless) for row in rows
+        )
+        gap, above = max(gaps, default=(0.0, []))
         if gap < MIN_GAP:
-            return heavy
+            break
         heavy.update(above)
+    return heavy
 
 
-def _heaviest(bursts: Sequence[int]) -> list[tuple[int, int]]:
-    """Returns burst and index of the heaviest keys, of which some may be set apart, and the one below them."""
-    at_most = min(int(len(bursts) * MAX_HEAVY_SHARE), len(bursts) - MIN_ORDINARY_KEYS)
-    if at_most <= 0:
-        return []
+def _heaviest(bursts: Sequence[int]) -> _Row:
+    """Returns the keys that may be set apart, and those below them that show how rare large bursts are."""
     order = sorted(range(len(bursts)), key=bursts.__getitem__, reverse=True)
-    return [(bursts[index], index) for index in order[: at_most + 1]]
+    share = 1 - (1 - MAX_HEAVY_SHARE) * (1 - _TAIL_SHARE)
+    del order[int(len(order) * share) + 2 * _MIN_TAIL_KEYS :]
+    return _Row(array("q", (max(bursts[index], _SMALL_BURST) for index in order)), array("q", order))
 
 
-def _largest_gap(row: Sequence[tuple[int, int]], heavy: set[int]) -> tuple[float, list[int]]:
-    """Returns the largest ratio between neighbours among the heaviest keys, and the keys above it."""
-    left = [(burst, index) for burst, index in row if index not in heavy]
-    best, count = 0.0, 0
-    for position, ((upper, _), (lower, _)) in enumerate(pairwise(left), start=1):
-        if upper / max(lower, _SMALL_BURST) > best:
-            best, count = upper / max(lower, _SMALL_BURST), position
-    return best, [index for _, index in left[:count]]
+def _largest_gap(row: _Row, keys: int, at_most: int, harmless: int) -> tuple[float, list[int]]:
+    """Returns the largest ratio between neighbours that means something, and the keys above it."""
+    gaps = sorted(
+        ((upper / lower, count) for count, (upper, lower) in enumerate(pairwise(row.bursts[: at_most + 1]), 1)),
+        key=lambda gap: -gap[0],
+    )
+    for gap, count in gaps:
+        if gap < MIN_GAP:
+            break
+        sure = gap >= SURE_GAP or count <= harmless
+        if sure or _chance(gap, count, row.bursts[count:], keys - count) <= MAX_CHANCE:
+            return gap, list(row.indexes[:count])
+    return 0.0, []
+
+
+def _chance(gap: float, count: int, below: Sequence[int], keys_below: int) -> float:
+    """Returns the chance that the `count` largest bursts are so far above the others, if all are of one kind."""
+    tail = max(_MIN_TAIL_KEYS, int(keys_below * _TAIL_SHARE))
+    excess = sum(log(burst / below[tail]) for burst in below[:tail])
+    return exp(-count * tail / excess * log(gap)) if excess else 0.0
 
 
 def describe_heavy_keys(table: CallTable, heavy: Collection[int], bursts: Mapping[int, int]) -> list[KeyEvidence]:

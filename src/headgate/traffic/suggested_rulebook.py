@@ -14,7 +14,7 @@ from headgate.rules.keys import Dimension
 from headgate.rules.rule import Choice, Modes, Rule, Rulebook
 from headgate.rules.serialization import document, yaml_text
 from headgate.traffic.rate_burst_frontier import HOUR, MINUTE
-from headgate.traffic.suggestion import HEADROOM, MIN_HEADROOM_UNITS, Suggestion
+from headgate.traffic.suggestion import MIN_HEADROOM_UNITS, Suggestion
 
 _SHADOW = Modes(enforce=0, shadow=10_000)
 _LOCKOUT_WITHIN_US, _LOCKOUT_US = 10 * MINUTE, HOUR
@@ -64,21 +64,36 @@ def _heading(sources: Sequence[str]) -> list[str]:
 
 
 def _headroom_reason(suggestion: Suggestion) -> str:
-    if suggestion.burst == ceil(suggestion.needed_burst * HEADROOM):
-        return f"times {HEADROOM:g} for headroom, rounded up"
+    if suggestion.burst == ceil(suggestion.needed_burst * suggestion.headroom):
+        return f"times {suggestion.headroom:.2g} for headroom, rounded up"
     return f"and {MIN_HEADROOM_UNITS} more for headroom"
 
 
+def _confirmation_reasons(suggestion: Suggestion) -> list[str]:
+    confirmation = suggestion.confirmation
+    ordinary = confirmation.ordinary
+    refused = f"{ordinary.refused_keys:,} of {ordinary.keys:,} keys refused ({ordinary.key_share:.2%})"
+    if suggestion.chosen_again:
+        if not confirmation.enough:
+            return [
+                f"Two thirds of the log have {confirmation.choosing_keys:,} ordinary keys, the rest has "
+                f"{ordinary.keys:,}: too few to confirm anything, so the whole log chose."
+            ]
+        return [
+            f"Two thirds of the log chose {confirmation.limit}, but on the last third: {refused}.",
+            "So the whole log chose again, and nothing is left to confirm it.",
+        ]
+    return [f"On the last third of the log, not used to choose: {refused}."]
+
+
 def _reasons(suggestion: Suggestion, rule: Rule) -> list[str]:
-    expected, ordinary = suggestion.expected, suggestion.confirmation.ordinary
+    expected = suggestion.expected
     refuses = "no key" if not suggestion.refuse_keys else f"at most {suggestion.refuse_keys:.2%} of the keys"
     lines = [
         f"{suggestion.calls:,} calls of {suggestion.keys:,} keys.",
         f"At {suggestion.rate} a burst of {suggestion.needed_burst} refuses {refuses}, heavy keys set apart; "
         f"{_headroom_reason(suggestion)}: {suggestion.burst}.",
-        f"On the last third of the log, not used to choose: {ordinary.refused_keys:,} of {ordinary.keys:,} keys "
-        f"refused ({ordinary.key_share:.2%})"
-        + ("." if suggestion.confirmation.enough else ", too few keys to confirm it."),
+        *_confirmation_reasons(suggestion),
         f"Expected on the whole log, enforced: {expected.refused_calls:,} of {expected.calls:,} calls refused, of "
         f"{expected.refused_keys:,} of {expected.keys:,} keys.",
     ]

@@ -4,23 +4,24 @@ It chooses on the first two thirds of the log, and confirms on the last third. T
 minutes in which each key was active, so a scanner or a flood cannot pull the cut into itself. Of the points that
 refuse no ordinary key, each with headroom on the burst, it chooses the one that allows a client that never stops
 the fewest calls in five minutes. A rate counts only if its bucket refills within ten minutes (a visitor who
-empties it comes back) and within a quarter of the log (which says nothing about slower rates).
+empties it comes back) and within a quarter of the log (which says nothing about slower rates). Where the last
+third does not confirm the limit, or is too short to, and no bound was asked for, the whole log chooses again.
 docs/explanation/suggest.md has the reasons.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
-from math import ceil
+from math import ceil, sqrt
 from typing import NamedTuple
 
 from headgate.errors import InvalidLog
 from headgate.traffic.call_table import CallTable, KeyedTimes
 from headgate.traffic.demand import DayPart, DemandRow, day_and_night, demand_rows
-from headgate.traffic.heavy_keys import MAX_HEAVY_SHARE, MIN_GAP, KeyEvidence, describe_heavy_keys, find_heavy_keys
+from headgate.traffic.heavy_keys import MIN_GAP, KeyEvidence, describe_heavy_keys, find_heavy_keys
 from headgate.traffic.rate_burst_frontier import (
     MINUTE,
     RATES,
@@ -33,16 +34,20 @@ from headgate.traffic.rate_burst_frontier import (
 )
 from headgate.traffic.run_in_parallel import run_both
 
-HEADROOM = 1.5
+HEADROOM, MAX_HEADROOM = 1.5, 3.0
+ENOUGH_KEYS = 400  # at least, divided by the square of the headroom
 MIN_HEADROOM_UNITS = 4
+MAX_REFUSED_SHARE = 0.01  # of the keys of the last third, if the limit is to count as confirmed
+CONFIDENCE = 0.95
 CHOOSING_SHARE = 2 / 3  # of the minutes in which each key was active
 _MIN_SLOTS = 100  # into which a short log is cut instead of minutes
 ABUSE_SPAN_US = 5 * MINUTE
 MAX_REFILL_US = 10 * MINUTE
 REFILL_SHARE = 1 / 4  # of the log, in which a bucket must refill
-MIN_CONFIRMING_KEYS = 20
+MIN_KEYS = 20  # ordinary ones in each part of the log, to choose by and to confirm with
 MIN_PARALLEL_CALLS = 500_000
-_GROUPED, _DEMAND_COUNTED, _FRONTIER_COMPUTED, _CONFIRMED = 0.05, 0.2, 0.75, 0.85  # of the work, when that is done
+# Of the work, when that is done:
+_GROUPED, _DEMAND_COUNTED, _FRONTIER_COMPUTED, _CONFIRMED, _CHOSEN_AGAIN = 0.05, 0.2, 0.75, 0.85, 0.95
 
 
 class Refusals(NamedTuple):
@@ -61,13 +66,38 @@ class Refusals(NamedTuple):
     def key_share(self) -> float:
         return self.refused_keys / self.keys if self.keys else 0.0
 
+    @property
+    def largest_key_share(self) -> float:
+        """The largest share of refused keys that these counts do not exclude, with a confidence of 95 %."""
+        low, high = self.key_share, 1.0
+        while high - low > 1e-6:
+            middle = (low + high) / 2
+            if _at_most_refused(self.refused_keys, self.keys, middle) > 1 - CONFIDENCE:
+                low = middle
+            else:
+                high = middle
+        return high
+
+
+def _at_most_refused(refused: int, keys: int, share: float) -> float:
+    """Returns the chance that of so many keys at most so many are refused, if this share of all keys is."""
+    if share >= 1:
+        return float(refused >= keys)
+    term = total = (1 - share) ** keys
+    for number in range(refused):
+        term *= (keys - number) / (number + 1) * share / (1 - share)
+        total += term
+    return total
+
 
 class Confirmation(NamedTuple):
     """The refusals among the calls that were not used to choose the limit."""
 
+    limit: str  # the one that these calls were to confirm
+    choosing_keys: int  # ordinary ones, that chose it
     ordinary: Refusals
-    new_heavy_keys: int  # refused, and as heavy as those that were set apart
-    enough: bool  # whether there were enough keys to confirm anything
+    new_heavy_keys: int  # refused, and far above all others
+    enough: bool  # whether both parts of the log had enough keys
     attempts: int
 
 
@@ -83,6 +113,7 @@ class Suggestion:
     rate: Rate
     burst: int
     needed_burst: int  # the burst that refuses nobody, or the bound's share, before headroom
+    headroom: float
     calls: int
     keys: int
     first_us: int
@@ -95,6 +126,9 @@ class Suggestion:
     expected: Refusals  # on the whole log, heavy keys included
     refuse_keys: float  # the bound; 0: nobody
     confirmed: bool
+    chosen_again: (
+        bool  # by the whole log, because its last third did not confirm what the rest had chosen, or could not
+    )
     sampled: int  # of so many light keys one was looked at
 
     @property
@@ -108,6 +142,36 @@ class _Bursts(NamedTuple):
 
     numbers: Sequence[int]
     by_rate: dict[Rate, array[int]]
+
+
+class _Choice(NamedTuple):
+    rate: Rate
+    needed_burst: int  # before headroom
+    burst: int
+
+
+class _Candidates:
+    """The limits that a part of a log allows to choose from: its frontier, without its heavy keys."""
+
+    def __init__(self, bursts: _Bursts, span_us: int) -> None:
+        self._bursts, self._span_us = bursts, span_us
+        heavy = find_heavy_keys(bursts.by_rate.values())
+        ordinary = [index for index in range(len(bursts.numbers)) if index not in heavy]
+        self._ordered = {rate: sorted(row[index] for index in ordinary) for rate, row in bursts.by_rate.items()}
+        self.keys: int = len(ordinary)
+        self.headroom: float = headroom(len(ordinary))
+        self.frontier: Sequence[FrontierPoint] = [frontier_point(*each) for each in self._ordered.items()]
+        self.heavy_numbers: set[int] = {bursts.numbers[index] for index in heavy}
+
+    def choose(self, refuse_keys: float) -> _Choice:
+        """Returns the choice that refuses at most this share of the ordinary keys."""
+        needed = {rate: quantile(each, 1 - refuse_keys) for rate, each in self._ordered.items()}
+        rate = _choose(needed, self.headroom, self._span_us)
+        return _Choice(rate, needed[rate], with_headroom(needed[rate], self.headroom))
+
+    def bursts_at(self, rate: Rate) -> dict[int, int]:
+        """Returns the burst that each key needs, by its number."""
+        return dict(zip(self._bursts.numbers, self._bursts.by_rate[rate], strict=True))
 
 
 def suggest_limit(
@@ -126,52 +190,53 @@ def suggest_limit(
     demand = demand_rows(whole)
     report(_DEMAND_COUNTED)
     split_us = split_time_us(table)
-    choosing, confirming = whole.before(split_us), whole.since(split_us)
+    confirming = whole.since(split_us)
     per_second = demand[0].most
     rates = [rate for rate in RATES if rate.units_in(1_000_000) <= max(per_second, 1)]
-    bursts = _key_bursts(
-        choosing,
-        rates,
-        lambda share: report(_DEMAND_COUNTED + (_FRONTIER_COMPUTED - _DEMAND_COUNTED) * (share or 0)),
-    )
+
+    def report_frontier(share: float | None) -> None:
+        report(_DEMAND_COUNTED + (_FRONTIER_COMPUTED - _DEMAND_COUNTED) * (share or 0))
+
+    candidates = _Candidates(_key_bursts(whole.before(split_us), rates, report_frontier), split_us - first_us)
     report(_FRONTIER_COMPUTED)
-    heavy = find_heavy_keys(bursts.by_rate.values())
-    ordinary = [index for index in range(len(bursts.numbers)) if index not in heavy]
-    frontier = [frontier_point(rate, (row[index] for index in ordinary)) for rate, row in bursts.by_rate.items()]
-    heavy_numbers = {bursts.numbers[index] for index in heavy}
-    span_us = split_us - first_us
-    least_heavy = {rate: min((row[index] for index in heavy), default=0) for rate, row in bursts.by_rate.items()}
     bounds = [refuse_keys, refuse_keys / 2, refuse_keys / 4, 0.0] if refuse_keys else [0.0]
     attempts = 0
     while True:
-        bound = bounds[attempts]
+        choice = candidates.choose(bounds[attempts])
         attempts += 1
-        ordered = {rate: sorted(row[index] for index in ordinary) for rate, row in bursts.by_rate.items()}
-        needed = {rate: quantile(each, 1 - bound) for rate, each in ordered.items()}
-        rate = _choose(needed, span_us)
-        burst = with_headroom(needed[rate])
-        confirmation, far_above = _confirm(confirming, rate, burst, heavy_numbers, least_heavy[rate], attempts)
-        confirmed = not confirmation.enough or confirmation.ordinary.key_share <= refuse_keys
-        if attempts == len(bounds) or confirmed:
+        confirmation, far_above = _confirm(confirming, candidates, choice, attempts)
+        holds = confirmation.ordinary.key_share <= (refuse_keys or MAX_REFUSED_SHARE)
+        if holds or not confirmation.enough or attempts == len(bounds):
             break
     report(_CONFIRMED)
-    chosen = dict(zip(bursts.numbers, bursts.by_rate[rate], strict=True)) | far_above
+    confirmed = holds and confirmation.enough
+    chosen_again = not refuse_keys and not confirmed
+    if chosen_again:
+        bursts = _key_bursts(
+            whole, rates, lambda share: report(_CONFIRMED + (_CHOSEN_AGAIN - _CONFIRMED) * (share or 0))
+        )
+        candidates = _Candidates(bursts, last_us - first_us)
+        choice, far_above = candidates.choose(0.0), {}
     return Suggestion(
-        rate=rate,
-        burst=burst,
-        needed_burst=needed[rate],
+        rate=choice.rate,
+        burst=choice.burst,
+        needed_burst=choice.needed_burst,
+        headroom=candidates.headroom,
         calls=len(table),
         keys=len(table.keys),
         first_us=first_us,
         last_us=last_us,
         demand=demand,
-        frontier=frontier,
-        heavy_keys=describe_heavy_keys(table, heavy_numbers | far_above.keys(), chosen),
+        frontier=candidates.frontier,
+        heavy_keys=describe_heavy_keys(
+            table, candidates.heavy_numbers | far_above.keys(), candidates.bursts_at(choice.rate) | far_above
+        ),
         day_parts=day_and_night(whole, first_us, last_us, zone),
         confirmation=confirmation,
-        expected=count_refusals(whole, rate, burst),
+        expected=count_refusals(whole, choice.rate, choice.burst),
         refuse_keys=refuse_keys,
-        confirmed=confirmed and confirmation.enough,
+        confirmed=confirmed,
+        chosen_again=chosen_again,
         sampled=table.sampled,
     )
 
@@ -198,25 +263,39 @@ def split_time_us(table: CallTable) -> int:
     return max(first_us + 1, last_us)
 
 
-def with_headroom(burst: int) -> int:
+def headroom(keys: int) -> float:
+    """Returns the factor of headroom: more for few keys, among which the busiest may be missing.
+
+    One more key needs more than h times the largest burst of `keys` keys with a chance of about 1/(keys h^2), if
+    bursts beyond x become rarer as x^-2. The factor holds that at 1 in ENOUGH_KEYS. A single key has no others.
+
+    >>> headroom(900), headroom(100), headroom(20), headroom(1)
+    (1.5, 2.0, 3.0, 1.5)
+    """
+    return min(MAX_HEADROOM, max(HEADROOM, ceil(10 * sqrt(ENOUGH_KEYS / keys)) / 10)) if keys > 1 else HEADROOM
+
+
+def with_headroom(burst: int, factor: float = HEADROOM) -> int:
     """Returns a burst with room for somewhat busier keys than the log has.
 
     >>> with_headroom(16), with_headroom(1)
     (24, 5)
     """
-    return max(ceil(burst * HEADROOM), burst + MIN_HEADROOM_UNITS)
+    return max(ceil(burst * factor), burst + MIN_HEADROOM_UNITS)
 
 
-def _choose(needed: dict[Rate, int], span_us: int) -> Rate:
+def _choose(needed: dict[Rate, int], factor: float, span_us: int) -> Rate:
     """Returns the rate that passes the fewest calls in five minutes to a client that never stops."""
 
     def refill_us(rate: Rate) -> float:
-        return with_headroom(needed[rate]) * rate.period_us / rate.amount
+        return with_headroom(needed[rate], factor) * rate.period_us / rate.amount
 
     observable = [rate for rate in needed if refill_us(rate) <= min(MAX_REFILL_US, span_us * REFILL_SHARE)]
     if not observable:
         return min(needed, key=refill_us)
-    return min(reversed(observable), key=lambda rate: with_headroom(needed[rate]) + rate.units_in(ABUSE_SPAN_US))
+    return min(
+        reversed(observable), key=lambda rate: with_headroom(needed[rate], factor) + rate.units_in(ABUSE_SPAN_US)
+    )
 
 
 def _key_bursts(
@@ -252,26 +331,28 @@ def _key_bursts_at(
 
 
 def _confirm(
-    keyed: KeyedTimes, rate: Rate, burst: int, heavy: Collection[int], least_heavy: int, attempts: int
+    keyed: KeyedTimes, candidates: _Candidates, choice: _Choice, attempts: int
 ) -> tuple[Confirmation, dict[int, int]]:
-    """Returns how the limit does on these calls, and the bursts of keys far above it, if they are few."""
-    ordinary, far_above = Refusals(0, 0, 0, 0), Refusals(0, 0, 0, 0)
-    bursts_far_above: dict[int, int] = {}
+    """Returns how the choice does on these calls, and the bursts of keys far above all others, left out there."""
+    rate, burst, heavy = choice.rate, choice.burst, candidates.heavy_numbers
+    ordinary = {
+        number: smallest_burst(rate, times_us, costs) for number, times_us, costs in keyed if number not in heavy
+    }
+    above = find_heavy_keys([list(ordinary.values())])
+    far_above = {
+        number: needed
+        for index, (number, needed) in enumerate(ordinary.items())
+        if index in above and needed >= MIN_GAP * burst
+    }
+    total = Refusals(0, 0, 0, 0)
     for number, times_us, costs in keyed:
-        if number in heavy:
-            continue
-        refused = count_refused(rate, burst, times_us, costs)
-        of_key = Refusals(len(times_us), refused, 1, int(refused > 0))
-        needed = smallest_burst(rate, times_us, costs) if refused else 0
-        if refused and needed >= max(least_heavy, MIN_GAP * burst):
-            far_above = far_above.plus(of_key)
-            bursts_far_above[number] = needed
-        else:
-            ordinary = ordinary.plus(of_key)
-    if far_above.keys > MAX_HEAVY_SHARE * ordinary.keys:  # not few, so they are no exceptions
-        ordinary, bursts_far_above = ordinary.plus(far_above), {}
-    enough = ordinary.keys >= MIN_CONFIRMING_KEYS
-    return Confirmation(ordinary, len(bursts_far_above), enough, attempts), bursts_far_above
+        needed = ordinary.get(number)
+        if needed is not None and number not in far_above:
+            refused = count_refused(rate, burst, times_us, costs) if needed > burst else 0
+            total = total.plus(Refusals(len(times_us), refused, 1, int(needed > burst)))
+    enough = min(total.keys, candidates.keys) >= MIN_KEYS
+    limit = f"{rate} burst {burst}"
+    return Confirmation(limit, candidates.keys, total, len(far_above), enough, attempts), far_above
 
 
 def count_refusals(keyed: KeyedTimes, rate: Rate, burst: int) -> Refusals:

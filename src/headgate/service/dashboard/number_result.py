@@ -120,6 +120,14 @@ def _legend(view: View) -> Html:
 
 def _confirmation(view: View, result: dict[str, Any]) -> str:
     confirmation = result["confirmation"]
+    if result["chosen_again"] and confirmation["enough_keys"]:
+        return view.t(
+            "The first two thirds of the log chose {limit}, but in the last third that refuses {refused} of "
+            "{keys} ordinary keys. So the whole log chose again: run it in shadow mode first.",
+            limit=confirmation["limit"],
+            refused=f"{confirmation['refused_keys']:,}",
+            keys=f"{confirmation['keys']:,}",
+        )
     text = view.t(
         "In the last third of the log, which was not used to choose, it refuses {refused} of {keys} ordinary "
         "keys.",

@@ -265,6 +265,11 @@ IN_CHINESE: Final = {
     "In the last third of the log, which was not used to choose, it refuses {refused} of {keys} ordinary keys.": (
         "在未用于选择的后三分之一日志中，拒绝 {keys} 个普通键中的 {refused} 个。"
     ),
+    "The first two thirds of the log chose {limit}, but in the last third that refuses {refused} of {keys} "
+    "ordinary keys. So the whole log chose again: run it in shadow mode first.": (
+        "前三分之二日志选出 {limit}，但在后三分之一中它拒绝 {keys} 个普通键中的 {refused} 个。"
+        "因此改由全部日志重新选择：请先以影子模式运行。"
+    ),
     "These are too few to confirm it: run it in shadow mode first.": "键太少，无法确认：请先以影子模式运行。",
     "Look at these keys before you enforce it.": "强制执行前请查看这些键。",
     "So it holds.": "结论成立。",

@@ -23,6 +23,7 @@ def suggestion_document(suggestion: Suggestion) -> dict[str, Any]:
         "rate": str(suggestion.rate),
         "burst": suggestion.burst,
         "needed_burst": suggestion.needed_burst,
+        "headroom": suggestion.headroom,
         "calls": suggestion.calls,
         "keys": suggestion.keys,
         "first": suggestion.first_us / SECOND,
@@ -34,8 +35,11 @@ def suggestion_document(suggestion: Suggestion) -> dict[str, Any]:
         "day_parts": [part._asdict() for part in suggestion.day_parts],
         "refuse_keys": suggestion.refuse_keys,
         "confirmed": suggestion.confirmed,
+        "chosen_again": suggestion.chosen_again,
         "confirmation": _refusals(confirmation.ordinary)
         | {
+            "limit": confirmation.limit,
+            "largest_key_share": confirmation.ordinary.largest_key_share,
             "new_heavy_keys": confirmation.new_heavy_keys,
             "enough_keys": confirmation.enough,
             "attempts": confirmation.attempts,

@@ -10,7 +10,7 @@ from headgate.traffic.rate_burst_frontier import MINUTE
 from headgate.traffic.report.html_page import cards, heading, html_page, paragraph, table
 from headgate.traffic.report.svg_charts import Series, log_lines
 from headgate.traffic.suggest_and_replay import ALL_CALLS
-from headgate.traffic.suggestion import Suggestion
+from headgate.traffic.suggestion import MAX_REFUSED_SHARE, Suggestion
 
 _LINES = (
     ("half of the clients", "first", "p50"),
@@ -21,7 +21,7 @@ _LINES = (
 
 def suggestion_page(suggestion: Suggestion, by: str, logs: Sequence[str], rulebook: str) -> str:
     """Returns the report as HTML."""
-    ordinary, expected = suggestion.confirmation.ordinary, suggestion.expected
+    expected = suggestion.expected
     body = [
         heading("Suggested limit", 1),
         *(paragraph(line, "soft") for line in logs),
@@ -40,11 +40,7 @@ def suggestion_page(suggestion: Suggestion, by: str, logs: Sequence[str], rulebo
             ]
         ),
         heading("Does it hold?"),
-        paragraph(
-            f"The limit was chosen from the first two thirds of the log. In the last third it refuses "
-            f"{ordinary.refused_keys:,} of {ordinary.keys:,} ordinary clients ({ordinary.key_share:.2%})."
-            + _verdict(suggestion)
-        ),
+        paragraph(_confirmation(suggestion)),
         heading("The choice"),
         _chart(suggestion),
         paragraph("Under a line, some of these clients would be refused; above it, none.", "soft"),
@@ -91,10 +87,37 @@ def _for_whom(by: str) -> str:
     return f"for each {' and '.join(name.strip() for name in by.split(','))}"
 
 
+def _confirmation(suggestion: Suggestion) -> str:
+    confirmation = suggestion.confirmation
+    ordinary = confirmation.ordinary
+    refused = f"{ordinary.refused_keys:,} of {ordinary.keys:,} ordinary clients ({ordinary.key_share:.2%})"
+    if suggestion.chosen_again and confirmation.enough:
+        return (
+            f"The first two thirds of the log chose {confirmation.limit}, but in the last third that refuses "
+            f"{refused}. So the whole log chose again, and nothing is left to confirm it: let the rule "
+            "run in shadow mode before you enforce it."
+        )
+    if suggestion.chosen_again:
+        return (
+            f"The log has too few clients to confirm anything: {confirmation.choosing_keys:,} in its first two "
+            f"thirds, {ordinary.keys:,} in the last. So the whole log chose the limit: let the rule run in shadow "
+            "mode before you enforce it."
+        )
+    return (
+        f"The limit was chosen from the first two thirds of the log. In the last third it refuses {refused}."
+        + _verdict(suggestion)
+    )
+
+
 def _verdict(suggestion: Suggestion) -> str:
     if not suggestion.confirmation.enough:
         return " These are too few clients to confirm anything."
-    return " So it holds." if suggestion.confirmed else " Look at these clients before you enforce it."
+    if not suggestion.confirmed:
+        return " Look at these clients before you enforce it."
+    largest = suggestion.confirmation.ordinary.largest_key_share
+    if largest > max(suggestion.refuse_keys, MAX_REFUSED_SHARE):
+        return f" So it holds. As many as {largest:.1%} of others may be refused (95% confidence: these are few)."
+    return " So it holds."
 
 
 def _chart(suggestion: Suggestion) -> str:
