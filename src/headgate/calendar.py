@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from headgate.algorithms.fixed_window import BOUNDARIES, FixedWindow
+from headgate.algorithms.fixed_window import BOUNDARIES
 from headgate.algorithms.limit import SECOND, Limit
 from headgate.errors import InvalidRule
 
@@ -27,15 +27,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def resolve(limit: Limit, now_us: int) -> Limit:
     """Returns the limit with the boundaries around `now_us`; a limit that has no calendar, as it is."""
-    if not isinstance(limit, FixedWindow) or limit.unit is None or limit.zone is None:
-        return limit
-    resolved = limit.resolved
-    if resolved is not None and resolved.boundaries_us[1] <= now_us < resolved.boundaries_us[2]:
-        return resolved
-    resolved = limit.at(boundaries(limit.unit, limit.zone, now_us))
-    # One reference, replaced at once: threads that race here only do the same work twice.
-    limit.resolved = resolved
-    return resolved
+    return limit.resolve(now_us, boundaries)
 
 
 def boundaries(unit: str, zone: str, now_us: int) -> tuple[int, ...]:

@@ -10,7 +10,6 @@ from inspect import iscoroutinefunction
 from typing import Any, Generic, Protocol, TypeVar
 
 from headgate.algorithms.decision import AdaptiveOutcome, Charge, Decision, DetachedLimit, JointDecision, Outcome
-from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import HORIZON_US, SECOND, UNLIMITED, Limit
 from headgate.algorithms.pause import MAX_PAUSE_US
 from headgate.algorithms.slots import Slots
@@ -64,7 +63,7 @@ def _is_adaptive(limit: object) -> bool:
 def check_zone(limit: Limit) -> None:
     """Raises InvalidRule if a limit's time zone does not exist. The models cannot check that: they know no
     zones."""
-    if isinstance(limit, FixedWindow) and limit.zone is not None:
+    if limit.zone is not None:
         time_zone(limit.zone)
 
 

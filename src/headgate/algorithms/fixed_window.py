@@ -74,7 +74,9 @@ from headgate.algorithms.limit import (
     SECOND,
     WEEK,
     YEAR,
+    Boundaries,
     Description,
+    Limit,
     WindowLimit,
     check_microseconds,
     check_whole,
@@ -177,6 +179,28 @@ class FixedWindow(WindowLimit):
     def gateway_fields(self) -> Iterator[tuple[str, object]]:
         if self.unit is not None:
             yield "calendar", {"unit": self.unit, "zone": self.zone}
+
+    def resolve(self, now_us: int, boundaries: Boundaries) -> FixedWindow:
+        if self.unit is None or self.zone is None:
+            return self
+        resolved = self.resolved
+        if resolved is None or not resolved.boundaries_us[1] <= now_us < resolved.boundaries_us[2]:
+            # One reference, replaced at once: threads that race here only do the same work twice.
+            resolved = self.resolved = self.at(boundaries(self.unit, self.zone, now_us))
+        return resolved
+
+    def with_override(self, override: Limit) -> Limit | None:
+        """Returns the limit that decides: a calendar keeps its edges, and no other window becomes one."""
+        if not isinstance(override, FixedWindow) or override.unit is None:
+            return super().with_override(override)
+        if self.unit is None:
+            return None
+        same = (override.unit, override.zone) == (self.unit, self.zone)
+        return override if same else FixedWindow(override.amount, self.unit, self.zone)
+
+    @property
+    def override_args(self) -> str:
+        return super().override_args if self.unit is None else f"calendar {self.amount}"
 
     def at(self, boundaries_us: tuple[int, ...]) -> FixedWindow:
         """Returns a limit equal to this one, with the boundaries between which it can be decided."""

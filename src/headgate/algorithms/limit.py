@@ -7,7 +7,7 @@ held and not charged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import ClassVar
 
@@ -44,6 +44,9 @@ _WINDOW_UNITS = {seconds * SECOND: unit for unit, seconds in RATE_UNITS.items()}
 # Labels and texts, in the order in which people look for them.
 Description = Iterator[tuple[str, str]]
 
+# Returns six starts of a calendar's windows in a row, of a unit, a zone and an instant in the second of them.
+Boundaries = Callable[[str, str, int], tuple[int, ...]]
+
 REFUSAL_TEXT = "is not counted; it passes exactly retry_after later, if nothing else comes"
 
 
@@ -65,7 +68,10 @@ class Limit:
     args: tuple[int | float, ...]
     text: str
 
-    pace: int = 0  # separates states of one name that have different meanings; 0: a state is complete by itself
+    # Separates states of one name that have different meanings: then it is the last of `args`. 0: a state is
+    # complete by itself.
+    pace: int = 0
+    zone: str | None = None  # the time zone of its calendar, if it has one
     prefetchable: ClassVar[bool] = False  # whether units may be fetched ahead: not if the limit paces its calls
     refunds_newest_first: ClassVar[bool] = False  # whether a count can only name its newest unit
     is_held: ClassVar[bool] = False  # whether a call holds it until it ends, and is not charged
@@ -119,6 +125,19 @@ class Limit:
             if rate is not None and (rate * seconds).denominator == 1:
                 return int(rate * seconds), unit
         return self.quota, None
+
+    def resolve(self, now_us: int, boundaries: Boundaries) -> Limit:
+        """Returns the limit as it is decided now: of a calendar, with the boundaries around this instant."""
+        return self
+
+    def with_override(self, override: Limit) -> Limit | None:
+        """Returns the limit that decides for a key with this override; None: this one."""
+        return override if override.algorithm == self.algorithm else None
+
+    @property
+    def override_args(self) -> str:
+        """Returns the limit as scripts read it in place of another."""
+        return " ".join([self.algorithm, *map(str, self.args)])
 
     def explain(self) -> Description:
         """Yields labels and texts that explain what the limit does to a caller."""

@@ -32,7 +32,6 @@ from headgate.adaptive.simulation.case import (
 )
 from headgate.adaptive.simulation.limiters import ALGORITHMS
 from headgate.algorithms.limit import SECOND
-from headgate.algorithms.token_bucket import TokenBucket
 from headgate.errors import InvalidRule, InvalidRulebook
 from headgate.limit_syntax import parse
 from headgate.rules.parsing import fields, read_yaml
@@ -260,7 +259,7 @@ def _limiter(node: Node) -> LimiterSettings:
         return LimiterSettings(kind, {"limit": fields.whole_number(inner, kind, 1, 1_000_000)})
     if kind == "rate":
         limit = at_node(inner, parse, fields.text(inner, kind))
-        if not isinstance(limit, TokenBucket):
+        if limit.refill != "exact bucket":
             raise Fault(
                 inner.position, f"{kind} is a token bucket, not {describe_node(inner)}.", "Write 150/s burst 20."
             )
@@ -326,9 +325,9 @@ def _rate(node: Node, field: str) -> float:
     if isinstance(node, ScalarNode) and not node.quoted and _decimal_pattern.fullmatch(node.text):
         return _decimal(node, field)
     limit = at_node(node, parse, fields.text(node, field))
-    if not isinstance(limit, TokenBucket):
+    if limit.refill != "exact bucket" or limit.units_per_second is None:
         raise Fault(node.position, f"{field} is a number of calls per second, not {describe_node(node)}.")
-    return limit.amount * SECOND / limit.period_us
+    return float(limit.units_per_second)
 
 
 def offered_calls(case: SimulationCase) -> float:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from headgate.algorithms.limit import Limit
-from headgate.engines.overrides import effective_limit, validate_override
+from headgate.engines.overrides import validate_override
 from headgate.errors import InvalidRule
 from headgate.rules.attributes import Attributes
 from headgate.rules.find_rule import find_rule, parse_key
@@ -44,7 +44,7 @@ def _check_kinds(rule: Rule, limits: tuple[Limit, ...]) -> None:
         if len(limits) > len(replaced):
             raise InvalidRule(f'Rule "{rule.name}" has {len(replaced)} limits; the override has {len(limits)}.')
         for limit, new in zip(replaced, limits, strict=False):
-            if effective_limit(limit, new) is None:
+            if limit.with_override(new) is None:
                 raise InvalidRule(
                     f'"{new}" cannot take the place of "{limit}" in rule "{rule.name}": {_why(limit, new)}'
                 )

@@ -23,7 +23,6 @@ from threading import Lock
 from typing import Protocol
 
 from headgate.algorithms.decision import Outcome, OverriddenOutcome
-from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import Limit, check_microseconds
 from headgate.algorithms.slots import Slots
 from headgate.clock import Clock
@@ -57,35 +56,16 @@ def join_limits(limits: Limits) -> str:
     return "; ".join(limit.text for limit in limits)
 
 
-def effective_limit(limit: Limit, override: Limit) -> Limit | None:
-    """Returns the limit that decides when the key has `override` and the rule says `limit`; None: the rule's."""
-    if override.algorithm != limit.algorithm:
-        return None
-    if not isinstance(override, FixedWindow) or override.unit is None:
-        return override
-    if not isinstance(limit, FixedWindow) or limit.unit is None:
-        return None
-    if (override.unit, override.zone) == (limit.unit, limit.zone):
-        return override
-    return FixedWindow(override.amount, limit.unit, limit.zone)
-
-
 def overridden_outcome(outcome: Outcome, limit: Limit, text: str) -> Outcome:
     """Returns the outcome of a decision by an override of this text, where the rule says `limit`."""
     overridden = OverriddenOutcome(outcome)
-    overridden.limit = effective_limit(limit, parse_all(text)[0]) or limit
+    overridden.limit = limit.with_override(parse_all(text)[0]) or limit
     return overridden
 
 
 def pack(limits: Limits) -> str:
     """Returns the stored form of limits."""
-    return "\n".join(_pack_limit(limit) for limit in limits)
-
-
-def _pack_limit(limit: Limit) -> str:
-    if isinstance(limit, FixedWindow) and limit.unit is not None:
-        return f"calendar {limit.amount}|{limit.text}"
-    return f"{limit.algorithm} {' '.join(map(str, limit.args))}|{limit.text}"
+    return "\n".join(f"{limit.override_args}|{limit.text}" for limit in limits)
 
 
 def unpack(packed: str) -> str:

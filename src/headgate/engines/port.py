@@ -157,6 +157,9 @@ class StackedEngine(Protocol):
     def degraded_shards(self) -> Sequence[tuple[Hashable, str]]:
         """Returns the parts of the engine that give no answer, each with the state of its breaker."""
 
+    def describe_shard(self, shard: Hashable) -> str:
+        """Returns a part of the engine as messages name it: by its server's address."""
+
     def measurements(self) -> Iterator[tuple[str, float | list[float]]]:
         """Yields names and values of what this engine and those inside it measure, for metrics.
 

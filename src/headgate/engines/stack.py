@@ -31,6 +31,10 @@ class InnermostEngine:
         """Returns the position of a process that shares its limits with no other."""
         return 1, 0
 
+    def describe_shard(self, shard: Hashable) -> str:
+        """Returns the name of the only part."""
+        return "The engine"
+
     def degraded_shards(self) -> Sequence[tuple[Hashable, str]]:
         """Returns none: only a fallback has breakers."""
         return ()
@@ -38,21 +42,6 @@ class InnermostEngine:
     def measurements(self) -> Iterator[tuple[str, float | list[float]]]:
         """Yields nothing, unless the engine measures something."""
         yield from ()
-
-
-def describe_shard(engine: Any, name: Hashable) -> str:
-    """Returns a part of an engine as messages name it: the server's address; of a cluster, that of the node.
-
-    >>> from headgate.engines.memory.engine import MemoryEngine
-    >>> describe_shard(MemoryEngine(), 0)
-    'The engine'
-    """
-    while getattr(engine, "inner", None) is not None:
-        engine = engine.inner
-    topology = getattr(engine, "topology", None)
-    if topology is None:
-        return "The engine"
-    return f"Redis at {topology.text if name == 0 else name}"
 
 
 class EngineLayer:
@@ -86,6 +75,11 @@ class EngineLayer:
         """Returns which part of the engine decides for the key."""
         shard: Hashable = self.inner.shard(key)
         return shard
+
+    def describe_shard(self, shard: Hashable) -> str:
+        """Returns a part of the engine as messages name it."""
+        text: str = self.inner.describe_shard(shard)
+        return text
 
     def set_deadline(self, seconds: float) -> None:
         """Changes how long a decision may take."""

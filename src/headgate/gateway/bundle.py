@@ -31,7 +31,6 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
-from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import SECOND, Limit
 from headgate.calendar import time_zone
 from headgate.enforcement.call_plan import limit_cases
@@ -61,7 +60,7 @@ _STEP_S = 86_400  # no zone changes its offset twice within a day
 def compile_bundle(book: Rulebook, now_us: int) -> Bundle:
     """Returns all that a gateway needs to follow the rulebook, except the scripts' texts."""
     limits = {limit.text: limit for rule in book.rules for limit in limits_of(rule)}
-    zones = {limit.zone for limit in limits.values() if isinstance(limit, FixedWindow) and limit.zone}
+    zones = {limit.zone for limit in limits.values() if limit.zone is not None}
     algorithms = {limit.algorithm for limit in limits.values()} - {"adaptive"}  # nginx decides these itself
     options = {"lockout": any(rule.lockout for rule in book.rules)}
     options["pause"] = any(rule.max_pause_us is not None for rule in book.rules)

@@ -14,7 +14,6 @@ from contextlib import suppress
 from time import monotonic
 
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
-from headgate.engines.stack import describe_shard
 from headgate.observer import Observer
 from headgate.service.degradation_files import SHARE_S, DegradationFiles
 from headgate.service.metrics import FOLDER_VARIABLE
@@ -81,7 +80,7 @@ class Degradations:
         """Yields what is degraded in this worker."""
         engine = self._limiter.engine
         for name, _ in engine.degraded_shards():
-            server = describe_shard(engine, name)
+            server = engine.describe_shard(name)
             yield ENGINE, f"{server} does not answer; calls are decided by the fallbacks of their rules."
         for failures in self._failures:
             if (error := failures.recent_error) is not None:

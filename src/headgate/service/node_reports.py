@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 
 import headgate
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
-from headgate.engines.stack import describe_shard
 from headgate.errors import CorruptState, EngineUnavailable
 from headgate.telemetry.decision_record import process_name
 
@@ -65,7 +64,7 @@ class NodeReports:
     def make_report(self) -> NodeReport:
         """Returns the report of this worker."""
         engine = self._limiter.engine
-        shards = [f"{describe_shard(engine, name)}: {state}" for name, state in engine.degraded_shards()]
+        shards = [f"{engine.describe_shard(name)}: {state}" for name, state in engine.degraded_shards()]
         degraded = "; ".join(shards) or self._problem
         return NodeReport(self._name, time.time(), headgate.__version__, degraded, self._latency_ms)
 

@@ -43,7 +43,7 @@ def test_stored_is_what_the_script_needs_and_what_people_read(redis_server: Redi
 @given(st.sampled_from(TEXTS.split("; ")), st.sampled_from([*TEXTS.split("; "), "8/week fixed", "9/s log"]))
 def test_an_effective_override_has_the_algorithm_and_windows_of_the_rule(rule: str, text: str) -> None:
     limit, override = parse(rule), parse(text)
-    effective = overrides.effective_limit(limit, override)
+    effective = limit.with_override(override)
     if effective is not None:
         assert effective.algorithm == limit.algorithm
         assert parse(effective.text) == effective

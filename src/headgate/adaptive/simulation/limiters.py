@@ -17,8 +17,8 @@ from headgate.adaptive.rate_gate import RateGate
 from headgate.adaptive.simulation.case import ClosedLoad, LimiterSettings, SimulationCase
 from headgate.adaptive.target_rate import TargetRate
 from headgate.adaptive.vegas import Vegas
-from headgate.algorithms import token_bucket
-from headgate.algorithms.token_bucket import TokenBucket
+from headgate.algorithms import algorithm
+from headgate.algorithms.limit import Limit
 
 
 class SimulatedAnswer(Enum):
@@ -77,14 +77,14 @@ class Bulkhead(SimulatedLimiter):
 
 
 class FixedRate(SimulatedLimiter):
-    """A token bucket."""
+    """A limit that knows nothing of response times: a token bucket."""
 
-    def __init__(self, bucket: TokenBucket) -> None:
-        self._bucket = bucket
+    def __init__(self, limit: Limit) -> None:
+        self._limit, self._decide = limit, algorithm(limit).decide
         self._state: Any = None
 
     def enter(self, now_ns: float, call: Any) -> SimulatedAnswer:
-        outcome, state = token_bucket.decide(self._bucket, self._state, int(now_ns / 1000) + 1, 1)
+        outcome, state = self._decide(self._limit, self._state, int(now_ns / 1000) + 1, 1)
         if not outcome[0]:
             return REFUSED
         self._state = state
@@ -203,8 +203,8 @@ def open_limiter(settings: LimiterSettings, case: SimulationCase, seed: int) -> 
     if client and settings.kind == "adaptive":
         options.setdefault("initial", max(1, options.get("floor", 1)))
     max_wait = options.pop("queue", DEFAULT_QUEUE) if settings.kind == "adaptive" else 0.0
-    algorithm = ALGORITHMS[settings.kind](**options)
+    adaptive = ALGORITHMS[settings.kind](**options)
     classes = 1 if isinstance(case.load, ClosedLoad) else max(len(stage.priorities) for stage in case.load)
     if settings.kind == "adaptive" and classes > 1:
-        return PrioritizedBulkhead(algorithm, classes, seed, max_wait)
-    return AdaptiveBulkhead(algorithm)
+        return PrioritizedBulkhead(adaptive, classes, seed, max_wait)
+    return AdaptiveBulkhead(adaptive)

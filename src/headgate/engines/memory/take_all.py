@@ -36,7 +36,7 @@ from headgate.algorithms.decision import (
 from headgate.algorithms.limit import Limit
 from headgate.engines.charge_options import ChargeOptions, group_by_rule
 from headgate.engines.memory.state_table import StateTable
-from headgate.engines.overrides import Limits, effective_limit
+from headgate.engines.overrides import Limits
 
 
 class JudgingMeter(Protocol):
@@ -97,7 +97,7 @@ class _RuleCharges:
         )
         self._overrides: list[Limit | None] = [None] * len(charges)
         for index, (limit, (meter, _, _)) in enumerate(zip(limits, charges, strict=False)):
-            self._overrides[index] = effective_limit(meter.limit, limit)
+            self._overrides[index] = meter.limit.with_override(limit)
         self._paused_us = 0 if pause_state is None else max(0, pause_state[0] - now_us)
         self._serves_later = patience_us is not None and patience_us >= self._paused_us
         if self._paused_us:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Protocol
 from headgate.algorithms import ALGORITHMS
 from headgate.algorithms.decision import ALLOWED, AT_US, MARK, Outcome, PausedOutcome, Receipt
 from headgate.algorithms.limit import EXACT, Limit
-from headgate.algorithms.token_bucket import TokenBucket
 from headgate.calendar import resolve
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.pending_cancellations import QueuePlace
@@ -325,7 +324,7 @@ def limit_args(limit: Limit, name: str) -> tuple[int | float | str, ...]:
     A state stores its pace only if another limit can use the same name: not if the counts are named after
     this very limit.
     """
-    if not isinstance(limit, TokenBucket):
+    if not limit.pace:
         return limit.args
     return (*limit.args[:-1], "" if name == limit.text else f"{limit.pace}{_pace_of_name(name)}")
 
@@ -336,7 +335,7 @@ def _pace_of_name(name: str) -> int | str:
         limit = parse(name)
     except InvalidRule:
         return ""
-    return limit.pace if isinstance(limit, TokenBucket) and limit.text == name else ""
+    return limit.pace if limit.pace and limit.text == name else ""
 
 
 BuiltCharge = tuple[RequestBuilder, str, int]

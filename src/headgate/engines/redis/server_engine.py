@@ -52,6 +52,9 @@ class ServerEngine(InnermostEngine):
     def shard(self, key: str) -> Hashable:
         return 0 if self.topology.any_keys_together else self.topology.owner(keys.escape_key(key))
 
+    def describe_shard(self, shard: Hashable) -> str:
+        return f"Redis at {self.topology.text if shard == 0 else shard}"
+
     def guarantees(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
         yield "engine", f"{self.topology.text}: {GUARANTEE}; no call waits longer than {self.deadline:g} s"
 

@@ -26,7 +26,7 @@ def can_take_together(charges: Sequence[BuiltCharge]) -> bool:
 
 def take_together_request(charges: Sequence[BuiltCharge], now_us: int) -> RedisRequest:
     """Builds one request for charges that can be taken together."""
-    if charges[0][0].limit.algorithm == "fixed_window":  # calendar windows change with time
+    if charges[0][0].limit.has_edges:  # those of a calendar change with time
         return _pack(charges, now_us)
     return _cached_request(tuple(charges))
 

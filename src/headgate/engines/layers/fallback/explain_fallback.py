@@ -6,7 +6,6 @@ number was stated have equal shares among that number, however many they really 
 
 from __future__ import annotations
 
-from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.engines.layers.fallback.limit_share import equal_share, share
@@ -62,8 +61,8 @@ def _total_admitted(limit: Limit, nodes: int, stated_nodes: int) -> str:
         return _BOUNDS
     if isinstance(limit, Slots):
         return f"all together up to {sharers} at a time instead of {capacity}, and what the engine gave before"
-    if isinstance(limit, FixedWindow) and limit.unit is not None:
-        rate = f"up to {sharers} in a {limit.unit} instead of {capacity}"
+    if limit.is_calendar:
+        rate = f"up to {sharers} in a {limit.per_unit()[1]} instead of {capacity}"
     else:
         rate = f"at most at the limit's rate, and up to {sharers} at once instead of {capacity}"
     return (

@@ -31,7 +31,6 @@ from headgate.engines.layers.fallback.limit_share import share, units_for_rank
 from headgate.engines.layers.fallback.membership import MembershipState
 from headgate.engines.layers.fallback.shard import LocalCount, RecentEntries, Shard, Tag
 from headgate.engines.memory.engine import MemoryEngine
-from headgate.engines.stack import describe_shard
 
 MeterCharge = tuple[Any, str, int]  # a meter of the fallback engine, a key, a cost
 
@@ -63,7 +62,12 @@ class Settlement:
         return self.shards.get(name) or self.shards.setdefault(name, self._new_shard(name))
 
     def _new_shard(self, name: Hashable) -> Shard:
-        return Shard(name, self.settle_us, describe_shard(self.inner, name))
+        return Shard(name, self.settle_us, self.inner.describe_shard(name))
+
+    def describe_shard(self, shard: Hashable) -> str:
+        """Returns a part of the engine as messages name it."""
+        text: str = self.inner.describe_shard(shard)
+        return text
 
     def remember(self, charges: Sequence[MeterCharge], answers: Sequence[Outcome]) -> None:
         """Remembers the engine's last outcomes of counts that may be shared."""
