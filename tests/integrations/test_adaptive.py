@@ -1,6 +1,7 @@
 """Applications behind an AdaptiveLimiter: what is in flight, what is refused, and what each response tells."""
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -27,15 +28,15 @@ class AsgiClient:
     def __init__(self, app: Any) -> None:
         self._transport = httpx.ASGITransport(app, raise_app_exceptions=False)
 
-    def get(self, path: str) -> httpx.Response:
-        return asyncio.run(self._get(path))
+    def get(self, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
+        return asyncio.run(self._get(path, headers))
 
-    async def _get(self, path: str) -> httpx.Response:
+    async def _get(self, path: str, headers: dict[str, str] | None) -> httpx.Response:
         async with httpx.AsyncClient(transport=self._transport, base_url="http://test") as client:
-            return await client.get(path)
+            return await client.get(path, headers=headers)
 
 
-def _fastapi(limiter: AdaptiveLimiter, **settings: Any) -> Callable[[str], Any]:
+def _fastapi(limiter: AdaptiveLimiter, **settings: Any) -> Callable[..., Any]:
     app = FastAPI()
     app.add_middleware(AdaptiveMiddleware, limiter=limiter, **settings)
 
@@ -56,7 +57,7 @@ def _fastapi(limiter: AdaptiveLimiter, **settings: Any) -> Callable[[str], Any]:
     return AsgiClient(app).get
 
 
-def _flask(limiter: AdaptiveLimiter, **settings: Any) -> Callable[[str], Any]:
+def _flask(limiter: AdaptiveLimiter, **settings: Any) -> Callable[..., Any]:
     app = Flask(__name__)
 
     @app.get("/status/<int:status>")
@@ -83,7 +84,17 @@ def test_a_request_too_many_gets_503_and_when_to_come_again(get_of: Any) -> None
     assert response.status_code == 503
     assert int(response.headers["retry-after"]) >= 1
     assert response.headers["content-type"] == "application/problem+json"
+    assert json.loads(response.text)["type"].endswith("#temporary-reduced-capacity")
     assert limiter.in_flight == 0
+
+
+@pytest.mark.parametrize("get_of", [_fastapi, _flask])
+def test_a_refusal_has_the_form_that_its_client_accepts(get_of: Any) -> None:
+    limiter = _limiter(1)
+    with limiter.guard():
+        response = get_of(limiter)("/status/200", headers={"Accept": "text/html,*/*;q=0.8"})
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    assert "working on as many requests as it can" in response.text
 
 
 @pytest.mark.parametrize("get_of", [_fastapi, _flask])

@@ -11,14 +11,14 @@ A request is in flight from its arrival until its response is complete. Its outc
     ignored     any other status from 500 on, any other exception, a client that went away
     success     every other response
 
-A refused request gets 503 with Retry-After, and the application does not see it. `priority` and `user` are
-functions of the ASGI scope or the WSGI environ; `exempt` returns whether a request, such as a health check, is
-never refused and says nothing. WebSockets are not limited: they last as long as their clients like.
+A refused request gets 503 with Retry-After, in the form that its client accepts (http/refusal_body.py), and the
+application does not see it. `priority` and `user` are functions of the ASGI scope or the WSGI environ; `exempt`
+returns whether a request, such as a health check, is never refused and says nothing. WebSockets are not limited:
+they last as long as their clients like.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, MutableMapping
 from typing import Any
 
@@ -27,6 +27,8 @@ from headgate.adaptive.guard import AdaptiveGuard
 from headgate.adaptive.limiter import AdaptiveLimiter
 from headgate.errors import InvalidSetting, RateLimited
 from headgate.http.headers import retry_after
+from headgate.http.refusal_body import RefusalResponse, configured_response
+from headgate.rules.rule import OVERLOAD_REFUSAL
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -35,14 +37,6 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 DROP_STATUSES = frozenset({503, 504})
 _SERVER_ERROR = 500
-_BODY = json.dumps(
-    {
-        "type": "about:blank",
-        "title": "Service Unavailable",
-        "status": 503,
-        "detail": "The service is working on as many requests as it can. Try again later.",
-    }
-).encode()
 
 
 class _Settings:
@@ -167,21 +161,21 @@ class AdaptiveWSGIMiddleware(_Settings):
         try:
             call = guard.__enter__()
         except RateLimited as refused:
-            fields = [*_refusal_fields(refused), ("Content-Length", str(len(_BODY)))]
-            start_response("503 Service Unavailable", fields)
-            return [b"" if environ.get("REQUEST_METHOD") == "HEAD" else _BODY]
-        response = _GuardedResponse(self, guard, call)
+            response = _refusal_response(refused, environ.get("HTTP_ACCEPT"))
+            start_response("503 Service Unavailable", response.headers)
+            return [b"" if environ.get("REQUEST_METHOD") == "HEAD" else response.body]
+        guarded = _GuardedResponse(self, guard, call)
 
         def start_and_watch(status: str, headers: Any, exc_info: Any = None) -> Any:
-            response.status = int(status[:3])
+            guarded.status = int(status[:3])
             return start_response(status, headers, exc_info) if exc_info else start_response(status, headers)
 
         try:
-            response.body = self.app(environ, start_and_watch)
+            guarded.body = self.app(environ, start_and_watch)
         except BaseException as error:
             guard.__exit__(type(error), error, error.__traceback__)
             raise
-        return response
+        return guarded
 
 
 class _GuardedResponse:
@@ -218,12 +212,15 @@ class _GuardedResponse:
 
 
 async def _send_refusal(refused: RateLimited, scope: Scope, send: Send) -> None:
-    headers = [(name.lower().encode(), value.encode()) for name, value in _refusal_fields(refused)]
-    headers.append((b"content-length", str(len(_BODY)).encode()))
-    await send({"type": "http.response.start", "status": 503, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if scope.get("method") == "HEAD" else _BODY})
+    accept = b", ".join(value for name, value in scope.get("headers", ()) if name == b"accept")
+    response = _refusal_response(refused, accept.decode("latin-1"))
+    headers = [(name.lower().encode(), value.encode()) for name, value in response.headers]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope.get("method") == "HEAD" else response.body})
 
 
-def _refusal_fields(refused: RateLimited) -> list[tuple[str, str]]:
-    wait = retry_after(refused.decision)
-    return [("Content-Type", "application/problem+json"), ("Retry-After", str(max(1, wait or 1)))]
+def _refusal_response(refused: RateLimited, accept: str | None) -> RefusalResponse:
+    wait = retry_after(refused.decision) or 1
+    response = configured_response(OVERLOAD_REFUSAL, (), accept, wait, overloaded=True)
+    fields = [("Retry-After", str(wait)), ("Content-Length", str(len(response.body)))]
+    return response._replace(headers=[*response.headers, *fields])
