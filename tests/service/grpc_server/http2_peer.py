@@ -132,7 +132,7 @@ class TestMethods:
                 if message == b"slow":
                     self.waiting.append(self.loop.create_future())
                     await self.waiting[-1]
-                self.seen.append(message[:10].decode())
+                self.seen.append(message[:10].decode("latin-1"))
                 yield message * (20_000 if message == b"large" else 1) + metadata.get("add", "").encode()
         finally:
             self.seen.append("left")

@@ -10,6 +10,7 @@ import pytest
 from headgate.service.grpc_server import connection as bounds
 from headgate.service.grpc_server import frame_budget
 from headgate.service.grpc_server.request_heads import MAX_CACHED_HEADS
+from headgate.service.grpc_server.streams import Http2Stream
 from tests.fuzz.http2_frame_builder import (
     CONTINUATION,
     DATA,
@@ -333,6 +334,30 @@ def test_a_flood_of_frames_ends(flood: bytes) -> None:
             assert "GOAWAY" not in str(peer.send(flood * (frame_budget.PER_SECOND // 2)))
             peer.loop.now += 1
         assert peer.send(head(3) + message(3)) == OK
+
+
+def test_a_frame_of_many_settings_is_as_many_frames() -> None:
+    """Each may change the windows of all streams: 2,730 fit into a frame."""
+    with Http2Peer() as peer:
+        peer.send(*(head(number, "/test/Chat") for number in range(1, 100, 2)))
+        many = frame(SETTINGS, 0, 0, b"\0\4\0\0\xff\xff" * 2500)
+        assert peer.send(many) == ["GOAWAY ENHANCE_YOUR_CALM"]
+
+
+def test_streams_without_a_window_are_not_tried_again_and_again() -> None:
+    with Http2Peer() as peer:
+        peer.send(setting(4, 0), *(head(number, "/test/Echo") + message(number) for number in range(1, 200, 2)))
+        tried: list[int] = []
+        send = peer.connection.send
+
+        def note_and_send(stream: Http2Stream) -> None:
+            tried.append(stream.id)
+            send(stream)
+
+        peer.connection.send = note_and_send  # type: ignore[method-assign]
+        assert peer.send(window(0, 1) * 100, setting(3, 5) * 100) == []
+        assert tried == []
+        assert peer.send(window(7, 100)) == ["DATA 7", "HEADERS end grpc-status=0"]
 
 
 def test_rapid_resets_end() -> None:

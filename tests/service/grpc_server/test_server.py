@@ -15,7 +15,7 @@ from headgate.service.grpc_server import server as grpc_server
 from headgate.service.grpc_server.methods import CallFailed, Metadata, Method, StatusCode
 from headgate.service.settings import Address
 from headgate.service.supervisor import open_listener
-from tests.fuzz.http2_frame_builder import PREFACE, SETTINGS, WINDOW, frame
+from tests.fuzz.http2_frame_builder import PING, PREFACE, SETTINGS, WINDOW, frame
 from tests.servers.tls import certificates
 from tests.service.envoy.envoy_harness import serving_grpc
 from tests.service.grpc_server.http2_peer import ACK, head, message
@@ -213,6 +213,27 @@ async def test_when_it_is_full_the_idle_make_room(monkeypatch: pytest.MonkeyPatc
         assert time.monotonic() - began < LONG
         methods.let_go.set()
         assert await call == b"mine"
+        for _, writer in idle:
+            writer.close()
+
+
+async def test_pings_alone_keep_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_server, "max_connections", lambda: 8)
+
+    async def ping(writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while True:
+                writer.write(frame(PING, 0, 0, b"12345678"))
+                await writer.drain()
+                await asyncio.sleep(0.1)
+
+    async with serving_grpc(Methods().by_name()) as address, asyncio.TaskGroup() as pinging:
+        idle = [await connect(address) for _ in range(20)]
+        tasks = [pinging.create_task(ping(writer)) for _, writer in idle]
+        async with channel(address) as other:
+            assert await unary(other, "/test/Echo")(b"x", timeout=LONG) == b"x"
+        for task in tasks:
+            task.cancel()
         for _, writer in idle:
             writer.close()
 

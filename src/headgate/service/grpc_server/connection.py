@@ -123,6 +123,7 @@ class Http2Connection:
         self.closed: bool = False
         self.answered: int = 0
         self.received_at: float = now
+        self.called_at: float = now  # when a call began or ran, as of the last tick
         self.held_bytes: int = 0  # of messages that are not whole, or not taken yet
         self._max_held_bytes = max(MIN_HELD_BYTES, 4 * context.max_message_bytes)
         self._by_block = context.heads.by_block
@@ -136,7 +137,7 @@ class Http2Connection:
         self._block_bytes = 0
         self._block_stream_id = 0
         self._block_ends_stream = False
-        self._last_stream_id = 0
+        self._last_stream_id = self._ticked_stream_id = 0
         self._receive_window = CONNECTION_WINDOW
         self._reset_ids: deque[int] = deque(maxlen=_MAX_REMEMBERED_RESETS)  # by us: frames may still come
         self._budget = FrameBudget(now)
@@ -244,6 +245,8 @@ class Http2Connection:
         elif now - self.received_at > PING_AFTER_S:
             self._pinged_at = now
             self.sender.output.append(frame(PING, 0, 0, _KEEPALIVE_PING))
+        if self._last_stream_id != self._ticked_stream_id or not self.is_idle:
+            self._ticked_stream_id, self.called_at = self._last_stream_id, now
         for stream in list(self.streams.values()):
             if not stream.ended and now - stream.moved_at > REQUEST_TIMEOUT_S:
                 stream.time_out()
@@ -490,6 +493,8 @@ class Http2Connection:
         else:
             self._spend()
         for at in range(0, len(payload), 6):
+            if at:  # a frame may have thousands
+                self._spend()
             number = int.from_bytes(payload[at : at + 2], "big")
             self._setting(number, int.from_bytes(payload[at + 2 : at + 6], "big"))
         self.sender.output.append(SETTINGS_ACK)
@@ -561,8 +566,10 @@ class Http2Connection:
     # Ends.
 
     def _send_blocked(self) -> None:
-        if self.sender.window > 0:
-            for stream in list(self.sender.blocked):
+        for stream in list(self.sender.blocked):
+            if self.sender.window <= 0:
+                return
+            if stream.send_window > 0:
                 self.send(stream)
 
     def _spend(self) -> None:

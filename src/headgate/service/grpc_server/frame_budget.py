@@ -1,9 +1,9 @@
 """Bounds frames that cost work and bring none.
 
 A peer that opens streams and resets them, pings without end, or sends settings, priorities and empty frames,
-keeps the server busy without a single answered call. Each of these frames spends one from a budget, which grows
-with time and with answered calls. A client that cancels what it asked, however often, stays within it: Envoy's
-timeouts cancel thousands of calls, and most of the time many more are answered.
+keeps the server busy without a single answered call. Each of these frames, and each setting in one, spends one
+from a budget, which grows with time and with answered calls. A client that cancels what it asked, however
+often, stays within it: Envoy's timeouts cancel thousands of calls, and most of the time many more are answered.
 
     at first             BURST
     each second          PER_SECOND more

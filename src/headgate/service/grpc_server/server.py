@@ -2,7 +2,7 @@
 
 All workers accept from one socket, which the supervisor has opened. A worker accepts one connection at a time,
 so those who are busy get fewer. As many are open as descriptors allow (max_connections); then the rest wait to
-be accepted, and idle connections are closed: those without a call on which nothing came for a while.
+be accepted, and idle connections are closed: those without a call for a while, whatever else they send.
 
     more than half of what is allowed    those idle for IDLE_S
     all of it                            those idle for FULL_IDLE_S, a quarter at a time, longest first
@@ -50,6 +50,7 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION  # HTTP/2 forbids it
     context.set_ciphers(_TLS_1_2_CIPHERS)
     context.set_alpn_protocols([_ALPN])
     context.load_cert_chain(settings.tls_cert, settings.tls_key)
@@ -273,8 +274,8 @@ class _GrpcProtocol(asyncio.Protocol):
             self._flush()
 
     def idle_since(self, now: float) -> float:
-        """Returns when something came last, or now if a call runs."""
-        return self._connection.received_at if self._connection.is_idle else now
+        """Returns when it had a call last: now if one runs."""
+        return self._connection.called_at if self._connection.is_idle else now
 
     def leave(self) -> None:
         self._connection.leave(self._loop.time())
