@@ -6,7 +6,7 @@ what it receives and sends is its own matter (unary_calls.py and its neighbours)
 
 Bounds, for anybody may connect:
     frames          16 KiB each; those that bring no call: frame_budget.py
-    header blocks   MAX_BLOCK_BYTES in MAX_BLOCK_FRAMES, with CONTINUATION
+    header blocks   MAX_BLOCK_BYTES, or the call is refused; MAX_BLOCK_FRAMES with CONTINUATION
     streams         MAX_STREAMS open at once; the rest are refused, which a client may repeat elsewhere
     requests        REQUEST_TIMEOUT_S until one is whole; MAX_HELD_BYTES of all that are not
     responses       STALLED_S without a window for them
@@ -76,7 +76,14 @@ from headgate.service.grpc_server.frames import (
     window_update,
 )
 from headgate.service.grpc_server.header_blocks import Field, is_malformed
-from headgate.service.grpc_server.request_heads import MAX_LIST_BYTES, HeadDecoder, RequestHead, RequestHeads
+from headgate.service.grpc_server.request_heads import (
+    LARGE_HEAD,
+    MAX_LIST_BYTES,
+    HeadDecoder,
+    HeadTooLarge,
+    RequestHead,
+    RequestHeads,
+)
 from headgate.service.grpc_server.streams import STREAM_WINDOW, Http2Stream
 
 MAX_STREAMS = 1000
@@ -413,9 +420,10 @@ class Http2Connection:
     def _continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
         if self._expected != CONTINUATION or stream_id != self._block_stream_id:
             raise Http2Error(PROTOCOL_ERROR, "A CONTINUATION frame continues nothing.")
-        self._block.append(payload)
         self._block_bytes += len(payload)
-        if self._block_bytes > MAX_BLOCK_BYTES or len(self._block) > MAX_BLOCK_FRAMES:
+        too_large = self._block_bytes > MAX_BLOCK_BYTES
+        self._block.append(b"" if too_large else payload)
+        if len(self._block) > MAX_BLOCK_FRAMES or (too_large and not self._decoder.without_table):
             raise Http2Error(ENHANCE_YOUR_CALM, "A header block is too long.")
         if flags & END_HEADERS:
             self._expected = None
@@ -425,11 +433,16 @@ class Http2Connection:
         block, stream_id, ended = b"".join(self._block), self._block_stream_id, self._block_ends_stream
         self._block, self._block_stream_id = [], 0
         if stream_id <= self._last_stream_id:
-            self._trailers(stream_id, ended, self._decoder.decode(block))
+            self._trailers(stream_id, ended, self._decode(block))
             return
         cacheable = self._decoder.without_table
         head = self._by_block.get(block) if cacheable else None
-        fields = [] if head is not None else self._decoder.decode(block)
+        fields: list[Field] = []
+        if head is None:
+            try:
+                fields = self._decode(block)
+            except HeadTooLarge:
+                head = LARGE_HEAD
         self._last_stream_id = stream_id
         if self._left or len(self.streams) >= MAX_STREAMS:
             raise StreamError(REFUSED_STREAM)
@@ -444,6 +457,11 @@ class Http2Connection:
         stream.opened()
         if ended and stream.is_open:
             stream.receive(b"", True)
+
+    def _decode(self, block: bytes) -> list[Field]:
+        if self._block_bytes > MAX_BLOCK_BYTES:
+            raise HeadTooLarge
+        return self._decoder.decode(block)
 
     def _trailers(self, stream_id: int, ended: bool, fields: list[Field]) -> None:
         stream = self.streams.get(stream_id)

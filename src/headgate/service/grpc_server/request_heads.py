@@ -17,9 +17,15 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from hpack import Decoder, HPACKError
+from hpack import Decoder, HPACKError, OversizedHeaderListError
 
-from headgate.service.grpc_server.frames import COMPRESSION_ERROR, PROTOCOL_ERROR, Http2Error, StreamError
+from headgate.service.grpc_server.frames import (
+    COMPRESSION_ERROR,
+    ENHANCE_YOUR_CALM,
+    PROTOCOL_ERROR,
+    Http2Error,
+    StreamError,
+)
 from headgate.service.grpc_server.header_blocks import Field, is_malformed
 from headgate.service.grpc_server.methods import Metadata, Method, StatusCode
 
@@ -51,6 +57,17 @@ class RequestHead(NamedTuple):
     content_length: int | None = None
     metadata: Metadata = {}  # noqa: RUF012 (never changed); of streaming methods only
     refusal: RefusedHead | None = None
+
+
+_TOO_LARGE = f"The metadata of a call has at most {MAX_LIST_BYTES} bytes here, with 32 for each field."
+LARGE_HEAD = RequestHead(None, refusal=RefusedHead(StatusCode.RESOURCE_EXHAUSTED, _TOO_LARGE))
+
+
+class HeadTooLarge(StreamError):
+    """A header block has too much in it, and need not be decoded."""
+
+    def __init__(self) -> None:
+        super().__init__(ENHANCE_YOUR_CALM)
 
 
 class RequestHeads:
@@ -129,6 +146,10 @@ class HeadDecoder:
         decoder: Any = self._decoder
         try:
             fields: list[Field] = [(bytes(name), bytes(value)) for name, value in decoder.decode(block, raw=True)]
+        except OversizedHeaderListError as error:
+            if self.without_table:  # the next block needs nothing of this one
+                raise HeadTooLarge from error
+            raise Http2Error(ENHANCE_YOUR_CALM, "A header block is too long.") from error
         except (HPACKError, IndexError, ValueError, UnicodeError) as error:
             raise Http2Error(COMPRESSION_ERROR, f"A header block cannot be decoded: {error}.") from error
         self.without_table = bool(decoder.header_table_size == 0)
