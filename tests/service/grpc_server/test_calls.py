@@ -240,6 +240,21 @@ def test_a_stream_has_a_deadline_and_otherwise_lasts() -> None:
         assert list(peer.connection.streams) == [1]
 
 
+def test_a_message_in_a_stream_comes_in_time() -> None:
+    with Http2Peer() as peer:
+        whole = prefixed(b"one")
+        peer.send(head(1, "/test/Chat"), frame(DATA, 0, 1, whole[:6]))
+        peer.send(head(3, "/test/Chat"), frame(DATA, 0, 3, whole[:6]))
+        seen: list[str] = []
+        for _ in range(5):
+            seen += peer.wait(5)
+            peer.send(frame(DATA, 0, 3, whole[6:] + whole[:6]))  # always within a message, and never in the same
+        assert sum("grpc-status=4" in line for line in seen) == 1
+        assert list(peer.connection.streams) == [3]
+        peer.send(frame(RST, 0, 3, b"\0\0\0\x08"))
+        assert peer.connection.held_bytes == 0
+
+
 def test_who_sends_faster_than_it_is_taken_is_slowed_down() -> None:
     with Http2Peer() as peer:
         peer.send(head(1, "/test/Chat"), message(1, b"slow", end=False))

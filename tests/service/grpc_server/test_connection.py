@@ -4,8 +4,11 @@ The cases are those of the tool h2spec, as far as they apply; frames are sent wi
 """
 
 from itertools import islice
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headgate.service.grpc_server import connection as bounds
 from headgate.service.grpc_server import frame_budget
@@ -292,6 +295,33 @@ def test_a_head_that_comes_again_is_not_decoded_again() -> None:
         assert max(map(len, by_block)) < 1024, "long ones are not cached"
 
 
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["/test/Echo", "/test/Fail", "/test/Chat", "/none"]),
+            st.dictionaries(
+                st.sampled_from(
+                    ["grpc_timeout", "grpc_encoding", "content_length", "content_type", "te", "x", "add"]
+                ),
+                st.sampled_from(
+                    ["1S", "0n", "gzip", "identity", "7", "8", "application/grpc+proto", "trailers", ""]
+                ),
+            ),
+        ),
+        max_size=5,
+    )
+)
+def test_a_cached_head_is_the_one_that_would_be_decoded(calls: list[tuple[str, dict[str, Any]]]) -> None:
+    with Http2Peer() as cached, Http2Peer(confirm=False) as decoded:
+        for number, (path, extra) in enumerate(calls + calls):
+            stream = 2 * number + 1
+            sent = head(stream, path, **extra) + message(stream)
+            seen = [peer.send(sent) + peer.turn() for peer in (cached, decoded)]
+            assert seen[0] == seen[1]
+        assert not decoded.connection.context.heads.by_block
+
+
 def test_nothing_that_needs_a_table_is_cached() -> None:
     with Http2Peer(confirm=False) as peer:
         block = header_block([*FIELDS[:2], (b"content-type", b"application/grpc")])
@@ -333,6 +363,14 @@ def test_a_flood_of_frames_ends(flood: bytes) -> None:
             assert "GOAWAY" not in str(peer.send(flood * (frame_budget.PER_SECOND // 2)))
             peer.loop.now += 1
         assert peer.send(head(3) + message(3)) == OK
+
+
+def test_data_of_a_stream_that_was_reset_is_bounded() -> None:
+    with Http2Peer() as peer:
+        late = frame(DATA, 0, 1, b"x")
+        assert peer.send(ECHO, late) == [*OK, "RST_STREAM STREAM_CLOSED"]
+        assert peer.send(late * 1000) == []
+        assert peer.send(late * frame_budget.BURST) == ["GOAWAY ENHANCE_YOUR_CALM"]
 
 
 def test_a_frame_of_many_settings_is_as_many_frames() -> None:

@@ -8,7 +8,8 @@ Bounds, for anybody may connect:
     frames          16 KiB each; those that bring no call: frame_budget.py
     header blocks   MAX_BLOCK_BYTES, or the call is refused; MAX_BLOCK_FRAMES with CONTINUATION
     streams         MAX_STREAMS open at once; the rest are refused, which a client may repeat elsewhere
-    requests        REQUEST_TIMEOUT_S until one is whole; MAX_HELD_BYTES of all that are not
+    requests        REQUEST_TIMEOUT_S until one is whole, or a message of a stream; MIN_HELD_BYTES or more of all
+                    that are not
     responses       STALLED_S without a window for them
     silence         a ping after PING_AFTER_S, PING_TIMEOUT_S for its answer; HELLO_TIMEOUT_S for the first frames
 
@@ -389,6 +390,7 @@ class Http2Connection:
                 self._receive_window = CONNECTION_WINDOW
             if stream_id not in self._reset_ids:
                 raise StreamError(STREAM_CLOSED)
+            self._spend()
             return
         padding = length - len(payload)
         self._receive_data(stream, payload, length, bool(flags & END_STREAM))

@@ -22,13 +22,25 @@ from headgate.service.grpc_server.methods import CallFailed, StatusCode
 from headgate.service.grpc_server.streams import Http2Stream
 from headgate.service.grpc_server.unary_calls import STOPS
 
+MESSAGE_TIMEOUT_S = 10.0  # until one that has begun is whole
 _log = logging.getLogger("headgate.service")
 
 
 class StreamingCall(Http2Stream):
     """A streaming call."""
 
-    __slots__ = ("_arrived", "_deferred", "_has_head", "_held", "_queue", "_reader", "_sent", "_task", "_timer")
+    __slots__ = (
+        "_arrived",
+        "_deferred",
+        "_has_head",
+        "_held",
+        "_incomplete_since",
+        "_queue",
+        "_reader",
+        "_sent",
+        "_task",
+        "_timer",
+    )
 
     def __init__(self, connection: Any, stream_id: int, head: Any) -> None:
         super().__init__(connection, stream_id, head)
@@ -38,6 +50,7 @@ class StreamingCall(Http2Stream):
         self._arrived, self._sent = asyncio.Event(), asyncio.Event()
         self._deferred = 0  # bytes that are credited when the queue is empty
         self._held = 0
+        self._incomplete_since: float | None = None  # as of the last tick: of a message
         self._has_head = False
         self._task: asyncio.Task[None] | None = None
         self._timer: Any = None
@@ -58,7 +71,10 @@ class StreamingCall(Http2Stream):
         try:
             if not self.connection.hold(len(payload)):
                 raise CallFailed(StatusCode.RESOURCE_EXHAUSTED, "Too much is sent at once on this connection.")
-            self._queue.extend(self._reader.read(payload))
+            messages = self._reader.read(payload)
+            if messages:
+                self._incomplete_since = None
+                self._queue.extend(messages)
             if ended and len(self._reader):
                 raise CallFailed(StatusCode.INTERNAL, "The last message ended too early.")
         except CallFailed as failure:
@@ -74,7 +90,14 @@ class StreamingCall(Http2Stream):
             self._task.cancel()
 
     def time_out(self) -> None:
-        """Nothing: a stream may be silent for as long as its connection answers pings."""
+        """A stream may be silent for as long as its connection answers pings, but not within a message."""
+        now = self.connection.now
+        if self._queue or not len(self._reader):
+            self._incomplete_since = None
+        elif self._incomplete_since is None:
+            self._incomplete_since = now
+        elif now - self._incomplete_since > MESSAGE_TIMEOUT_S:
+            self._end(StatusCode.DEADLINE_EXCEEDED, "The message did not arrive in time.")
 
     def cut_off(self) -> None:
         self._end(StatusCode.UNAVAILABLE, STOPS)
