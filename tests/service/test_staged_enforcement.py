@@ -7,12 +7,12 @@ import pytest
 
 from headgate.clock import ManualClock
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
-from headgate.errors import InvalidRule
+from headgate.errors import EngineUnavailable, InvalidRule
 from headgate.operations.edit_rule_mode import with_rule_mode
 from headgate.rules import load
 from headgate.service.admin.find_handlers import AdminHandlers
 from headgate.service.settings import Settings
-from headgate.service.staged_enforcement import MemoryPlanStore, StagedEnforcement
+from headgate.service.staged_enforcement import MemoryPlanStore, StagedEnforcement, StagedPlan
 from headgate.telemetry.counts import Counts
 
 TEXT = """\
@@ -139,6 +139,61 @@ async def test_a_version_that_comes_between_the_look_and_the_roll_back_stays(eve
     plan = await evening.staged.plan()
     assert plan is not None
     assert "of oleg came in between" in plan.why
+
+
+async def test_a_stage_whose_publication_got_no_reply_is_watched(evening: Evening) -> None:
+    await evening.start(max_refused=0.1)
+    save = evening.staged._save
+
+    async def die(plan: StagedPlan) -> None:
+        raise EngineUnavailable("no reply")
+
+    evening.staged._save = die  # type: ignore[method-assign]
+    with pytest.raises(EngineUnavailable):
+        await evening.after(60)
+    evening.staged._save = save  # type: ignore[method-assign]
+    assert evening.enforced == 1000
+    assert await evening.after(5) == "running 10"
+    await evening.calls(4000, 100)
+    assert await evening.after(3) == "rolled back 10"
+
+
+async def test_a_start_that_got_no_reply_is_watched_or_made_again(evening: Evening) -> None:
+    publish = evening.staged._publish_stage
+    for is_published in (True, False):
+
+        async def lose_the_reply(plan: StagedPlan, stage: int, is_published: bool = is_published) -> StagedPlan:
+            if is_published:
+                await publish(plan, stage)
+            raise EngineUnavailable("no reply")
+
+        evening.staged._publish_stage = lose_the_reply  # type: ignore[method-assign]
+        with pytest.raises(EngineUnavailable):
+            await evening.start()
+        evening.staged._publish_stage = publish  # type: ignore[method-assign]
+        assert evening.enforced == (100 if is_published else 0)
+        assert await evening.after(12) == "running 1"
+        assert evening.enforced == 100
+        await evening.staged.stop("api", "ann", "")
+
+
+async def test_a_roll_back_that_got_no_reply_is_known(evening: Evening) -> None:
+    await evening.start(max_refused=0.1)
+    await evening.after(65)
+    await evening.calls(4000, 100)
+    save = evening.staged._save
+
+    async def die(plan: StagedPlan) -> None:
+        raise EngineUnavailable("no reply")
+
+    evening.staged._save = die  # type: ignore[method-assign]
+    with pytest.raises(EngineUnavailable):
+        await evening.after(3)
+    evening.staged._save = save  # type: ignore[method-assign]
+    assert await evening.after(1) == "rolled back 10"
+    plan = await evening.staged.plan()
+    assert plan is not None
+    assert plan.why.startswith("at 10 % it refused")
 
 
 @pytest.mark.parametrize("mode", ["enforce", "off", "{enforce: 10, shadow: 90}"])

@@ -7,6 +7,9 @@ first stage is published again. If somebody else publishes meanwhile, the stages
 One worker of all services does it at a time, under a lock in Redis, with or without a page open. That two might do
 it after all changes nothing: every publication names the version that it follows.
 
+The plan is saved before its first stage is published. So a worker that dies behind a publication, or gets no reply
+to one, leaves no stage without a watcher: the next look finds the version in force, and knows it by its note.
+
 Laws (tests/service/test_staged_enforcement.py): only a rule in shadow mode is enforced in stages; stages come in
 order, each after its time; a stage that refuses too much is rolled back to the text from before; a version of
 somebody else is never overwritten; one at a time.
@@ -23,7 +26,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
-from headgate.errors import HeadgateError, InvalidRule
+from headgate.errors import EngineUnavailable, HeadgateError, InvalidRule
 from headgate.operations.edit_rule_mode import with_rule_mode
 from headgate.rules import load
 from headgate.rules.distribution.published_versions import VersionConflict
@@ -41,10 +44,12 @@ STAGES: Final = (1, 10, 50, 100)  # percent of the keys
 TICK_S: Final = 1.0
 MIN_HOLD_S: Final = 10  # counts of all processes arrive within two seconds: a shorter stage would hardly be judged
 MAX_REASON_LENGTH: Final = 300
+START_S: Final = 10.0  # a start that has published nothing after so long is done again
 MIN_CALLS: Final = 20  # enforced calls, before a share of them says anything
 _SECONDS_READ: Final = 110
 
 RUNNING, DONE, ROLLED_BACK, STOPPED = "running", "done", "rolled back", "stopped"
+ROLLED_BACK_BY: Final = "headgate"  # the author of such a version
 _log = logging.getLogger("headgate.service")
 
 
@@ -59,14 +64,19 @@ class StagedPlan(NamedTuple):
     reason: str
     base: int  # the version from before
     version: int  # that of the current stage
-    stage: int  # its index
+    stage: int  # its index; -1 before the first is published
     since_s: float  # when the stage began
     state: str = RUNNING
     why: str = ""  # it ended so
 
     @property
     def percent(self) -> int:
-        return STAGES[self.stage]
+        return STAGES[max(0, self.stage)]
+
+    def note(self, stage: int) -> str:
+        """Returns the note of the version that publishes a stage."""
+        share = f"{STAGES[stage]} % of its keys"
+        return f'stage {stage + 1} of {len(STAGES)}: "{self.rule}" is enforced for {share}'
 
 
 def can_be_staged(rule: Rule) -> bool:
@@ -151,8 +161,15 @@ class StagedEnforcement:
                 "keys that nobody has watched. Write mode: shadow in it first."
             )
         base = current.version.version
-        plan = StagedPlan(rule, hold_s, max_refused, author, remote, reason, base, base, 0, self._now_s())
-        await self._save(await self._publish_stage(plan, 0))
+        plan = StagedPlan(rule, hold_s, max_refused, author, remote, reason, base, base, -1, self._now_s())
+        await self._save(plan)
+        try:
+            await self._save(await self._publish_stage(plan, 0))
+        except EngineUnavailable:
+            raise  # it may have been published: the runner finds out
+        except HeadgateError as error:
+            await self._save(plan._replace(state=STOPPED, why=str(error)))
+            raise
 
     async def stop(self, rule: str, author: str, remote: str) -> None:
         """Ends the stages of a rule, and publishes the rulebook from before them."""
@@ -164,6 +181,8 @@ class StagedEnforcement:
                 f'Rule "{rule}" is not being enforced in stages; "{plan.rule}" is. Nothing was stopped.'
             )
         overtaken = await self._is_overtaken(plan)
+        if overtaken and (adopted := await self.plan()) is not None and adopted.state == RUNNING:
+            plan, overtaken = adopted, await self._is_overtaken(adopted)
         if overtaken or not await self._roll_back(plan, author, remote, f"stopped by {author}", STOPPED):
             raise InvalidRule(
                 "Somebody published meanwhile: the stages have ended, and the rulebook stays as it is."
@@ -190,20 +209,33 @@ class StagedEnforcement:
         if await self._is_overtaken(plan):
             return
         elapsed_s = self._now_s() - plan.since_s
+        if plan.stage < 0:
+            if elapsed_s >= START_S:
+                await self._save(await self._publish_stage(plan, 0))
+            return
         counts = await asyncio.to_thread(self._stage_counts, plan.rule, elapsed_s)
         if counts.calls >= MIN_CALLS and counts.refused_share > plan.max_refused:
             why = f"at {plan.percent} % it refused {counts.refused_share:.1%} of {counts.calls:,} calls"
-            await self._roll_back(plan, "headgate", plan.remote, why, ROLLED_BACK)
+            await self._roll_back(plan, ROLLED_BACK_BY, plan.remote, why, ROLLED_BACK)
         elif elapsed_s >= plan.hold_s and plan.stage + 1 == len(STAGES):
             await self._save(plan._replace(state=DONE, why="all stages were held"))
         elif elapsed_s >= plan.hold_s:
             await self._save(await self._publish_stage(plan, plan.stage + 1))
 
     async def _is_overtaken(self, plan: StagedPlan) -> bool:
-        """Ends the stages if the version in force is not theirs."""
+        """Ends the stages if the version in force is not theirs; takes up one of theirs that is not noted yet."""
         info = (await self._call_handler("rules", plan.author, plan.remote)).version
         if info is not None and info.version == plan.version:
             return False
+        if info is not None and info.version == plan.version + 1:
+            stage = plan.stage + 1
+            if stage < len(STAGES) and (info.author, info.note) == (plan.author, plan.note(stage)):
+                await self._save(plan._replace(stage=stage, version=info.version, since_s=self._now_s()))
+                return True
+            if (info.author, info.rolled_back_to) == (ROLLED_BACK_BY, plan.base):
+                why = info.note.partition(" end: ")[2]
+                await self._save(plan._replace(state=ROLLED_BACK, why=why))
+                return True
         whose = "no version" if info is None else f"version {info.version} of {info.author}"
         await self._save(plan._replace(state=STOPPED, why=f"{whose} came in between"))
         return True
@@ -225,7 +257,6 @@ class StagedEnforcement:
         """Publishes a stage, and returns the plan that is at it."""
         current = await self._call_handler("rules", plan.author, plan.remote)
         text = with_rule_mode(current.text, current.format, plan.rule, STAGES[stage] * 100)
-        note = f'stage {stage + 1} of {len(STAGES)}: "{plan.rule}" is enforced for {STAGES[stage]} % of its keys'
         published = await self._call_handler(
             "publish",
             plan.author,
@@ -234,7 +265,7 @@ class StagedEnforcement:
             body=text.encode(),
             format=current.format,
             expected=plan.version,
-            query={"note": note},
+            query={"note": plan.note(stage)},
         )
         return plan._replace(stage=stage, version=published.version.version, since_s=self._now_s())
 
