@@ -212,15 +212,17 @@ class RecentRecordsReader:
         self,
         *,
         seconds: int = KEPT_S,
+        skip_seconds: int = 0,
         refused: bool | None = None,
         rule: str | None = None,
         limit: int | None = None,
     ) -> list[Record]:
-        """Returns records, newest first: of so many seconds, only refusals or only the others, of one rule, at
-        most `limit`. A refusal of a shadow or a candidate counts as one."""
+        """Returns records, newest first: of so many seconds, without the newest `skip_seconds`, only refusals or
+        only the others, of one rule, at most `limit`. A refusal of a shadow or a candidate counts as one."""
         kinds = ["r", "p"] if refused is None else ["r"] if refused else ["p"]
         now_s = self._now_us() // 1_000_000
-        span = range(now_s + 1, now_s - min(seconds, KEPT_S), -1)  # another machine's clock may be ahead
+        newest = now_s - skip_seconds if skip_seconds else now_s + 1  # another machine's clock may be ahead
+        span = range(newest, now_s - min(skip_seconds + seconds, KEPT_S), -1)
         unpacked = map(unpack_record, self._store.read(span, kinds))
         records = [each for each in unpacked if each is not None and (rule is None or rule in rules_of(each))]
         records.sort(key=lambda each: (each["at_us"], each["seq"]), reverse=True)

@@ -1,6 +1,7 @@
 """Fixtures: a browser, and a service with a shop's rulebook on a real Redis."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -44,6 +45,12 @@ class Shop(NamedTuple):
     service: Service
     redis: RedisServer
     admin: str
+    rules: Path
+
+    def publish(self, book: str) -> None:
+        """Publishes a rulebook by the command line."""
+        self.rules.write_text(book)
+        assert main(["rules", "push", str(self.rules), "--engine", self.redis.url, "--author", "test"]) == 0
 
     def buy(self, user: str, times: int = 1) -> list[bool]:
         check = self.service.check
@@ -70,7 +77,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         assert main(["rules", "push", str(rules), "--engine", redis.url, "--author", "test"]) == 0
         admin = f"127.0.0.1:{free_port()}"
         with start_service(redis, admin) as service:
-            yield Shop(service, redis, admin)
+            yield Shop(service, redis, admin, rules)
 
 
 @pytest.fixture

@@ -131,6 +131,24 @@ def test_a_staged_enforcement_rolls_itself_back(shop: Shop, operator: BrowserUse
     assert page.locator("table.audit tr:has-text('rules rolled back')").count() == 1
 
 
+def test_an_open_overview_shows_a_new_rule_and_a_changed_one(shop: Shop, operator: BrowserUser) -> None:
+    page = operator.page
+    operator.wait_for("document.getElementById('live').dataset.state === 'on'")
+    page.evaluate("window.sameDocument = true")
+    book = BOOK.replace("50/s", "60/s") + "\n  - name: pay\n    when: {path: /pay}\n    limit: 1/hour\n"
+    book = book.replace("  - name: everybody\n    key: address\n    missing: skip\n    limit: 2000/s\n", "")
+    shop.publish(book)
+    operator.wait_for("document.querySelector('tr[data-rule=browse]').textContent.includes('60/s')")
+    operator.wait_for("document.getElementById('rules-title').textContent === '3 rules'")
+    assert page.locator("tr[data-rule=pay]").count() == 1
+    assert page.locator("tr[data-rule=everybody]").count() == 0
+    for _ in range(20):
+        shop.service.check(path="/pay")
+    operator.wait_for("document.querySelector('tr[data-rule=pay] td.refused').textContent !== '0'")
+    operator.wait_for("document.querySelector('#rules tbody tr').dataset.rule === 'pay'")
+    assert page.evaluate("window.sameDocument") is True
+
+
 def test_the_page_survives_a_restart_of_the_service_and_of_redis(shop: Shop, operator: BrowserUser) -> None:
     state = "document.getElementById('live').dataset.state"
     operator.wait_for(f"{state} === 'on'")

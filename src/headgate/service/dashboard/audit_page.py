@@ -99,6 +99,9 @@ def _row(view: View, entry: AuditEntry) -> Html:
         target = html(
             ' <a href="{link}">{rule} · {key}</a>', link=key_link(str(rule), str(key)), rule=rule, key=key
         )
+    elif entry.event.startswith("rules ") and details.get("after") is not None:
+        link = f"{ROOT}/rules/version?number={details['after']}"
+        target = html(' <a href="{link}">{text}</a>', link=link, text=view.t("What it changed"))
     more = ", ".join(f"{name}={value}" for name, value in details.items() if name not in _SHOWN_APART and value)
     before, after = (_side(entry, details.get(name)) for name in ("before", "after"))
     return html(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from typing import Final
 
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
@@ -16,23 +17,27 @@ from headgate.service.asgi import HttpError, Response
 from headgate.service.dashboard.audit_page import describe_change
 from headgate.service.dashboard.data_sources import DashboardSources
 from headgate.service.dashboard.html import Html, html, join
-from headgate.service.dashboard.key_stories import KeyStory, stories
+from headgate.service.dashboard.key_stories import NO_STORY, KeyStory, key_story
 from headgate.service.dashboard.number_format import span_text
 from headgate.service.dashboard.operator_actions import HOUR_S, OperatorActions, can_undo
 from headgate.service.dashboard.page_layout import ROOT, View
 from headgate.service.dashboard.page_request import PageRequest
-from headgate.service.dashboard.request import page_response, redirect
+from headgate.service.dashboard.request import json_response, page_response, redirect
 from headgate.service.dashboard.rule_page import key_link, time_tag
 from headgate.service.dashboard.rule_text import limit_texts
+from headgate.telemetry.key_estimates import CALLS, REFUSED
+from headgate.telemetry.recent_records import KEPT_S
 
 SHOWN_CHANGES: Final = 10
+HOT_KEYS: Final = 200  # whose calls of the last minute are known
 NEVER: Final = "0"
 SPANS: Final = ((str(HOUR_S), "for an hour"), ("86400", "for a day"), (NEVER, "until it is undone"))
 
 _PAGE = """<div class="title"><p class="crumb"><a href="{rule_link}">{rule}</a></p><h1>{key}</h1>
 <p class="sub">{limits}</p></div>
 {problem}
-<div class="columns"><section class="card"><h2>{now}</h2><dl class="facts">{facts}</dl></section>
+<div class="columns"><section class="card"><h2>{now}</h2><dl class="facts" id="facts">{facts}</dl>
+<dl class="facts">{story}</dl></section>
 <section class="card"><h2>{actions_title}</h2>{actions}</section></div>
 <section class="card"><h2>{changes_title}</h2>{changes}</section>"""
 
@@ -75,6 +80,8 @@ class KeyPage:
         except HeadgateError as error:
             problem = problem or str(error)
         changes, undone, unread = await self._changes(rule_name, key)
+        facts, passes = await self._live_facts(view, rule_name, key)
+        data = {"rule": rule_name, "key": key}
         body = html(
             _PAGE,
             rule=rule_name,
@@ -85,13 +92,14 @@ class KeyPage:
             if problem or unread
             else None,
             now=view.t("Now"),
-            facts=await self._facts(view, rule_name, key, override, story),
+            facts=facts,
+            story=self._story_facts(view, override, story, passes=passes),
             actions_title=view.t("What you can do"),
             actions=self._action_form(page, rule_name, key, override, takes_overrides=rule.overrides),
             changes_title=view.t("Changes of this key"),
             changes=_changes(view, changes, undone),
         )
-        return page_response(view.page(key, body, active="", scripts=("charts.js",)), status)
+        return page_response(view.page(key, body, active="", scripts=("key.js",), data=data), status)
 
     async def act(self, page: PageRequest) -> Response:
         """Changes the key; shows what is wrong beside the form."""
@@ -129,13 +137,20 @@ class KeyPage:
             return await self.show(page, str(error), 400)
         return redirect(key_link(rule, key))
 
+    async def facts(self, page: PageRequest) -> Response:
+        """Returns what is known of the key now, for the script; its story is read when the page is loaded."""
+        view, rule_name, key = page.view, page.needed("rule"), page.needed("key")
+        facts, _ = await self._live_facts(view, rule_name, key)
+        return json_response({"html": facts})
+
     def _story(self, rule: str, key: str) -> KeyStory:
         try:
-            return stories(self._sources.records(rule=rule), rule).get(key, KeyStory(None, (), 0))
+            return key_story(self._sources.records, rule, key, KEPT_S)
         except HeadgateError:
-            return KeyStory(None, (), 0)
+            return NO_STORY
 
-    async def _facts(self, view: View, rule: str, key: str, override: str | None, story: KeyStory) -> Html:
+    async def _live_facts(self, view: View, rule: str, key: str) -> tuple[Html, bool]:
+        """Returns what is left to the key, how often it called in the last minute, and whether it passes."""
         facts: list[tuple[str, str | Html]] = []
         passes = False
         try:
@@ -143,31 +158,45 @@ class KeyPage:
                 "peek", None, schema.AdminPeekRequest(rule=rule, key=key, cost=1)
             )
             passes = peeked.allowed
-            answer = view.t("passes") if passes else view.t("is refused")
-            facts.append(
-                (
-                    view.t("Its next call"),
-                    html(
-                        '<span class="state {level}">{answer}</span>',
-                        level="good" if passes else "bad",
-                        answer=answer,
-                    ),
-                )
-            )
+            level, answer = ("good", view.t("passes")) if passes else ("bad", view.t("is refused"))
+            state = html('<span class="state {level}">{answer}</span>', level=level, answer=answer)
+            facts.append((view.t("Its next call"), state))
             for each in peeked.limits:
                 facts.append((view.t("Remaining"), f"{each.remaining:,} ({each.limit})"))
                 if each.retry_after:
                     facts.append((view.t("Passes again in"), span_text(each.retry_after)))
         except HeadgateError as error:
             facts.append((view.t("Remaining"), str(error)))
+        with suppress(HeadgateError):
+            calls, refused = await asyncio.to_thread(self._last_minute, rule, key)
+            if calls is not None:
+                text = view.t("{calls} calls, {refused} refused", calls=f"{calls:,}", refused=f"{refused:,}")
+                facts.append((view.t("Last minute"), text))
+        return _definitions(facts), passes
+
+    def _last_minute(self, rule: str, key: str) -> tuple[int | None, int]:
+        """Returns the calls of a key and how many were refused; None if it is not among the hot ones."""
+        reader = self._sources.counts()
+        calls, refused = (dict(reader.hot_keys(rule, kind, HOT_KEYS)) for kind in (CALLS, REFUSED))
+        if key not in calls and key not in refused:
+            return None, 0
+        return max(calls.get(key, 0), refused.get(key, 0)), refused.get(key, 0)
+
+    def _story_facts(self, view: View, override: str | None, story: KeyStory, *, passes: bool) -> Html:
+        facts: list[tuple[str, str | Html]] = []
         if override is not None:
             facts.append((view.t("Its own limit"), html("<code>{limits}</code>", limits=override)))
         if story.refused_since_us is not None:
-            since = view.t("Refused now and then since") if passes else view.t("Refused since")
-            facts.append((since, time_tag(story.refused_since_us / 1e6)))
+            label = view.t("Refused now and then since") if passes else view.t("Refused since")
+            since = html(
+                "{time} {earlier}",
+                time=time_tag(story.refused_since_us / 1e6),
+                earlier=view.t("or earlier") if story.is_cut else "",
+            )
+            facts.append((label, since))
         if story.calls:
             facts.append((view.t("Calls what"), ", ".join(story.calls)))
-        return join(html("<dt>{name}</dt><dd>{value}</dd>", name=name, value=value) for name, value in facts)
+        return _definitions(facts)
 
     def _action_form(
         self, page: PageRequest, rule: str, key: str, override: str | None, *, takes_overrides: bool
@@ -213,6 +242,10 @@ class KeyPage:
             return [], set(), str(error)
         ours = [each for each in changes if (each.details.get("rule"), each.details.get("key")) == (rule, key)]
         return ours[:SHOWN_CHANGES], {each.details.get("undoes") for each in ours}, ""
+
+
+def _definitions(facts: list[tuple[str, str | Html]]) -> Html:
+    return join(html("<dt>{name}</dt><dd>{value}</dd>", name=name, value=value) for name, value in facts)
 
 
 def _ttl_s(text: str) -> float | None:

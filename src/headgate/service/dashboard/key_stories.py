@@ -1,16 +1,25 @@
-"""The story of a key: since when a rule refuses it, and what it calls; from the recent records."""
+"""The story of a key: since when a rule refuses it, and what it calls; from the recent records.
+
+A busy service keeps up to 180,000 recent records. They are read back from now, a slice at a time, until the story
+is told or MAX_RECORDS were read (0.2 s of a core): a page never holds more of them than one slice.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Final, NamedTuple
 
 from headgate.telemetry.decision_record import Record
 
-SHOWN_CALLS = 3
-_GAP_US = 60_000_000  # a key that is not refused for so long has recovered
+SHOWN_CALLS: Final = 3
+SLICE_S: Final = 10
+MAX_RECORDS: Final = 20_000
+_GAP_US: Final = 60_000_000  # a key that is not refused for so long has recovered
+
+Reader = Callable[..., list[Record]]  # RecentRecordsReader.records
 
 
 class KeyStory(NamedTuple):
@@ -19,6 +28,51 @@ class KeyStory(NamedTuple):
     refused_since_us: int | None  # None: it is not refused now
     calls: tuple[str, ...]  # what it calls most
     records: int
+    is_cut: bool = False  # its refusals may have begun earlier: the records before were not read
+
+
+NO_STORY: Final = KeyStory(None, (), 0)
+
+
+def read_back(read: Reader, span_s: int, max_records: int) -> Iterator[list[Record]]:
+    """Yields the records of the last `span_s` a slice at a time, the newest first; ends when enough were read."""
+    total = 0
+    for skipped_s in range(0, span_s, SLICE_S):
+        records = read(seconds=min(SLICE_S, span_s - skipped_s), skip_seconds=skipped_s)
+        yield records
+        total += len(records)
+        if total >= max_records:
+            return
+
+
+def recent_stories(read: Reader, rule: str, span_s: int, max_records: int) -> dict[str, KeyStory]:
+    """Returns the story of each key that a rule has decided lately."""
+    return stories(chain.from_iterable(read_back(read, span_s, max_records)), rule)
+
+
+def key_story(read: Reader, rule: str, key: str, span_s: int, max_records: int = MAX_RECORDS) -> KeyStory:
+    """Returns the story of one key: back to a minute in which the rule did not refuse it."""
+    calls: Counter[str] = Counter()
+    refused: list[int] = []
+    now_us = int(time.time() * 1e6)
+    total = 0
+    for index, records in enumerate(read_back(read, span_s, max_records), 1):
+        total += len(records)
+        for call, at_us in _calls_of(records, rule, key):
+            calls[call] += 1
+            if at_us is not None:
+                refused.append(at_us)
+        if (refused[-1] if refused else now_us) - (now_us - index * SLICE_S * 1_000_000) > _GAP_US:
+            return _story(calls, refused)
+    return _story(calls, refused)._replace(is_cut=bool(refused) and total >= max_records)
+
+
+def _calls_of(records: list[Record], rule: str, key: str) -> Iterator[tuple[str, int | None]]:
+    """Yields what a key called, and when that was refused."""
+    for record in records:
+        for decided, is_refused in _keys_of(record, rule):
+            if decided == key:
+                yield call_text(record), record["at_us"] if is_refused else None
 
 
 def stories(records: Iterable[Record], rule: str) -> dict[str, KeyStory]:
@@ -26,19 +80,22 @@ def stories(records: Iterable[Record], rule: str) -> dict[str, KeyStory]:
     calls: dict[str, Counter[str]] = {}
     refused: dict[str, list[int]] = {}
     for record in records:
-        for verdict in (*record["verdicts"], *record["shadow"], *record["candidate"]):
-            if verdict["rule"] == rule:
-                calls.setdefault(verdict["key"], Counter())[call_text(record)] += 1
-                if not verdict["allowed"]:
-                    refused.setdefault(verdict["key"], []).append(record["at_us"])
-    return {
-        key: KeyStory(
-            _since(refused.get(key, [])),
-            tuple(text for text, _ in counted.most_common(SHOWN_CALLS)),
-            counted.total(),
-        )
-        for key, counted in calls.items()
-    }
+        for key, is_refused in _keys_of(record, rule):
+            calls.setdefault(key, Counter())[call_text(record)] += 1
+            if is_refused:
+                refused.setdefault(key, []).append(record["at_us"])
+    return {key: _story(counted, refused.get(key, [])) for key, counted in calls.items()}
+
+
+def _keys_of(record: Record, rule: str) -> Iterator[tuple[str, bool]]:
+    """Yields each key that the rule, its shadow or its candidate has decided, and whether the rule refused it."""
+    refusals = {each["key"]: not each["allowed"] for each in record["verdicts"] if each["rule"] == rule}
+    trials = (each["key"] for each in (*record["shadow"], *record["candidate"]) if each["rule"] == rule)
+    yield from (dict.fromkeys(trials, False) | refusals).items()
+
+
+def _story(calls: Counter[str], refused: list[int]) -> KeyStory:
+    return KeyStory(_since(refused), tuple(text for text, _ in calls.most_common(SHOWN_CALLS)), calls.total())
 
 
 def call_text(record: Record) -> str:

@@ -2,7 +2,8 @@
 
 The numbers are means of ten seconds. Where counts come through Redis they end a second ago, because counts arrive
 that late. The page's script keeps them current from the live stream; without scripts the page shows the instant at
-which it was loaded.
+which it was loaded. At most SHOWN_RULES rules are shown; the script fetches others when they refuse more, when
+somebody looks for their names, and when the rulebook changes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from headgate.service.dashboard.live_counts import Row
 from headgate.service.dashboard.number_format import rate_text, share_text, span_text
 from headgate.service.dashboard.page_layout import ROOT, View
 from headgate.service.dashboard.page_request import PageRequest
-from headgate.service.dashboard.request import SAFE_FIELDS, page_response
+from headgate.service.dashboard.request import SAFE_FIELDS, json_response, page_response
 from headgate.service.dashboard.rule_text import limit_texts, mode_badges
 from headgate.telemetry.decision_counts import NO_RULE, OTHER_RULES
 
@@ -37,7 +38,7 @@ _PAGE = """<section class="tiles" aria-label="{now}">
 <p id="problem" class="problem" role="alert"{problem_hidden}>{problem}</p>
 <section class="card chart-card"><h2>{all_calls}</h2>
 <div class="chart" id="total" role="img" aria-label="{all_calls}"></div></section>
-<section class="card"><div class="card-head"><h1>{rules}</h1>
+<section class="card"><div class="card-head"><h1 id="rules-title">{rules}</h1>
 <label class="filter"><span class="hidden">{filter}</span>
 <input id="filter" type="search" placeholder="{filter}"></label>
 </div>
@@ -93,12 +94,9 @@ class OverviewPage:
     async def show(self, page: PageRequest) -> Response:
         view = page.view
         rows = await self._sources.rows()
-        last_s = max((row[-1][0] for row in rows.values()), default=0) - self._sources.lag_s
-        book = self._limiter.rulebook
-        rules: dict[str, Rule | None] = dict.fromkeys(rows) | {rule.name: rule for rule in book.rules}
-        rates = {name: RuleRates(rows.get(name, []), last_s) for name in rules}
-        ordered = sorted(rules, key=lambda name: (rates[name].order, name))
-        shown = ordered if "all" in page.query else ordered[:SHOWN_RULES]
+        rules = self._rules(rows)
+        rates = self._rates(rows, rules)
+        shown = _shown(rates, "all" in page.query)
         totals = [
             sum(getattr(each, name) for each in rates.values()) for name in ("offered", "delayed", "refused")
         ]
@@ -124,12 +122,12 @@ class OverviewPage:
             problem=problem,
             problem_hidden=Html("") if problem else Html(" hidden"),
             all_calls=view.t("All rules, the last minute"),
-            rules=view.t("{n} rules", n=len(book)),
+            rules=view.t("{n} rules", n=len(self._limiter.rulebook)),
             filter=view.t("Filter rules"),
             rule_title=view.t("Rule"),
             minute=view.t("Last minute"),
             rows=join(_row(view, name, rules[name], rates[name]) for name in shown),
-            more=_more(view, len(ordered), len(shown)),
+            more=_more(view, len(rules), len(shown)),
             nodes_title=view.t("Services, gateways and programs"),
             name=view.t("Name"),
             kind=view.t("Kind"),
@@ -144,10 +142,42 @@ class OverviewPage:
             "texts": _texts(view),
             "window": WINDOW_S,
             "lag": self._sources.lag_s,
+            "version": self._limiter.rulebook.version,
+            "partial": len(shown) < len(rules),
         }
         return page_response(
             view.page(view.t("Overview"), body, active="", scripts=("charts.js", "overview.js"), data=data)
         )
+
+    def _rules(self, rows: dict[str, list[Row]]) -> dict[str, Rule | None]:
+        """Returns the rules of the rulebook, and None for each other name that was counted."""
+        return dict.fromkeys(rows) | {rule.name: rule for rule in self._limiter.rulebook.rules}
+
+    def _rates(self, rows: dict[str, list[Row]], rules: dict[str, Rule | None]) -> dict[str, RuleRates]:
+        last_s = max((row[-1][0] for row in rows.values()), default=0) - self._sources.lag_s
+        return {name: RuleRates(rows.get(name, []), last_s) for name in rules}
+
+    async def rules(self, page: PageRequest) -> Response:
+        """Returns rows of the table of rules, for the script: the worst, or those whose names have `find`."""
+        view, find = page.view, page.optional("find").strip().lower()
+        rows = await self._sources.rows()
+        rules = self._rules(rows)
+        found = {name: rule for name, rule in rules.items() if find in name.lower()}
+        rates = self._rates(rows, found)
+        shown = _shown(rates, "all" in page.query)
+        return json_response(
+            {
+                "title": view.t("{n} rules", n=len(self._limiter.rulebook)),
+                "rows": join(_row(view, name, rules[name], rates[name]) for name in shown),
+                "partial": len(shown) < len(found),
+                "version": self._limiter.rulebook.version,
+            }
+        )
+
+    async def nodes(self, page: PageRequest) -> Response:
+        """Returns the rows of the table of processes, for the script."""
+        rows = join(_node(page.view, node) for node in await self._sources.nodes())
+        return json_response({"rows": rows})
 
     async def stream(self, page: PageRequest) -> StreamedResponse:
         """Streams the counts as they change (server-sent events)."""
@@ -159,8 +189,14 @@ class OverviewPage:
         return StreamedResponse(200, encode_headers([*fields, *SAFE_FIELDS]), self._sources.live.stream())
 
 
+def _shown(rates: dict[str, RuleRates], is_all: bool) -> list[str]:
+    """Returns the names of the rules that are shown, the worst first."""
+    ordered = sorted(rates, key=lambda name: (rates[name].order, name))
+    return ordered if is_all else ordered[:SHOWN_RULES]
+
+
 def _texts(view: View) -> dict[str, str]:
-    words = ("Time", "Passed", "Delayed", "Refused", "Shadow", "Candidate", "Version", "Offered", "by")
+    words = ("Passed", "Delayed", "Refused", "Shadow", "Candidate", "Version", "Offered", "by")
     return {word: view.t(word) for word in words}
 
 

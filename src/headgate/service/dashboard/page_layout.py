@@ -43,9 +43,10 @@ _HEADER = """<header class="top">
 <div class="tools"><span id="live" class="connection" role="status" data-on="{live}" data-off="{away}"></span>
 <a class="tool" href="{language_url}" lang="{other_lang}" hreflang="{other_lang}">{other_language}</a>
 <button class="tool" id="theme" type="button" title="{theme_label}" aria-label="{theme_label}">◐</button>
+<span class="person"><span class="user">{user}</span> <span class="role">{role}</span></span>
 <form method="post" action="{root}/logout"><input type="hidden" name="form" value="{form}">
-<button class="tool" type="submit" title="{logout}"><span class="user">{user}</span>
-<span class="role">{role}</span></button></form></div>
+<button class="tool" type="submit" title="{logout}"><svg viewBox="0 0 24 24" aria-hidden="true"><path
+d="M14 4H5v16h9M10 12h10m-4-4 4 4-4 4"/></svg><span class="word">{logout}</span></button></form></div>
 </header>"""
 
 _LINKS: Final = (
@@ -99,7 +100,7 @@ class View:
     ) -> bytes:
         """Returns a whole page. `data` is for its scripts."""
         names = ("page.js", *scripts)
-        vendor = ("vendor/uPlot.iife.min.js",) if scripts else ()
+        vendor = ("vendor/uPlot.iife.min.js",) if "charts.js" in scripts or "frontier.js" in scripts else ()
         return html(
             _PAGE,
             lang=self.language,

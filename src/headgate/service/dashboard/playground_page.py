@@ -55,7 +55,7 @@ RETRY_TEXTS: Final = {
     "honour": "they honour Retry-After",
     "ignore": "they try again at once",
 }
-SCRIPT_TEXTS: Final = ("Time", "Offered", "Passed", "Delayed", "Refused")
+SCRIPT_TEXTS: Final = ("Offered", "Passed", "Delayed", "Refused")
 
 _PAGE = """<div class="title"><h1>{title}</h1><p class="sub">{intro}</p></div>
 {problem}

@@ -9,13 +9,14 @@ from urllib.parse import urlencode
 
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.errors import CorruptState, EngineUnavailable, HeadgateError
+from headgate.operations.rule_report import LIVE, MIN_CALLS, NOT_ENOUGH_DATA
 from headgate.rules.find_rule import key_format
 from headgate.rules.rule import Rule
 from headgate.service.admin import schema
 from headgate.service.asgi import HttpError, Response
 from headgate.service.dashboard.data_sources import DashboardSources
 from headgate.service.dashboard.html import Html, html, join
-from headgate.service.dashboard.key_stories import KeyStory, stories
+from headgate.service.dashboard.key_stories import NO_STORY, KeyStory, recent_stories
 from headgate.service.dashboard.number_format import ago_s, instant_text, share_text, span_text
 from headgate.service.dashboard.operator_actions import OperatorActions
 from headgate.service.dashboard.page_layout import ROOT, View
@@ -25,10 +26,10 @@ from headgate.service.dashboard.rule_text import limit_texts, mode_badges
 from headgate.service.dashboard.stages_card import stage_numbers, stages_card
 from headgate.service.staged_enforcement import StagedEnforcement
 from headgate.telemetry.decision_counts import DecisionCounts
-from headgate.telemetry.decision_record import Record
 
 SHOWN_KEYS: Final = 10
-STORY_S: Final = 20  # of recent records, for the keys of a rule
+STORY_S: Final = 60  # of recent records, for the keys of a rule; fewer where so many calls are recorded
+STORY_RECORDS: Final = 4000
 KEYS_CACHE_S: Final = 2.0
 SPANS: Final = {"minute": (1, 60), "hour": (60, 60), "day": (300, 288)}  # seconds of a point, and points
 
@@ -36,7 +37,7 @@ _PAGE = """<div class="title"><h1>{name}{badges}</h1><p class="sub">{limits}</p>
 <section class="card chart-card"><div class="card-head"><h2>{verdicts}</h2>
 <div class="spans" role="group" aria-label="{span_label}">{spans}</div></div>
 <div class="chart tall" id="verdicts" role="img" aria-label="{verdicts}"></div>
-<h2>{trial}</h2><div class="chart" id="trial" role="img" aria-label="{trial}"></div></section>
+{trial}</section>
 {report}{stages}
 <section class="card"><div class="card-head"><h2>{keys_title}</h2>
 <form class="inline" method="get" action="{root}/key"><input type="hidden" name="rule" value="{name}">
@@ -45,6 +46,8 @@ _PAGE = """<div class="title"><h1>{name}{badges}</h1><p class="sub">{limits}</p>
 <button class="button" type="submit">{look}</button></form>
 </div><div id="keys">{keys}</div></section>
 <section class="card"><h2>{overrides_title}</h2>{overrides}</section>"""
+
+_TRIAL = '<h2>{title}</h2><div class="chart" id="trial" role="img" aria-label="{title}"></div>'
 
 _KEYS = """<div class="scroll" tabindex="0" role="region" aria-label="{title}"><table class="keys">
 <thead><tr><th scope="col">{key}</th><th scope="col" class="n">{calls}</th>
@@ -85,15 +88,10 @@ class RulePage:
         view, name = page.view, page.needed("name")
         rule = self._limiter.rulebook.rule(name)
         span = page.query.get("span", "minute")
-        data = {
-            "rule": name,
-            "span": span if span in SPANS else "minute",
-            "texts": {
-                word: view.t(word)
-                for word in ("Time", "Passed", "Delayed", "Refused", "Shadow", "Candidate", "Version")
-            },
-            "series": await self._series(name, span if span in SPANS else "minute"),
-        }
+        span = span if span in SPANS else "minute"
+        series = await self._series(name, span)
+        words = ("Passed", "Delayed", "Refused", "Shadow", "Candidate", "Version")
+        data = {"rule": name, "span": span, "texts": {word: view.t(word) for word in words}, "series": series}
         body = html(
             _PAGE,
             root=ROOT,
@@ -101,14 +99,16 @@ class RulePage:
             badges=mode_badges(view, rule),
             limits=view.t("This rule is not in the rulebook any more.") if rule is None else limit_texts(rule),
             verdicts=view.t("Calls per second"),
-            trial=view.t("Refused: live beside shadow and candidate"),
+            trial=html(_TRIAL, title=view.t("Refused: live beside shadow and candidate"))
+            if _has_trial(rule, series)
+            else None,
             span_label=view.t("Span"),
             spans=join(
                 html(
                     '<button type="button" class="tool" data-span="{span}" aria-pressed="{pressed}">{text}'
                     "</button>",
                     span=each,
-                    pressed="true" if each == data["span"] else "false",
+                    pressed="true" if each == span else "false",
                     text=view.t(text),
                 )
                 for each, text in (("minute", "1 minute"), ("hour", "1 hour"), ("day", "1 day"))
@@ -141,8 +141,7 @@ class RulePage:
 
     async def keys(self, page: PageRequest) -> Response:
         """Returns the table of keys, for the script."""
-        table = await self._keys_table(page.view, page.needed("name"))
-        return page_response(table.encode("utf-8", "replace"))
+        return json_response({"html": await self._keys_table(page.view, page.needed("name"))})
 
     async def _series(self, rule: str, span: str) -> dict[str, Any]:
         step_s, points = SPANS[span]
@@ -152,14 +151,18 @@ class RulePage:
             counts = await asyncio.to_thread(self._sources.counts().series, rule, seconds=seconds, minutes=minutes)
         except (EngineUnavailable, CorruptState) as error:
             return {"problem": str(error)}
-        merged = step_s // 60 if span == "day" else 1
-        last = int(time.time()) // step_s * step_s
-        rows = [_sum(counts[start : start + merged]) for start in range(0, len(counts), merged)]
+        now_s = time.time()
+        last = int(now_s) // step_s * step_s
+        rows = _points(counts, step_s // 60, int(now_s) // 60) if span == "day" else counts
         times = [last - step_s * (len(rows) - 1 - index) for index in range(len(rows))]
-        per_s = 1 / step_s
+        # A rate is that of the part of a point that was counted; a point of which little was counted is left out.
+        spans = [min(float(step_s), now_s - self._sources.lag_s - at) for at in times]
+        while spans and spans[-1] < (step_s if span == "minute" else step_s / 6):
+            rows, times, spans = rows[:-1], times[:-1], spans[:-1]
 
         def column(*names: str) -> list[float]:
-            return [round(per_s * sum(getattr(row, name) for name in names), 3) for row in rows]
+            sums = (sum(getattr(row, name) for name in names) for row in rows)
+            return [round(counted / span, 3) for counted, span in zip(sums, spans, strict=True)]
 
         return {
             "t": times,
@@ -168,7 +171,7 @@ class RulePage:
             "refused": column("refused", "shed"),
             "shadow": column("shadow_refused"),
             "candidate": column("candidate_refused"),
-            "marks": [mark for mark in await self._sources.marks() if mark["at"] >= times[0]],
+            "marks": [mark for mark in await self._sources.marks() if mark["at"] >= last - step_s * points],
         }
 
     async def _keys_table(self, view: View, rule: str) -> Html:
@@ -203,7 +206,7 @@ class RulePage:
             row = {"key": key, "calls": calls.get(key, 0), "refused": refused.get(key, 0)}
             row["trial"] = max(shadow.get(key, 0), candidate.get(key, 0))
             row["calls"] = max(row["calls"], row["refused"], row["trial"])
-            row["story"] = stories_by_key.get(key, KeyStory(None, (), 0))
+            row["story"] = stories_by_key.get(key, NO_STORY)
             row["remaining"] = await self.remaining(rule, key)
             rows.append(row)
         rows.sort(key=lambda row: (-row["refused"], -row["trial"], -row["calls"]))
@@ -216,8 +219,7 @@ class RulePage:
         reader = self._sources.counts()
         kinds = ("calls", "refused", "shadow_refused", "candidate_refused")
         hot = [dict(reader.hot_keys(rule, kind, SHOWN_KEYS)) for kind in kinds]
-        records: list[Record] = self._sources.records(seconds=STORY_S, rule=rule)
-        return (*hot, stories(records, rule))
+        return (*hot, recent_stories(self._sources.records, rule, STORY_S, STORY_RECORDS))
 
     async def remaining(self, rule: str, key: str) -> str:
         """Returns what is left of each limit of a key, and of how much; a dash if that is not known."""
@@ -240,13 +242,13 @@ class RulePage:
         items = join(
             html(
                 '<li><b>{kind}</b> {refused} {of} {calls} <span class="state {level}">{safe}</span> {why}</li>',
-                kind=view.t(row.kind),
+                kind=view.t("in force" if row.kind == LIVE else row.kind),
                 refused=f"{row.refused:,}",
                 of=view.t("refused of"),
                 calls=f"{row.calls:,}",
                 level={"yes": "good", "no": "bad"}.get(row.safe or "", "idle"),
                 safe="" if row.safe is None else view.t("safe to enforce: {answer}", answer=view.t(row.safe)),
-                why=row.why,
+                why=_why(view, row, report.max_refused),
             )
             for row in report.rows
         )
@@ -279,6 +281,39 @@ class RulePage:
                 for each in listed.overrides
             ),
         )
+
+
+def _why(view: View, row: schema.RuleReportRow, max_refused: float) -> str:
+    """Returns why a trial is safe to enforce, or not."""
+    if row.safe is None:
+        return ""
+    if row.safe == NOT_ENOUGH_DATA:
+        return view.t("{n} calls were seen, and {needed} are needed", n=f"{row.calls:,}", needed=f"{MIN_CALLS:,}")
+    keys = row.keys or 0
+    return view.t(
+        "it refuses {share} of {keys} keys; at most {most} may be refused",
+        share=f"{min(1.0, row.keys_refused / keys) if keys else 0.0:.2%}",
+        keys=f"{keys:,}",
+        most=f"{max_refused:.2%}",
+    )
+
+
+def _has_trial(rule: Rule | None, series: dict[str, Any]) -> bool:
+    """Returns whether a rule has a shadow or a candidate, or had one in this time."""
+    if rule is not None and (rule.mode.shadow or rule.candidate is not None):
+        return True
+    return any(map(any, (series.get("shadow", ()), series.get("candidate", ()))))
+
+
+def _points(minutes: list[DecisionCounts], size: int, last_minute: int) -> list[DecisionCounts]:
+    """Returns the sums of so many minutes each, which begin at multiples of `size`; the last is not complete.
+
+    >>> [each.allowed for each in _points([DecisionCounts(allowed=n) for n in (1, 2, 3, 4, 5, 6)], 3, 100)]
+    [9, 11]
+    """
+    end = len(minutes) + size - 1 - last_minute % size
+    first = end % size
+    return [_sum(minutes[start : start + size]) for start in range(first, len(minutes), size)]
 
 
 def _sum(rows: list[DecisionCounts]) -> DecisionCounts:

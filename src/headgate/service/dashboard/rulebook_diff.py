@@ -5,12 +5,22 @@ from __future__ import annotations
 from difflib import unified_diff
 from typing import Final
 
+import msgspec
+
+from headgate.operations import compare_rulebooks
+from headgate.rules import load
 from headgate.service.admin import schema
 from headgate.service.dashboard.html import Html, html, join
 from headgate.service.dashboard.page_layout import View
 
 MAX_LINES: Final = 400
 _CONTEXT: Final = 2
+
+
+def changes_between(old: schema.StoredVersion, new: schema.StoredVersion) -> schema.RulebookChanges:
+    """Returns what a version changed in an earlier one, by meaning. It parses both."""
+    books = [load.parse(each.text, format=each.format) for each in (old, new)]
+    return msgspec.convert(compare_rulebooks.document(compare_rulebooks.compare(*books)), schema.RulebookChanges)
 
 
 def changes_html(view: View, changes: schema.RulebookChanges) -> Html:
@@ -34,7 +44,7 @@ def _fields(name: str, kind: str, fields: list[schema.FieldChange], anew: str | 
             new=html("<ins>{text}</ins>", text=each.new) if each.new is not None else None,
         )
         for each in fields
-        if each.name != "name"
+        if each.name != "name" or not kind  # a rule's name is above its fields
     )
     return html(
         '<li><b>{name}</b> <span class="badge">{kind}</span>{rows}{anew}</li>',

@@ -35,7 +35,7 @@ from headgate.service.dashboard.request import (
     whole_number,
 )
 from headgate.service.dashboard.rule_page import time_tag
-from headgate.service.dashboard.rulebook_diff import changes_html, text_diff_html
+from headgate.service.dashboard.rulebook_diff import changes_between, changes_html, text_diff_html
 from headgate.service.dashboard.uncertain_publication import COOKIE, COOKIE_S, UncertainPublication, unpack
 from headgate.service.dashboard.version_list import version_list
 
@@ -315,14 +315,16 @@ class RulebookPage:
         """Shows one version, and what it changed."""
         view, number = page.view, whole_number("number", page.needed("number"))
         stored = await self._actions.call_handler("version", {"version": str(number)})
-        before = ""
+        before, meaning = "", Html("")
         with contextlib.suppress(HeadgateError):
-            before = (await self._actions.call_handler("version", {"version": str(number - 1)})).text
+            earlier = await self._actions.call_handler("version", {"version": str(number - 1)})
+            before = earlier.text
+            meaning = changes_html(view, await asyncio.to_thread(changes_between, earlier, stored))
         info = stored.version
         body = html(
             '<div class="title"><p class="crumb"><a href="{root}/rules">{rules}</a></p><h1>{title}</h1>'
             '<p class="sub">{time} {author} · {note}</p></div>'
-            '<section class="card"><h2>{changed}</h2>{diff}</section>'
+            '<section class="card"><h2>{changed}</h2>{meaning}{diff}</section>'
             '<section class="card"><h2>{text_label}</h2><pre class="text" tabindex="0">{text}</pre></section>',
             root=ROOT,
             rules=view.t("Rulebook"),
@@ -331,6 +333,7 @@ class RulebookPage:
             author=info.author,
             note=info.note,
             changed=view.t("What it changed"),
+            meaning=meaning,
             diff=text_diff_html(view, before, stored.text),
             text_label=view.t("Its text"),
             text=stored.text,

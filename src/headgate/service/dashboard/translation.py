@@ -100,6 +100,12 @@ IN_CHINESE: Final = {
     "Refused by rule": "各规则拒绝",
     "Refused now and then since": "时有拒绝，始于",
     "Refused since": "被拒始于",
+    "or earlier": "或更早",
+    "{calls} calls, {refused} refused": "{calls} 次调用，{refused} 次被拒",
+    "{n} calls were seen, and {needed} are needed": "只有 {n} 次调用，至少需要 {needed} 次",
+    "it refuses {share} of {keys} keys; at most {most} may be refused": (
+        "会拒绝 {keys} 个键中的 {share}；最多可拒绝 {most}"
+    ),
     "Refused: live beside shadow and candidate": "拒绝：现行与影子、候选对比",
     "Redis does not answer. This page shows what this process knows, and nothing can be changed now.": (
         "Redis 没有响应。本页显示此进程已知的内容，现在无法更改任何内容。"
@@ -133,7 +139,6 @@ IN_CHINESE: Final = {
         "此规则不接受单独限额：写入 “overrides: true” 后才能豁免或封禁键。"
     ),
     "This token is not valid.": "令牌无效。",
-    "Time": "时间",
     "Token": "令牌",
     "Tools": "工具",
     "Trial": "试行",

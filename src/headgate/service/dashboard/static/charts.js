@@ -68,9 +68,9 @@ function timeChart(element, lines, height, showTime = clock) {
       cursor: { points: { size: 6 }, y: false },
       legend: { live: true },
       scales: { x: { time: showTime === clock }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
-      axes: [{ ...axis, space: 70, values: (_, times, _axis, _space, step) => times.map((at) => showTime(at, step)) }, { ...axis, size: 46, values: (_, ticks) => ticks.map(shortRate) }],
+      axes: [{ ...axis, space: 70, size: 28, values: (_, times, _axis, _space, step) => times.map((at) => showTime(at, step)) }, { ...axis, size: 46, values: (_, ticks) => ticks.map(shortRate) }],
       series: [
-        { label: headgate.text("Time"), value: (_, at) => (at == null ? "" : showTime(at, 1)) },
+        { label: "", value: (_, at) => (at == null ? "" : showTime(at, 1)) },
         ...lines.map((line) => ({
           label: line.label,
           stroke: colour(line.name),
@@ -85,6 +85,11 @@ function timeChart(element, lines, height, showTime = clock) {
     };
     element.replaceChildren();
     chart = new uPlot(options, shown, element);
+    showLast();
+  }
+  // The legend has the numbers under the pointer, and the last ones where there is none.
+  function showLast() {
+    if (showTime === clock && !(chart.cursor.left >= 0)) chart.setLegend({ idx: shown[0].length - 1 }, false);
   }
   const redraw = () => {
     if (chart) {
@@ -101,8 +106,10 @@ function timeChart(element, lines, height, showTime = clock) {
     set(data, changes) {
       shown = data;
       marks = changes ?? marks;
-      if (chart) chart.setData(data);
-      else make();
+      if (chart) {
+        chart.setData(data);
+        showLast();
+      } else make();
     },
   };
 }

@@ -1,16 +1,27 @@
-// The overview: keeps the rates, the sparklines and the order of the rules current from the live stream.
+// The overview: keeps the rates, the sparklines and the order of the rules current from the live stream, and the
+// table of processes; fetches the rows of rules that are not in the table and refuse more than those that are.
 "use strict";
 
 const SECONDS = 60;
 const SORT_MS = 4000;
+const NODES_MS = 5000;
+const FETCH_MS = 2000; // between two fetches of rows
+const MAX_ROWS = 150; // of a table that does not show all rules
 // Columns of a row of counts.
 const [AT, OFFERED, DELAYED, REFUSED, SHADOW, CANDIDATE] = [0, 1, 2, 3, 4, 5];
 
 const { window: WINDOW, lag: LAG } = headgate.data;
+let marks = headgate.data.marks ?? [];
 const rings = new Map(); // by rule: Map of second to row
 const table = document.querySelector("#rules tbody");
 const tableRows = new Map([...table.rows].map((row) => [row.dataset.rule, row]));
 const filter = document.getElementById("filter");
+const isAll = new URLSearchParams(location.search).has("all");
+let version = headgate.data.version; // of the rulebook whose rules are in the table
+let followed = version; // of the rulebook that the service follows
+let isPartial = headgate.data.partial;
+let isFetching = false;
+let fetchedAt = -Infinity;
 let now = 0;
 let offsetMs = null; // between the browser's clock and the server's
 
@@ -56,7 +67,13 @@ function line(points, height) {
   return drawn;
 }
 
-// Draws what passed, waited and was refused as areas above each other, and trials as lines.
+// Vertical lines where the rulebook changed.
+function markLines(last) {
+  const at = marks.map((mark) => Math.floor(mark.at) - (now - SECONDS));
+  return at.filter((x) => x > 0 && x <= last).map((x) => `M${x} 0V20`).join("");
+}
+
+// Draws what passed, waited and was refused as areas above each other, and trials and changes as lines.
 function spark(svg, rule) {
   const ring = rings.get(rule);
   const rows = [];
@@ -70,6 +87,7 @@ function spark(svg, rule) {
     ["delayed", area(rows.map((row) => row[DELAYED]))],
     ["shadow", line(rows.map((row) => row[SHADOW]), height)],
     ["candidate", line(rows.map((row) => row[CANDIDATE]), height)],
+    ["mark", markLines(rows.length - 1)],
   ];
   while (svg.childElementCount < shapes.length) {
     svg.append(document.createElementNS("http://www.w3.org/2000/svg", "path"));
@@ -81,12 +99,17 @@ function spark(svg, rule) {
   });
 }
 
+function order([, offered, , refused, shadow, candidate]) {
+  return [-refused, -shadow - candidate, -offered];
+}
+
 function put(element, text) {
   if (element && element.textContent !== text) element.textContent = text;
 }
 
 function showRule(rule, row) {
-  const [, offered, delayed, refused, shadow, candidate] = rates(rule);
+  const sums = rates(rule);
+  const [, offered, delayed, refused, shadow, candidate] = sums;
   const numbers = { offered, passed: offered - refused, delayed, refused, shadow, candidate };
   for (const [name, number] of Object.entries(numbers)) {
     const cell = row.querySelector(`td.${name}`);
@@ -95,7 +118,7 @@ function showRule(rule, row) {
   }
   put(row.querySelector("td.share"), share(refused, offered));
   row.querySelector("td.refused").classList.toggle("alarm", refused > 0);
-  row.order = [-refused, -shadow - candidate, -offered];
+  row.order = order(sums);
   spark(row.querySelector("svg"), rule);
 }
 
@@ -122,7 +145,6 @@ const chart = timeChart(
   ],
   170,
 );
-let marks = headgate.data.marks ?? [];
 
 function showChart() {
   const times = [];
@@ -138,18 +160,79 @@ function showChart() {
   chart.set([times, ...columns], marks);
 }
 
+function compareOrder(a, b) {
+  for (let index = 0; index < 3; index++) if (a[index] !== b[index]) return a[index] - b[index];
+  return 0;
+}
+
 function compare(a, b) {
-  for (let index = 0; index < 3; index++) {
-    if (a.order[index] !== b.order[index]) return a.order[index] - b.order[index];
-  }
-  return a.dataset.rule < b.dataset.rule ? -1 : 1;
+  return compareOrder(a.order, b.order) || (a.dataset.rule < b.dataset.rule ? -1 : 1);
 }
 
 // Sorts the worst first; not while somebody reads or walks through the table, under whose eyes rows would move.
 function sort() {
   if (table.matches(":hover") || table.contains(document.activeElement)) return;
   const sorted = [...tableRows.values()].sort(compare);
+  if (isPartial) for (const row of sorted.splice(MAX_ROWS)) remove(row);
   if (sorted.some((row, index) => table.rows[index] !== row)) table.append(...sorted);
+}
+
+function remove(row) {
+  tableRows.delete(row.dataset.rule);
+  row.remove();
+}
+
+// Fetches rows: those whose rules refuse most, or have a name that is looked for. New rows come to the end, until the
+// next sorting; the rows of rules that are gone leave when the rulebook has changed.
+async function fetchRows(rulebookChanged) {
+  if (isFetching) return;
+  isFetching = true;
+  fetchedAt = performance.now();
+  const find = rulebookChanged ? "" : filter.value.trim();
+  try {
+    const query = new URLSearchParams({ ...(isAll ? { all: 1 } : {}), ...(find ? { find } : {}) });
+    const fetched = await headgate.get(`/overview/rules?${query}`);
+    const template = document.createElement("template");
+    template.innerHTML = fetched.rows;
+    const found = new Set();
+    for (const row of [...template.content.children]) {
+      found.add(row.dataset.rule);
+      const shown = tableRows.get(row.dataset.rule);
+      if (!shown) {
+        row.order = [0, 0, 0];
+        tableRows.set(row.dataset.rule, row);
+        table.append(row);
+      } else if (shown.cells[0].innerHTML !== row.cells[0].innerHTML) {
+        shown.cells[0].replaceChildren(...row.cells[0].childNodes);
+      }
+    }
+    if (!find) isPartial = fetched.partial;
+    if (rulebookChanged) for (const row of [...tableRows.values()]) if (!found.has(row.dataset.rule)) remove(row);
+    put(document.getElementById("rules-title"), fetched.title);
+    version = fetched.version;
+    applyFilter();
+    if (!find) sort();
+  } catch {
+    // The next event tries again.
+  } finally {
+    isFetching = false;
+  }
+  if (rulebookChanged && isPartial && filter.value.trim()) fetchRows(false);
+}
+
+// Returns whether a rule that is not in the table belongs there: one that was not there before, or that refuses
+// more than the last row.
+function isRuleMissing() {
+  let last = null;
+  for (const [rule] of rings) {
+    if (tableRows.has(rule)) continue;
+    const sums = rates(rule);
+    if (!sums[OFFERED]) continue;
+    if (!isPartial) return true;
+    last ??= [...tableRows.values()].sort(compare).at(-1)?.order ?? [0, 0, 0];
+    if (sums[REFUSED] + sums[SHADOW] + sums[CANDIDATE] && compareOrder(order(sums), last) < 0) return true;
+  }
+  return false;
 }
 
 function showAll() {
@@ -176,11 +259,33 @@ headgate.onEvent((event) => {
     put(problem, event.state.problem ?? "");
     const known = marks.some((mark) => mark.version === event.state.version);
     if (event.state.version && !known && marks.length) marks = [...marks, { at: now, version: event.state.version }];
+    followed = event.state.version;
   }
-  if (!document.hidden) showAll();
+  if (document.hidden) return;
+  showAll();
+  if (performance.now() - fetchedAt < FETCH_MS) return;
+  const rulebookChanged = followed !== version;
+  if (rulebookChanged || isRuleMissing()) fetchRows(rulebookChanged);
 });
 
-filter.addEventListener("input", applyFilter);
+async function refreshNodes() {
+  if (document.hidden) return;
+  try {
+    const { rows } = await headgate.get("/overview/nodes");
+    const body = document.querySelector("#nodes tbody");
+    if (body.innerHTML !== rows) body.innerHTML = rows;
+  } catch {
+    // The sign of the live stream says that there is no connection; the next try comes soon.
+  }
+}
+
+let typed = 0;
+filter.addEventListener("input", () => {
+  applyFilter();
+  clearTimeout(typed);
+  if (isPartial) typed = setTimeout(fetchRows, 250, false);
+});
+setInterval(refreshNodes, NODES_MS);
 merge(headgate.data.rows);
 for (const row of tableRows.values()) row.order = [0, 0, 0];
 showAll();

@@ -13,6 +13,12 @@ const headgate = {
   text(word) {
     return this.data.texts?.[word] ?? word;
   },
+  // Returns a document for the script; throws unless there is one.
+  async get(path) {
+    const response = await fetch(ROOT + path, { headers: { "x-requested-with": "page" } });
+    if (!response.ok) throw new Error(String(response.status));
+    return response.json();
+  },
   // The token of the form goes ahead of the body: the service checks it before it reads the rest.
   async post(path, { form, ...fields }) {
     const response = await fetch(ROOT + path, {

@@ -15,8 +15,9 @@ const verdicts = timeChart(
   ],
   220,
 );
-const trial = timeChart(
-  document.getElementById("trial"),
+const trialElement = document.getElementById("trial"); // only of rules with a shadow or a candidate
+const trial = trialElement && timeChart(
+  trialElement,
   [
     { label: headgate.text("Refused"), name: "refused" },
     { label: headgate.text("Shadow"), name: "shadow", dash: [5, 4] },
@@ -28,13 +29,7 @@ const trial = timeChart(
 function show(series) {
   if (series.problem || !series.t) return;
   verdicts.set([series.t, series.passed, series.delayed, series.refused], series.marks);
-  trial.set([series.t, series.refused, series.shadow, series.candidate], series.marks);
-}
-
-async function get(path) {
-  const response = await fetch(`/dashboard${path}`, { headers: { "x-requested-with": "page" } });
-  if (!response.ok) throw new Error(String(response.status));
-  return response;
+  trial?.set([series.t, series.refused, series.shadow, series.candidate], series.marks);
 }
 
 let readAt = 0;
@@ -43,7 +38,7 @@ async function refresh() {
   readAt = Date.now();
   try {
     const query = new URLSearchParams({ name: rule, span });
-    show(await (await get(`/rule/series?${query}`)).json());
+    show(await headgate.get(`/rule/series?${query}`));
   } catch {
     // The sign of the live stream says that there is no connection; the next try comes soon.
   }
@@ -53,7 +48,8 @@ async function refreshKeys() {
   const keys = document.getElementById("keys");
   if (document.hidden || keys.contains(document.activeElement)) return;
   try {
-    keys.innerHTML = await (await get(`/rule/keys?${new URLSearchParams({ name: rule })}`)).text();
+    const { html } = await headgate.get(`/rule/keys?${new URLSearchParams({ name: rule })}`);
+    keys.innerHTML = html;
   } catch {
     // as above
   }
