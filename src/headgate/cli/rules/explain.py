@@ -112,7 +112,9 @@ def _adaptive_texts(explanations: list[RuleExplanation], measured: float | None)
     """Returns what the adaptive limits that apply do, by rule; and what they would do at a response time."""
     texts: dict[str, dict[str, str]] = {}
     for rule, match, _ in explanations:
-        for limit in () if match is None else match.limits:
+        if match is None:
+            continue
+        for limit in match.limits:
             if isinstance(limit, AdaptiveLimit):
                 texts[rule.name] = dict(limit.explain()) | _texts_of_rule(rule, is_shadow=match.shadow)
                 if measured is not None:
