@@ -5,13 +5,17 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headgate.clock import ManualClock
+from headgate.integrations.task_calls import TaskCall
+from headgate.integrations.task_limits import PutBack, TaskLimits
 from headgate.rules import load
-from headgate.rules.rule import Modes
+from headgate.rules.rule import Modes, Rulebook
 from tests.cli.conftest import Prompt
 from tests.cli.init_projects import (
     AIOHTTP,
@@ -73,9 +77,10 @@ def calls(folder: Path, kind: str, path: str = "/api/auth/login", **variables: s
     return [(status, fields) for status, fields in json.loads(ran.stdout)]
 
 
-def enforce(folder: Path) -> None:
+def enforce(folder: Path) -> Rulebook:
     book = folder / "rules.yaml"
     book.write_text(book.read_text().replace("    mode: shadow\n", ""))
+    return load.read(book)
 
 
 @pytest.mark.parametrize(
@@ -143,10 +148,59 @@ def test_a_celery_application_gets_its_engine(prompt: Prompt, tmp_path: Path) ->
     added = [line[1:] for line in document["diff"].splitlines() if line.startswith("+") and "+++" not in line]
     assert added == [
         "from headgate.integrations.celery import rate_limits",
-        'rate_limits(queue, engine="redis://cache:6379/0")',
+        'rate_limits(queue, "rules.yaml", engine="redis://cache:6379/0")',
     ]
-    assert any(step.startswith("tasks.py:3: ") and "@limit(" in step for step in document["steps"])
+    assert any(step.startswith("tasks.py:3: Limit a task by @limit(") for step in document["steps"])
     assert "pip install 'headgate[celery,redis,yaml]'" in document["steps"]
+
+
+def test_tasks_alone_get_a_rule_of_tasks(prompt: Prompt, tmp_path: Path) -> None:
+    folder = project(tmp_path, tasks_dot_py="import celery\n\napp = celery.Celery('tasks')\n")
+    written(prompt, folder)
+    book = load.read(folder / "rules.yaml")
+    assert [(rule.name, rule.mode) for rule in book.rules] == [("per-task", SHADOW)]
+    clock = ManualClock()
+    for rules, seconds in ((book, 0.0), (enforce(folder), 0.1)):
+        limits = TaskLimits(rules, "memory://", clock=clock)
+        calls = [limits.decide(TaskCall("send", queue="mails"), ()) for _ in range(101)]
+        late = calls[-1].waiting.at if isinstance(calls[-1], PutBack) else limits.now()
+        assert late - limits.now() == pytest.approx(seconds)
+        limits.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda text: text.replace("\n", "\r\n"), id="lines of Windows"),
+        pytest.param(lambda text: "\ufeff" + text, id="byte order mark"),
+        pytest.param(lambda text: "\ufeff" + text.replace('"""A shop."""\n\n', ""), id="mark before the import"),
+        pytest.param(lambda text: text.rstrip("\n"), id="no newline at the end"),
+        pytest.param(lambda text: text.replace("\n\n\n", "\n\x0c\n\n"), id="form feed"),
+    ],
+)
+@pytest.mark.parametrize("source", [FASTAPI, ASGI, SETTINGS, "from fastapi import FastAPI\napp = FastAPI()\n"])
+def test_the_lines_fit_a_file_as_it_is(
+    prompt: Prompt, tmp_path: Path, source: str, change: Callable[[str], str]
+) -> None:
+    text = change(source)
+    (tmp_path / "settings.py").write_bytes(text.encode())
+    written(prompt, tmp_path)
+    after = (tmp_path / "settings.py").read_bytes().decode()
+    compile(after.removeprefix("\ufeff"), "settings.py", "exec")
+    assert "headgate.integrations" in after
+    assert after.startswith("\ufeff") == text.startswith("\ufeff")
+    assert ("\r\n" in text) == ("\r\n" in after)
+    assert after.count("\r\n") in (0, after.count("\n"))
+
+
+def test_the_lines_fit_a_folder_below_this_one(
+    prompt: Prompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project(tmp_path, services__api__main_dot_py=FASTAPI)
+    monkeypatch.chdir(tmp_path)
+    assert prompt("init", "services/api", "--yes") == 0
+    subprocess.run(["git", "apply"], input=prompt.out, text=True, check=True, timeout=60)
+    assert "rate_limits(app" in (tmp_path / "services/api/main.py").read_text()
 
 
 def test_what_is_found_and_where(prompt: Prompt, tmp_path: Path) -> None:
@@ -230,6 +284,20 @@ def test_a_password_is_not_printed(prompt: Prompt, tmp_path: Path) -> None:
     assert prompt("init", str(folder)) == 3
     assert 'engine=os.environ["HEADGATE_ENGINE"]' in prompt.out
     assert "s3cret" not in prompt.out
+
+
+def test_a_password_beside_the_lines_to_add_is_not_printed(prompt: Prompt, tmp_path: Path) -> None:
+    tasks = "from celery import Celery\n\napp = Celery(broker='redis://:s3cret@redis.example/0')\n"
+    folder = project(tmp_path, tasks_dot_py=tasks, main_dot_py=FASTAPI)
+    document = proposed(prompt, folder)
+    assert "s3cret" not in prompt.out
+    assert [step for step in document["steps"] if "by hand" in step] == [
+        "tasks.py: add these lines by hand, because the lines around them have a password: import os | "
+        "from headgate.integrations.celery import rate_limits | "
+        'rate_limits(app, engine=os.environ["HEADGATE_ENGINE"])'
+    ]
+    written(prompt, folder)
+    assert "rate_limits(app" in (folder / "main.py").read_text()
 
 
 def test_an_application_that_is_limited_gets_no_lines(prompt: Prompt) -> None:

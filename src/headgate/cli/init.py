@@ -17,12 +17,19 @@ from typing import Any, NamedTuple
 from headgate.cli.output import DONE, NEGATIVE, Output
 from headgate.cli.parser import Commands, Misuse, command
 from headgate.cli.project.application import FoundApplication, PythonFindings, Route
-from headgate.cli.project.files import MAX_FILES, find_files, read_text
+from headgate.cli.project.files import MAX_FILES, find_files, read_source
 from headgate.cli.project.find_applications import read_python_files
 from headgate.cli.project.find_routes import kind_of
 from headgate.cli.project.find_services import NginxFile, RedisAddress, find_nginx, find_redis
-from headgate.cli.project.proposed_lines import EXTRAS, Wiring, can_be_written, proposed_diff
-from headgate.cli.project.proposed_rules import proposed_rulebook
+from headgate.cli.project.proposed_lines import (
+    EXTRAS,
+    Wiring,
+    added_lines,
+    can_be_written,
+    proposed_diff,
+    shows_password,
+)
+from headgate.cli.project.proposed_rules import proposed_rulebook, proposed_task_rulebook
 from headgate.errors import InvalidRule, InvalidRulebook
 from headgate.rules import load
 
@@ -68,6 +75,12 @@ class Project(NamedTuple):
         return [route for route in self.python.routes if kind_of(route) is not None]
 
     @property
+    def has_only_tasks(self) -> bool:
+        """Returns whether there are tasks to limit, and no requests."""
+        applications = self.python.applications
+        return bool(applications) and all(each.framework == "Celery" for each in applications) and not self.nginx
+
+    @property
     def is_empty(self) -> bool:
         return not self.python.applications and not self.redis and not self.nginx
 
@@ -81,8 +94,14 @@ def run(args: argparse.Namespace) -> Output:
         raise Misuse(f"{args.rules}: the rulebook is written as YAML: name it {Path(args.rules).stem}.yaml.")
     project = _read(folder)
     exists = target.exists() or target.is_symlink()
-    text = proposed_rulebook(project.python.applications, project.python.routes, has_redis=bool(project.redis))
-    diffs, steps = _diffs(project, args.rules), _steps(project, args.rules)
+    text = (
+        proposed_task_rulebook(has_redis=bool(project.redis))
+        if project.has_only_tasks
+        else proposed_rulebook(project.python.applications, project.python.routes, has_redis=bool(project.redis))
+    )
+    every_diff = _diffs(project, args.rules)
+    diffs = [diff for _, diff in every_diff if not shows_password(diff)]
+    steps = [*_steps_by_hand(every_diff), *_steps(project, args.rules)]
     document = _document(project, args.rules, text, diffs, steps)
     lines = [
         *_found_lines(project),
@@ -185,16 +204,39 @@ def _rulebook_lines(target: Path, text: str, *, exists: bool) -> list[Any]:
     return [f"{target} exists, and was left alone: a valid rulebook with {rules}.", ""]
 
 
-def _diffs(project: Project, rulebook: str) -> list[str]:
-    """Returns the lines to add, for every file with an application."""
-    wiring = Wiring(rulebook, next(iter(project.redis), None), next((n for n in project.nginx if n.backend), None))
+def _diffs(project: Project, rulebook: str) -> list[tuple[str, str]]:
+    """Returns the lines to add, for every file with an application, and the file."""
+    wiring = Wiring(
+        rulebook,
+        next(iter(project.redis), None),
+        next((n for n in project.nginx if n.backend), None),
+        of_tasks=project.has_only_tasks,
+    )
     by_file: dict[str, list[FoundApplication]] = defaultdict(list)
     for application in project.python.applications:
         if can_be_written(application):
             by_file[application.place.file].append(application)
+    folder = _folder_below_this(project.folder)
     return [
-        proposed_diff(read_text(project.folder / file) or "", applications, wiring)
+        (file, proposed_diff(read_source(project.folder / file), applications, wiring, folder))
         for file, applications in by_file.items()
+    ]
+
+
+def _folder_below_this(folder: Path) -> str:
+    """Returns the path from this folder to the project's, with a slash behind it; "" if it is not below."""
+    here, there = Path.cwd(), folder.resolve()
+    below = there.is_relative_to(here) and there != here
+    return f"{there.relative_to(here).as_posix()}/" if below else ""
+
+
+def _steps_by_hand(diffs: Sequence[tuple[str, str]]) -> list[str]:
+    """Returns what is to be added to files whose lines are not shown."""
+    return [
+        f"* {file}: add these lines by hand, because the lines around them have a password: "
+        f"{' | '.join(added_lines(diff))}"
+        for file, diff in diffs
+        if shows_password(diff)
     ]
 
 
@@ -219,9 +261,10 @@ def _steps(project: Project, rulebook: str) -> list[str]:
         steps.append("The URL has a password: put it into the environment variable HEADGATE_ENGINE.")
     for each in applications:
         if each.framework == "Celery":
+            rules = "" if project.has_only_tasks else "rules limit requests. "
             steps.append(
-                f'{each.place}: rules limit requests. Limit a task by @limit("100/minute", key="user_id") below '
-                "@app.task; key names an argument of the task."
+                f'{each.place}: {rules}Limit a task by @limit("100/minute", key="user_id") below @app.task; key '
+                "names an argument of the task."
             )
         elif not each.target and not each.limited:
             steps.append(f"{each.place}: give the application a name, and run this again.")
@@ -235,7 +278,8 @@ def _steps(project: Project, rulebook: str) -> list[str]:
             )
     if len(web) > 1:
         steps.append(f"{len(web)} applications share this rulebook. For one each: headgate init FOLDER")
-    steps.append(f"{rulebook} is looked up in the folder where the application starts.")
+    starts = "workers start" if project.has_only_tasks else "application starts"
+    steps.append(f"{rulebook} is looked up in the folder where the {starts}.")
     return [f"* {step}" for step in steps]
 
 

@@ -52,6 +52,11 @@ def read_text(path: Path) -> str | None:
         return None
 
 
+def read_source(path: Path) -> str:
+    """Returns the text of a file that `read_text` reads, with its line ends and its byte order mark."""
+    return path.read_bytes().decode("utf-8")
+
+
 def _walk(folder: Path) -> list[Path]:
     found: list[Path] = []
     for root, folders, names in os.walk(folder):

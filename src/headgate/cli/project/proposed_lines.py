@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 from collections.abc import Sequence
+from io import StringIO
 from typing import NamedTuple
 
 from headgate.cli.project.application import FoundApplication
@@ -19,16 +21,20 @@ _PRIVATE_NETWORKS = '["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]'
 _LOOPBACK = '["127.0.0.1", "::1"]'
 _DJANGO_APP = '"headgate.integrations.django"'
 _DJANGO_MIDDLEWARE = '"headgate.integrations.django.HeadgateMiddleware"'
+_lone_newline = re.compile(r"(?<!\r)\n")
+_password = re.compile(r"\w+://[^\s/@'\"]*:[^\s/@'\"]+@")
 _LOCAL_REDIS = '"redis://localhost:6379/0"'
 EXTRAS = {"FastAPI": "fastapi", "Flask": "flask", "Django": "django", "aiohttp": "aiohttp", "Celery": "celery"}
 
 
 class Wiring(NamedTuple):
-    """The values that all lines share: the rulebook's name, Redis, and nginx in front."""
+    """The values that all lines share: the rulebook's name, Redis, nginx in front, and whether the rules are of
+    tasks."""
 
     rulebook: str
     redis: RedisAddress | None
     nginx: NginxFile | None
+    of_tasks: bool = False
 
     @property
     def engine(self) -> str | None:
@@ -60,7 +66,7 @@ class Wiring(NamedTuple):
 class _Lines(NamedTuple):
     module: str
     name: str
-    line: str  # with the target {app}, and the arguments {rest}, which begin with the rulebook, or {engine} alone
+    line: str  # with the target {app}, and the arguments {rest}, which begin with the rulebook, or those of tasks
     at_end: bool = False
 
 
@@ -76,7 +82,7 @@ _FRAMEWORKS = {
     "WSGI": _Lines(
         "wsgi", "WSGIRateLimitMiddleware", "{app} = WSGIRateLimitMiddleware({app}, {rest})", at_end=True
     ),
-    "Celery": _Lines("celery", "rate_limits", "rate_limits({app}, engine={engine})"),  # rules are of requests
+    "Celery": _Lines("celery", "rate_limits", "rate_limits({app}, {task_rules}engine={engine})"),
 }
 
 
@@ -88,14 +94,19 @@ def can_be_written(application: FoundApplication) -> bool:
     return bool(application.target) and not (wrapped and application.in_function)
 
 
-def proposed_diff(source: str, applications: Sequence[FoundApplication], wiring: Wiring) -> str:
-    """Returns the lines to add to one file, as a unified diff; empty if there are none."""
-    old = source.splitlines(keepends=True)
-    if old and not old[-1].endswith("\n"):
-        old[-1] += "\n"
-    tree = ast.parse(source)
-    additions: list[tuple[int, str]] = []  # after which line, and what
+def proposed_diff(source: str, applications: Sequence[FoundApplication], wiring: Wiring, folder: str = "") -> str:
+    """Returns the lines to add to one file, as a unified diff that git applies; empty if there are none.
+
+    source   the text of the file as it is, with its line ends
+    folder   in front of the file's name in the diff: services/api/
+    """
+    mark, text = ("\ufeff", source[1:]) if source.startswith("\ufeff") else ("", source)
+    old = StringIO(text, newline="").readlines()  # as Python counts lines: not at a form feed
     changed = list(old)
+    if changed and not changed[-1].endswith("\n"):
+        changed[-1] += "\n"
+    tree = ast.parse(text)
+    additions: list[tuple[int, str]] = []  # after which line, and what
     for application in applications:
         if application.framework == "Django":
             additions += _django_lines(tree, changed, wiring)
@@ -103,12 +114,29 @@ def proposed_diff(source: str, applications: Sequence[FoundApplication], wiring:
             additions += _application_lines(tree, old, application, wiring)
     if "os.environ" in (wiring.engine or "") and not _imports_os(tree):
         additions.insert(0, (_last_import(tree, before=applications[0].place.line), "import os\n"))
-    new = list(changed)
-    for after in sorted({after for after, _ in additions}, reverse=True):
-        new[after:after] = dict.fromkeys(text for line, text in additions if line == after)
-    file = applications[0].place.file
-    new = "".join(new).splitlines(keepends=True)
-    return "".join(difflib.unified_diff(old, new, f"a/{file}", f"b/{file}"))
+    new, added_at = list(changed), {after for after, _ in additions}
+    if old and not old[-1].endswith("\n") and len(old) not in added_at:
+        new[-1] = new[-1].removesuffix("\n")
+    for after in sorted(added_at, reverse=True):
+        new[after:after] = dict.fromkeys(each for line, each in additions if line == after)
+    whole = "".join(new)
+    if "\r\n" in text and not _lone_newline.search(text):
+        whole = _lone_newline.sub("\r\n", whole)
+    file = folder + applications[0].place.file
+    new = StringIO(mark + whole, newline="").readlines()
+    old = StringIO(source, newline="").readlines()
+    lines = difflib.unified_diff(old, new, f"a/{file}", f"b/{file}")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def shows_password(diff: str) -> bool:
+    """Returns whether a diff shows a line of the file that has a URL with a password."""
+    return any(_password.search(line) for line in diff.splitlines() if not line.startswith("+"))
+
+
+def added_lines(diff: str) -> list[str]:
+    """Returns the lines that a diff adds."""
+    return [line[1:].strip() for line in diff.splitlines() if line.startswith("+") and not line.startswith("+++")]
 
 
 def _application_lines(
@@ -117,7 +145,10 @@ def _application_lines(
     lines = _FRAMEWORKS[application.framework]
     imported = f"from headgate.integrations.{lines.module} import {lines.name}\n"
     rest = f'"{wiring.rulebook}"{wiring.arguments()}'
-    call = lines.line.format(app=application.target, rest=rest, engine=wiring.engine or _LOCAL_REDIS)
+    task_rules = f'"{wiring.rulebook}", ' if wiring.of_tasks else ""
+    call = lines.line.format(
+        app=application.target, rest=rest, task_rules=task_rules, engine=wiring.engine or _LOCAL_REDIS
+    )
     after = _end(tree, len(old)) if lines.at_end else application.end_line
     first = _last_import(tree, before=application.place.line)
     return [(first, imported), (after, f"{' ' * application.indent}{call}\n")]

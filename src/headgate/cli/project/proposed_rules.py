@@ -15,15 +15,20 @@ CLIENT_LIMIT = "10/s burst 100"
 _MAX_PATHS = 40
 
 
+_OPENING = (
+    "Proposed by headgate init. In shadow mode: it counts and reports, and refuses nobody.\n"
+    "To enforce a rule, remove its line mode: shadow. The numbers are guesses:\n"
+)
+
+
 def proposed_rulebook(
     applications: Sequence[FoundApplication], routes: Sequence[Route], *, has_redis: bool
 ) -> str:
     """Returns the rulebook as YAML; every rule is in shadow mode."""
     rules: list[dict[str, Any]] = []
     comments = {
-        "": "Proposed by headgate init. In shadow mode: it counts and reports, and refuses nobody.\n"
-        "To enforce a rule, remove its line mode: shadow. The numbers are guesses:\n"
-        "headgate suggest access.log finds them in your log; headgate stats shows what each rule would refuse.\n"
+        "": f"{_OPENING}headgate suggest access.log finds them in your log; headgate stats shows what each rule "
+        "would refuse.\n"
     }
     for kind, limit, reason in (
         (LOGIN, LOGIN_LIMIT, "Passwords, tokens and codes are guessed here."),
@@ -45,6 +50,20 @@ def proposed_rulebook(
         comments["per-address"] = "All requests of one client."
     document: dict[str, Any] = {"defaults": {"fallback": "local"}} if has_redis else {}
     return yaml_text(document | {"rules": rules}, comments)
+
+
+def proposed_task_rulebook(*, has_redis: bool) -> str:
+    """Returns the rulebook of a task queue as YAML: its rule is in shadow mode."""
+    comments = {
+        "": f"{_OPENING}headgate stats shows what each rule would hold up.\n",
+        "per-task": "All calls of one task, of all workers together.\n"
+        "A call that is too early waits for its turn; an argument is argument.NAME.",
+    }
+    rule = {"name": "per-task", "key": "task", "missing": "one", "limit": CLIENT_LIMIT, "mode": "shadow"}
+    document: dict[str, Any] = {"attributes": ["task", "queue"]}
+    if has_redis:
+        document["defaults"] = {"fallback": "local"}
+    return yaml_text(document | {"rules": [rule]}, comments)
 
 
 def _rule(
