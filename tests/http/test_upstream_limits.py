@@ -1,5 +1,7 @@
 """The fields of other people's responses, as they are found in the wild, and what a client makes of them."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,10 +95,36 @@ def test_a_refusal_pauses_for_as_long_as_it_says() -> None:
     assert pause_after(429, [("Retry-After", "Tue, 14 Nov 2023 22:14:00 GMT"), ("Date", SENT)]) == 40
     assert pause_after(429, [("Retry-After", "Tue, 14 Nov 2023 22:14:00 GMT")], now=1_700_000_010) == 30
     assert pause_after(429, [("X-RateLimit-Remaining", "0"), ("X-RateLimit-Reset", "9")]) == 9
+    assert pause_after(429, [("Retry-After", "7"), ("Retry-After", "60")]) == 60, "a proxy added one"
+    assert pause_after(429, [("Retry-After", "9" * 40)]) == 1e15
     assert pause_after(429, []) == 1
     assert pause_after(429, [("Retry-After", "soon")]) == 1
     assert pause_after(503, []) == 0
     assert pause_after(200, [("Retry-After", "7")]) == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Tue, 14 Nov 2023 22:14:00 GMT",
+        "Tue, 14 Nov 2023 22:14:00 -0000",
+        "Tue Nov 14 22:14:00 2023",
+        "Tuesday, 14-Nov-23 22:14:00 GMT",
+        "2023-11-14T22:14:00Z",
+        "2023-11-14T23:14:00+01:00",
+    ],
+)
+def test_dates_mean_the_same_in_every_time_zone(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reset = [("X-RateLimit-Remaining", "0"), ("X-RateLimit-Reset", text), ("Date", SENT)]
+    try:
+        for zone in ("Asia/Tokyo", "America/New_York"):
+            monkeypatch.setenv("TZ", zone)
+            time.tzset()
+            assert pause_after(429, [("Retry-After", text), ("Date", SENT)]) == 40
+            assert pause_after(429, reset) == 40
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_window_with_little_left_is_spread_over_its_rest() -> None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
@@ -32,7 +33,8 @@ SLOW_BELOW = 0.1  # the share of a quota below which the rest is spread over the
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
 _ITEM = re.compile(rf'(\s*{_QUOTED}\s*|[^;,"]*)((?:;[^;,"]*(?:{_QUOTED}[^;,"]*)*)*)(?:,|$)')
 _PARAMETER = re.compile(r';\s*([a-z*][\w.*-]*)=("(?:[^"\\]|\\.)*"|[^;,\s]*)')
-_NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,9})?")
+_NUMBER = re.compile(r"[0-9]{1,300}(?:\.[0-9]{1,9})?")
+_MAX_NUMBER = 1e15  # what is larger is read as this
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[dhms])")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_CHARS = 4096  # of a field: more is not read
@@ -112,12 +114,14 @@ def retry_after(value: str | None, now: float) -> float | None:
 
     >>> retry_after("120", 0), retry_after("Thu, 01 Jan 1970 00:01:00 GMT", 45), retry_after("soon", 0)
     (120.0, 15.0, None)
+    >>> retry_after("30, 60", 0)    # two fields: the longer wait
+    60.0
     """
     if value is None:
         return None
-    value = value.strip()
-    if _NUMBER.fullmatch(value):
-        return float(value)
+    seconds = [_number(each) for each in value.split(",")]  # a proxy may have added a field of its own
+    if None not in seconds:
+        return max(each for each in seconds if each is not None)
     date = _date(value)
     return None if date is None else max(0.0, date - now)
 
@@ -225,14 +229,20 @@ def _sent_at(by_name: dict[str, str], now: float) -> float:
 
 
 def _date(value: str) -> float | None:
-    try:
-        return parsedate_to_datetime(value).timestamp()
-    except (ValueError, OverflowError):
-        return None
+    """Returns a date of HTTP or of ISO 8601 as seconds since 1970; one without a time zone is UTC."""
+    for read in (parsedate_to_datetime, datetime.fromisoformat):
+        try:
+            date = read(value.strip())
+            return (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            pass
+    return None
 
 
 def _number(value: str | None) -> float | None:
-    return float(value) if value is not None and _NUMBER.fullmatch(value.strip()) else None
+    if value is None or not _NUMBER.fullmatch(value.strip()):
+        return None
+    return min(float(value), _MAX_NUMBER)
 
 
 def _whole(value: str | None) -> int | None:
