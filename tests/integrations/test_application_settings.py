@@ -98,6 +98,19 @@ def test_an_empty_key_is_an_error_and_not_one_counter_of_all_callers(key: Any) -
         CodeLimit("5/s", key)
 
 
+def test_messages_of_websockets_hold_no_slots() -> None:
+    with pytest.raises(
+        HeadgateError, match=r"test_application_settings.py:\d+: Slots are held while something lasts"
+    ):
+        RateLimitMiddleware(_asgi_app, messages=[CodeLimit("3 slots")])
+
+
+def test_the_keywords_of_other_limiters_are_recognized() -> None:
+    keywords: Any = {"key_func": lambda request: "ann"}
+    with pytest.raises(HeadgateError, match=r"key_func= is not a setting of a limit in code. Did you mean key=\?"):
+        CodeLimit("5/s", **keywords)
+
+
 def test_a_limit_is_named_by_a_text() -> None:
     with pytest.raises(HeadgateError, match=r"The name of a limit is a text, not 5\."):
         CodeLimit("5/s", name=5)  # type: ignore[arg-type]

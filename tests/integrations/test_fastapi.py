@@ -229,6 +229,25 @@ def test_a_rulebook_knows_the_route_and_its_parameters(app: FastAPI) -> None:
         assert statuses(client, "/mounted/a", "/mounted/b", "/mounted/a") == [200, 200, 429]
 
 
+def test_limits_of_all_requests_know_the_route(app: FastAPI) -> None:
+    by_route = limit("1/hour", key="route", name="by-route")
+    of_items = limit("2/hour", key=["address", "route"], when={"route": "/items/**"}, name="of-items")
+    rate_limits(app, limits=[by_route, of_items])
+
+    @app.get("/items/{id}")
+    async def item(id: str) -> str:  # noqa: A002
+        return id
+
+    @app.get("/")
+    async def root() -> str:
+        return "root"
+
+    with serve_to_client(app) as client:
+        assert statuses(client, "/", "/items/1", "/items/2", "/") == [200, 200, 429, 429]
+        assert statuses(client, "/nowhere", "/nothing") == [404, 429], "requests without a route count together"
+        assert '"of-items";r=1' in client.get("/items/3").headers["RateLimit"]
+
+
 def test_exempt_routes_and_paths(app: FastAPI) -> None:
     rate_limits(app, limits=[limit("1/hour", key=None)], exempt=["/static/**"])
     router = APIRouter(dependencies=[Depends(limit("1/day", key=None))])
@@ -489,6 +508,37 @@ async def test_a_rule_without_a_route_is_a_warning_or_an_error(caplog: pytest.Lo
         assert (await _start_message(relaxed))["type"] == "lifespan.startup.complete"
     assert 'rule "login": No route of the application matches' in caplog.text
     assert (await _start_message(strict))["type"] == "lifespan.startup.failed"
+
+
+async def test_a_condition_of_all_requests_without_a_route_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    app, strict = FastAPI(), FastAPI()
+    for each in (app, strict):
+        rate_limits(each, limits=[limit("1/s", when={"path": "/logn"}, name="typo")], strict=each is strict)
+        each.get("/login")(lambda: "login")
+    with caplog.at_level(logging.WARNING):
+        assert (await _start_message(app))["type"] == "lifespan.startup.complete"
+    assert f"{__file__}:" in caplog.text
+    assert "The limit 1/s of all requests: No route of the application matches its condition: path is /logn" in (
+        caplog.text
+    )
+    assert (await _start_message(strict))["type"] == "lifespan.startup.failed"
+
+
+async def test_a_parameter_of_one_route_is_no_key_of_all_requests(app: FastAPI) -> None:
+    rate_limits(app, limits=[limit("1/s", key="param.id")])
+    app.get("/items/{id}")(lambda id: id)  # noqa: A006
+    reply = await _start_message(app)
+    assert "of all requests can never match: not all requests have the path parameter param.id" in reply["message"]
+
+
+def test_a_limit_that_is_no_dependency_is_a_sentence(app: FastAPI) -> None:
+    rate_limits(app)
+    not_a_limit: Any = limit
+    with pytest.raises(InvalidRule, match=r'A limit lacks its text: write Depends\(limit\("5/s"\)\)'):
+        app.get("/", dependencies=[Depends(not_a_limit)])(lambda: "root")
+    not_a_dependency: Any = limit("5/s")
+    with pytest.raises(InvalidRule, match=r"test_fastapi.py:\d+: Write Depends around the limit"):
+        app.get("/", dependencies=[not_a_dependency])(lambda: "root")
 
 
 def test_misuse_is_reported(app: FastAPI) -> None:

@@ -14,6 +14,7 @@ The ground, which knows no framework:
     unreachable_limits    RouteInfo; limits that can never match, and rules that match no route
     shared_address   warns if all clients have the proxy's address
     openapi_refusals    adds the responses of refused requests to an OpenAPI schema
+    argument_removal    removes an argument that a framework passes to a function which does not take it
     unknown_settings    refuses settings that do not exist, and names the one that was meant
 
 The frameworks, each importing its one framework and no other:

@@ -87,4 +87,9 @@ def read_message_limits(messages: Any) -> tuple[CodeLimit, ...]:
                 f"{each.location}: An adaptive limit learns from how long calls take, and nobody knows when a "
                 "message of a WebSocket has been dealt with: write a rate such as 10/s queue 20."
             )
+        if each.holds_slots:
+            raise InvalidRule(
+                f"{each.location}: Slots are held while something lasts, and nobody knows when a message of a "
+                "WebSocket has been dealt with: write a rate such as 10/s queue 20."
+            )
     return made

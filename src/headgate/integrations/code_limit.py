@@ -106,10 +106,13 @@ class CodeLimit:
             mapping = {"key": KEY_ATTRIBUTE, "missing": "skip", **mapping}
         elif key is not None and not callable(key):
             dimensions = [key] if isinstance(key, str) else list(key)
-            if all(dimension.startswith("param.") or dimension == "route" for dimension in dimensions):
+            if all(dimension.startswith("param.") for dimension in dimensions):
                 mapping.setdefault("missing", "deny")  # a route always has its parameters
-            elif all(dimension.startswith("address") for dimension in dimensions):
-                mapping.setdefault("missing", "one")  # clients of a socket file have no address
+            elif all(
+                dimension == "route" or dimension.startswith(("address", "param.")) for dimension in dimensions
+            ):
+                # Clients of a socket file have no address, and requests that no route matches have no route.
+                mapping.setdefault("missing", "one")
             elif any(map(_is_misspelled, dimensions)):
                 mapping.setdefault("missing", "one")  # so that a misspelled name is the problem that is reported
             mapping["key"] = dimensions
@@ -156,6 +159,11 @@ class CodeLimit:
         """Raises InvalidCharge unless this is a cost that `cost` or `cost_after` may return."""
         if isinstance(cost, bool) or not isinstance(cost, int) or cost < 0:
             raise InvalidCharge(f"{self.location}: A cost is a whole number of at least 0, not {cost!r}.")
+
+    @property
+    def holds_slots(self) -> bool:
+        """Returns whether requests hold slots, in one of its cases."""
+        return any(isinstance(limit, Slots) for limit in _all_limits(self.rule))
 
     def __repr__(self) -> str:
         return f"<limit {self.text} at {self.location}>"
@@ -207,11 +215,14 @@ def _is_misspelled(dimension: str) -> bool:
     return intended_name(name, frozenset()) not in (None, name)
 
 
+def _all_limits(rule: Rule) -> list[Limit]:
+    return [*rule.limit.otherwise, *(each for _, limits in rule.limit.cases for each in limits)]
+
+
 def _check_cost(rule: Rule) -> None:
     """Raises InvalidRule if no request can ever pay the cost that is written in the limit."""
     cost = None if rule.cost is None else rule.cost.otherwise
-    limits = [*rule.limit.otherwise, *(each for _, limits in rule.limit.cases for each in limits)]
-    for limit in limits:
+    for limit in _all_limits(rule):
         if isinstance(cost, int) and not isinstance(limit, Slots) and cost > limit.max_cost:
             raise InvalidRule(
                 f"cost: a request of cost {cost:,} never passes {limit}, whose greatest cost is "

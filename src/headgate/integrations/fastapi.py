@@ -26,7 +26,7 @@ import asyncio
 import inspect
 import re
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
-from functools import partial, wraps
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, Unpack, cast, overload
 
 from headgate.enforcement.open_rulebook import Rules
@@ -34,6 +34,7 @@ from headgate.engines.port import AsyncEngine
 from headgate.errors import InvalidRule, InvalidSetting
 from headgate.extras import require
 from headgate.integrations.application_settings import read_message_limits
+from headgate.integrations.argument_removal import without_argument
 from headgate.integrations.asgi import App, DecisionMiddleware, RecordMiddleware, Scope, send_refusal
 from headgate.integrations.code_limit import BoundLimit, CodeLimit
 from headgate.integrations.openapi_refusals import TOO_MANY_REQUESTS, add_refusals
@@ -42,7 +43,6 @@ from headgate.integrations.request_parts import EMPTY
 from headgate.integrations.request_record import RequestRecord
 from headgate.integrations.unknown_settings import reject_unknown
 from headgate.integrations.unreachable_limits import RouteInfo, route_name
-from headgate.lazy_property import lazy_property
 
 require("headgate.integrations.fastapi", "fastapi", "fastapi")
 
@@ -78,13 +78,28 @@ class RequestRefused(HTTPException):
         self.record: RequestRecord = record
 
 
+class _Dependency:
+    """Shows FastAPI the coroutine function of a limit, whose parameters it fills in."""
+
+    def __get__(self, instance: limit | None, owner: type[limit]) -> Any:
+        return self if instance is None else instance._enforce
+
+    @property
+    def __signature__(self) -> Any:
+        raise InvalidRule('A limit lacks its text: write Depends(limit("5/s")).')  # the class is the dependency
+
+
 class limit(CodeLimit):  # noqa: N801 (it is written like a function)
     """A limit in code, as a dependency and as a decorator. CodeLimit describes the arguments."""
 
-    @lazy_property
-    def __wrapped__(self) -> Callable[[HTTPConnection], Coroutine[Any, Any, None]]:
-        """Shows FastAPI the parameters of the dependency, and that it is a coroutine."""
-        return self._enforce
+    __wrapped__: Any = _Dependency()
+
+    @property
+    def dependency(self) -> Any:
+        """Raises InvalidRule: FastAPI reads it of a limit that stands without Depends in `dependencies`."""
+        raise InvalidRule(
+            f'{self.location}: Write Depends around the limit: dependencies=[Depends(limit("5/s"))].'
+        )
 
     @overload
     def __call__(self, endpoint: F) -> F: ...
@@ -130,7 +145,7 @@ class limit(CodeLimit):  # noqa: N801 (it is written like a function)
         parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=Depends(self))
         variable = [each for each in parameters if each.kind is inspect.Parameter.VAR_KEYWORD]
         fixed = [each for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
-        wrapper = _without_argument(endpoint, name)
+        wrapper = without_argument(endpoint, name)
         wrapper.__signature__ = signature.replace(parameters=[*fixed, parameter, *variable])
         vars(endpoint)[_LIMITED] = self, wrapper  # for the check at start: is the wrapper what the route calls?
         return cast(F, wrapper)
@@ -213,42 +228,6 @@ async def _answer(connection: HTTPConnection, error: Exception) -> Response | No
     assert record.answer is not None
     status, headers, body = record.answer
     return Response(body, status, dict(headers))
-
-
-def _without_argument(endpoint: Callable[..., Any], name: str) -> Any:
-    """Returns the function without one argument: a coroutine stays one, and so do generators."""
-    if inspect.iscoroutinefunction(endpoint):
-
-        @wraps(endpoint)
-        async def call_async(*args: Any, **kwargs: Any) -> Any:
-            kwargs.pop(name, None)
-            return await endpoint(*args, **kwargs)
-
-        return call_async
-    if inspect.isasyncgenfunction(endpoint):
-
-        @wraps(endpoint)
-        async def iterate_async(*args: Any, **kwargs: Any) -> Any:
-            kwargs.pop(name, None)
-            async for item in endpoint(*args, **kwargs):
-                yield item
-
-        return iterate_async
-    if inspect.isgeneratorfunction(endpoint):
-
-        @wraps(endpoint)
-        def iterate(*args: Any, **kwargs: Any) -> Any:
-            kwargs.pop(name, None)
-            return (yield from endpoint(*args, **kwargs))
-
-        return iterate
-
-    @wraps(endpoint)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        kwargs.pop(name, None)
-        return endpoint(*args, **kwargs)
-
-    return call
 
 
 class _RouteLimits(NamedTuple):

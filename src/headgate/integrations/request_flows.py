@@ -30,14 +30,19 @@ from headgate.integrations.application_settings import LimitSettings, check_sett
 from headgate.integrations.code_limit import BoundLimit, CodeLimit, RequestFunction
 from headgate.integrations.finish_flows import FinishFlows, L, holds_slots
 from headgate.integrations.outage_log import OutageLog
-from headgate.integrations.request_parts import KEY_ATTRIBUTE, PartsReader, RequestParts
+from headgate.integrations.request_parts import KEY_ATTRIBUTE, PartsReader, RequestParts, uses_route
 from headgate.integrations.request_plan_cache import AddressPlan, AddressPlans
 from headgate.integrations.request_record import RequestRecord
 from headgate.integrations.shared_address import SharedAddressAlarm
 from headgate.integrations.unknown_settings import reject_unknown
-from headgate.integrations.unreachable_limits import RouteInfo, check_code_limits, check_rulebook
+from headgate.integrations.unreachable_limits import (
+    RouteInfo,
+    check_app_limits,
+    check_code_limits,
+    check_conditions,
+)
 from headgate.observer import Observer
-from headgate.rules.attributes import ROUTE_PREFIX, Attributes, segments
+from headgate.rules.attributes import Attributes, segments
 from headgate.rules.match import Match
 from headgate.rules.matching.used_attributes import used_attributes
 from headgate.rules.pattern import PathPattern
@@ -80,14 +85,8 @@ class RequestFlows(FinishFlows[L]):
     ) -> None:
         reject_unknown(unknown, ("rules", "engine", *LimitSettings.__optional_keys__))
         functions = {"user": user, "attributes": attributes}
-        choices = {
-            "headers": headers,
-            "exempt": exempt,
-            "strict": strict,
-            "observers": observers,
-            "prefix": prefix,
-        }
-        check_settings({**choices, **functions})
+        choices = {"headers": headers, "exempt": exempt, "strict": strict, "observers": observers}
+        check_settings({**functions, **choices, "prefix": prefix})
         check_clock(clock)
         if isinstance(engine, str):
             parse_engine_url(engine, ruled=True)
@@ -119,6 +118,7 @@ class RequestFlows(FinishFlows[L]):
         self._book_reader = self._reader(())
         self._address_plans = AddressPlans(self._book_reader)
         self.app_limits: tuple[BoundLimit, ...] = self.bind(APP, read_limits("limits", limits))
+        self._app_limits_use_route = any(uses_route(bound.limit.uses) for bound in self.app_limits)
 
     def _open(self) -> L:
         raise NotImplementedError
@@ -182,11 +182,11 @@ class RequestFlows(FinishFlows[L]):
 
     def check_routes(self, routes: Sequence[RouteInfo]) -> None:
         """Checks all limits against the routes of the application when it starts, and names those in code."""
-        whole_app = RouteInfo("/{path...}", (), [bound.limit for bound in self.app_limits])
-        self.check_code_limits([*routes, whole_app])
+        self.check_code_limits(routes)
+        check_app_limits(self.app_limits, routes, self.how_to_supply, self.mount_params)
         for route in routes:
             self.bind(route.name, route.limits)
-        check_rulebook(self.limiter.rulebook, routes, strict=self.strict)
+        check_conditions(self.limiter.rulebook, self.app_limits, routes, strict=self.strict)
 
     def check_code_limits(self, routes: Sequence[RouteInfo]) -> None:
         """Raises InvalidRule for limits in code of these routes that can never match. Opens no engine."""
@@ -200,9 +200,8 @@ class RequestFlows(FinishFlows[L]):
 
     @property
     def decides_by_route(self) -> bool:
-        """Returns whether a rule of the rulebook uses the route's template or parameters."""
-        names = self._reader_of_book(self.limiter.rulebook).names
-        return "route" in names or any(name.startswith(ROUTE_PREFIX) for name in names)
+        """Returns whether a rule, or a limit of all requests, uses the route's template or parameters."""
+        return self._app_limits_use_route or uses_route(self._reader_of_book(self.limiter.rulebook).names)
 
     def exempt_path(self, pattern: str) -> None:
         """Exempts the requests of a path pattern, such as /health or /static/**, from all limits."""

@@ -78,6 +78,11 @@ class RequestParts:
         return ", ".join(values) if values else None
 
 
+def uses_route(names: Iterable[str]) -> bool:
+    """Returns whether some of these attributes are known only once the route is: its template or parameters."""
+    return any(name == "route" or name.startswith(ROUTE_PREFIX) for name in names)
+
+
 class PartsReader:
     """Reads the attributes of these names from requests."""
 

@@ -15,6 +15,7 @@ def reject_unknown(
     names = sorted(valid_names)
     for name in settings:
         if name not in names:
-            similar = get_close_matches(name, names, 1)
+            # key_func is nearer to key than its spelling says.
+            similar = [each for each in names if name.startswith(f"{each}_")] or get_close_matches(name, names, 1)
             hint = f"Did you mean {similar[0]}=?" if similar else f"Known: {', '.join(names)}."
             raise InvalidSetting(f"{name}= is not a setting of {subject}. {hint}")

@@ -5,7 +5,8 @@ attribute that nobody supplies (a user without a resolver), or a method or path 
 error, with the route and the file and line of the limit.
 
 A rule of a rulebook may be for another application, so one that matches no route is a warning: an error only with
-strict=True. Templates and patterns are compared by segments: {id} stands for any one, {rest...} for any number.
+strict=True. The same holds for a limit of all requests whose condition no route meets. Templates and patterns are
+compared by segments: {id} stands for any one, {rest...} for any number.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ class RouteInfo(NamedTuple):
     def name(self) -> str:
         """The name of its limits, such as GET /items/{id}."""
         return route_name(self.methods, self.template)
+
+
+_ANY_ROUTE = RouteInfo("/{path...}")
 
 
 def route_name(methods: Collection[str], template: str) -> str:
@@ -83,7 +87,7 @@ def _middleware_problem(
     if "route" in limit.uses:
         return "a middleware knows no routes; use path"
     used = [name.removeprefix(ROUTE_PREFIX) for name in limit.uses if name.startswith(ROUTE_PREFIX)]
-    return _problem(limit, RouteInfo("/{path...}"), how_to_supply, used if params is None else params, ())
+    return _problem(limit, _ANY_ROUTE, how_to_supply, used if params is None else params, ())
 
 
 def _raise(found: Iterable[tuple[CodeLimit, str, str | None]]) -> None:
@@ -97,19 +101,60 @@ def _raise(found: Iterable[tuple[CodeLimit, str, str | None]]) -> None:
         raise InvalidRule("\n".join(dict.fromkeys(problems)))
 
 
-def check_rulebook(book: Rulebook, routes: Sequence[RouteInfo], *, strict: bool) -> None:
-    """Warns of rules that match no route; raises InvalidRulebook if strict."""
-    problems = [
-        (rule.line, f'rule "{rule.name}": No route of the application matches its condition: {rule.when}.')
+def check_app_limits(
+    limits: Iterable[BoundLimit],
+    routes: Iterable[RouteInfo],
+    how_to_supply: Callable[[str], str | None],
+    mount_params: Iterable[str],
+) -> None:
+    """Raises InvalidRule for limits of all requests that can never match, on any route or without one."""
+    anywhere = [*routes, _ANY_ROUTE]
+    _raise(
+        (each, "all requests", _app_problem(each, anywhere, how_to_supply, mount_params)) for each, *_ in limits
+    )
+
+
+def _app_problem(
+    limit: CodeLimit,
+    routes: Iterable[RouteInfo],
+    how_to_supply: Callable[[str], str | None],
+    mount_params: Iterable[str],
+) -> str | None:
+    for name in sorted(limit.uses):
+        if name.startswith(ROUTE_PREFIX) and name.removeprefix(ROUTE_PREFIX) not in mount_params:
+            return f"not all requests have the path parameter {name}; write the limit at the routes that have it"
+    unsupplied = _unsupplied(limit, how_to_supply)
+    if unsupplied is not None:
+        return unsupplied
+    if limit.rule.when is not None and not any(_may_hold(limit.rule.when, route) for route in routes):
+        return f"no route of the application meets its condition, {limit.rule.when}"
+    return None
+
+
+def check_conditions(
+    book: Rulebook, limits: Iterable[BoundLimit], routes: Sequence[RouteInfo], *, strict: bool
+) -> None:
+    """Warns of rules, and of limits of all requests, that match no route; raises InvalidRulebook if strict.
+
+    Such a limit in code is no error: its requests, which are answered 404, may be what it is for.
+    """
+    sentence = "No route of the application matches its condition"
+    in_book = [
+        (rule.line, f'rule "{rule.name}": {sentence}: {rule.when}.')
         for rule in book.rules
         if not any(may_match(rule, route) for route in routes)
     ]
-    if not problems:
-        return
-    error = InvalidRulebook(problems, book.source)
-    if strict:
-        raise error
-    _log.warning("headgate: %s", "\n".join(error.messages))
+    in_code: list[tuple[int | None, str]] = [
+        (None, f"{limit.location}: The limit {limit.text} of all requests: {sentence}: {rule.when}.")
+        for limit, rule, _ in limits
+        if not any(may_match(rule, route) for route in routes)
+    ]
+    for problems, source in ((in_book, book.source), (in_code, None)):
+        if problems:
+            error = InvalidRulebook(problems, source)
+            if strict:
+                raise error
+            _log.warning("headgate: %s", "\n".join(error.messages))
 
 
 def may_match(rule: Rule, route: RouteInfo) -> bool:
@@ -131,11 +176,19 @@ def _problem(
         if name.startswith(ROUTE_PREFIX) and name.removeprefix(ROUTE_PREFIX) not in parameters:
             listed = ", ".join(sorted(ROUTE_PREFIX + each for each in parameters)) or "none"
             return f"the route has no path parameter for {name}, but {listed}"
+    unsupplied = _unsupplied(limit, how_to_supply)
+    if unsupplied is not None:
+        return unsupplied
+    if limit.rule.when is not None and not _may_hold(limit.rule.when, route):
+        return f"no request of the route meets its condition, {limit.rule.when}"
+    return None
+
+
+def _unsupplied(limit: CodeLimit, how_to_supply: Callable[[str], str | None]) -> str | None:
+    for name in sorted(limit.uses):
         how = how_to_supply(name) if is_unknown(name) else None
         if how is not None:
             return f"nobody supplies the attribute {name}; {how}"
-    if limit.rule.when is not None and not _may_hold(limit.rule.when, route):
-        return f"no request of the route meets its condition, {limit.rule.when}"
     return None
 
 
