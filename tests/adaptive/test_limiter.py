@@ -9,8 +9,12 @@ import pytest
 
 from headgate import AdaptiveConcurrency, AdaptiveLimiter, RateLimited
 from headgate.adaptive.aimd import Aimd
+from headgate.adaptive.gradient2 import Gradient2
 from headgate.adaptive.overload_signals import CpuUsage
+from headgate.adaptive.target_concurrency import TargetConcurrency
 from headgate.adaptive.target_rate import TargetRate
+from headgate.adaptive.vegas import Vegas
+from headgate.adaptive.window import LimitAlgorithm
 from headgate.errors import InvalidCharge, InvalidRule
 
 MS = 1_000_000
@@ -225,6 +229,30 @@ def test_a_guard_that_is_strained_stops_growth() -> None:
         for call in calls:
             call.success()
     assert (limiter.limit, limiter.reason) == (4, "strained")
+
+
+ALGORITHMS: tuple[LimitAlgorithm[Any], ...] = (
+    *(Aimd(floor=1), Vegas(), Gradient2(floor=1), AdaptiveConcurrency()),
+    TargetConcurrency(target=0.2),
+)
+
+
+@pytest.mark.parametrize("before", ALGORITHMS, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("after", ALGORITHMS, ids=lambda each: type(each).__name__)
+def test_every_algorithm_goes_on_from_the_limit_of_another(
+    before: LimitAlgorithm[Any], after: LimitAlgorithm[Any]
+) -> None:
+    limiter = AdaptiveLimiter(before)
+    limiter.go_on_from(30.5)
+    assert limiter.limit == 30
+    limiter.change(after, keep=True)
+    assert (limiter.limit, type(limiter.limit), limiter.reason) == (30, int, "changed settings")
+    limiter.acquire().success()
+
+
+def test_a_limit_starts_at_the_bound_that_is_nearer() -> None:
+    assert AdaptiveLimiter(AdaptiveConcurrency(ceiling=10)).limit == 10
+    assert AdaptiveLimiter(AdaptiveConcurrency(floor=30)).limit == 30
 
 
 def test_a_rate_can_be_limited_instead() -> None:

@@ -77,6 +77,15 @@ def test_a_client_can_send_as_fast_as_it_may(tmp_path: Path, closed: str) -> Non
     assert case.server["defer_rate"] == 100.0
 
 
+def test_a_class_is_the_same_in_every_stage(tmp_path: Path) -> None:
+    case = read_case(_file(tmp_path, CASE.replace("arrivals: even", "priorities: {low: 1}")))
+    assert isinstance(case.load, tuple)
+    assert [list(stage.priorities.items()) for stage in case.load] == [
+        [("high", 0.5), ("low", 0.5)],
+        [("high", 0.0), ("low", 1.0)],
+    ]
+
+
 @pytest.mark.parametrize("closed", ["closed: {requests: 5}", "load: {closed: {requests: 5}}"])
 def test_a_client_of_threads_needs_the_work_of_a_call(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], closed: str
@@ -96,6 +105,11 @@ def test_a_client_of_threads_needs_the_work_of_a_call(
         ("seeds: [1, 2]", "seeds: 1", '3: seeds is a list of 1 to 100 whole numbers, not "1".'),
         ("timeout: 2s", "timeout: 2", '5: "2" is not a length of time.'),
         ("for: 2s", "for: 0s", '7: "0s" must be more than 0.'),
+        (
+            "arrivals: even",
+            "priorities: {low: 0.5, high: 0.5}",
+            "8: The order of priorities is high, low in another stage, and not low, high.",
+        ),
         ("rate: 50", "rat: 50", '7: A stage has no field "rat".\n  Did you mean rate?'),
         ("rate: 50", "rate: many", '7: "many" is not a limit.'),
         (", work: 50ms", "", "7: A stage lacks the field work."),

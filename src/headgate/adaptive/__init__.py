@@ -15,7 +15,7 @@ verbs.
     priority       refuses the least important calls first; a short queue
     overload_signals    CPU usage and event-loop lag, which lower the limit beside response times
     adaptive_limit    the adaptive limit of a rule, as a value; prediction says what it would do
-    carried_state     what is kept of the state when settings change
+    carried_state     what is kept of the state when settings or the limit change
     agreement      one limit for several processes: the median of what each has learned
     limiter, guard, call_in_flight    AdaptiveLimiter, and its guards around blocks and functions
     simulation     simulated servers and loads, in virtual time

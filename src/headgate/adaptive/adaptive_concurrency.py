@@ -60,7 +60,7 @@ from headgate.adaptive.adaptive_concurrency_state import (
     with_base,
     with_trial,
 )
-from headgate.adaptive.window import Update, Window, WindowSize, check_limits, check_number
+from headgate.adaptive.window import DEFAULT_START, Update, Window, WindowSize, check_limits, check_number
 
 _NS_PER_SECOND = 1_000_000_000.0
 
@@ -104,7 +104,7 @@ class AdaptiveConcurrency:
     20
     """
 
-    initial: int = 20
+    initial: int | None = None  # 20, or the bound that is nearer, unless given
     floor: int = 1
     ceiling: int = 1000
     tolerance: float = 1.55
@@ -113,7 +113,7 @@ class AdaptiveConcurrency:
     verify_windows: int = 20
 
     def __post_init__(self) -> None:
-        check_limits(self.initial, self.floor, self.ceiling)
+        check_limits(self.floor if self.initial is None else self.initial, self.floor, self.ceiling)
         check_number("tolerance", self.tolerance, 1.1, 10)
         check_number("min_window", self.min_window, 0, 60, above=True)
         check_number("samples", self.samples, _MIN_SAMPLES, 10_000)
@@ -125,7 +125,8 @@ class AdaptiveConcurrency:
         >>> AdaptiveConcurrency(initial=8).start().limit
         8.0
         """
-        return ConcurrencyState(float(self.initial))
+        initial = max(self.floor, min(self.ceiling, DEFAULT_START)) if self.initial is None else self.initial
+        return ConcurrencyState(float(initial))
 
     def limit_of(self, state: ConcurrencyState) -> int:
         """Returns the limit that is enforced in this state.

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from headgate.adaptive.adaptive_concurrency import AdaptiveConcurrency
-from headgate.adaptive.target_concurrency import DEFAULT_START, TargetConcurrency
+from headgate.adaptive.target_concurrency import TargetConcurrency
 from headgate.adaptive.target_rate import BURST_SECONDS, TargetRate
-from headgate.adaptive.window import LimitAlgorithm
+from headgate.adaptive.window import DEFAULT_START, LimitAlgorithm
 from headgate.algorithms.durations import format_duration, in_words
 from headgate.algorithms.limit import EXACT, SECOND, Description, Limit
 from headgate.errors import InvalidRule
@@ -112,7 +112,7 @@ class AdaptiveLimit(Limit):
         """Returns the algorithm that moves it."""
         low, high = self.bounds
         if self.target is None:
-            return AdaptiveConcurrency(initial=max(low, min(high, DEFAULT_START)), floor=low, ceiling=high)
+            return AdaptiveConcurrency(floor=low, ceiling=high)
         target = self.target
         if self.kind == "rate":
             return TargetRate(target.seconds, target.quantile, floor=float(low), ceiling=float(high))

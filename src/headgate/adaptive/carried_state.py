@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.adaptive.adaptive_concurrency_state import ConcurrencyState
-from headgate.adaptive.target_rate import RateState
 
 
 def carried_state(state: Any, algorithm: Any) -> Any:
@@ -22,11 +21,22 @@ def carried_state(state: Any, algorithm: Any) -> Any:
     >>> carried_state(state, TargetConcurrency(target=0.5, ceiling=100)).limit
     100.0
     """
-    field = "rate" if isinstance(state, RateState) else "limit"
-    learned = getattr(state, field)
-    limit = max(float(algorithm.floor), min(float(algorithm.ceiling), learned))
-    start = algorithm.start()
-    carried = (state if type(start) is type(state) else start)._replace(**{field: limit})
-    if isinstance(carried, ConcurrencyState) and limit != learned:
+    learned, start = state[0], algorithm.start()
+    carried = with_limit(state if type(start) is type(state) else start, algorithm, learned)
+    if isinstance(carried, ConcurrencyState) and carried.limit != learned:
         return carried._replace(trial=None)
     return carried
+
+
+def with_limit(state: Any, algorithm: Any, limit: float) -> Any:
+    """Returns the state with another limit, moved into the algorithm's bounds.
+
+    The limit, or the rate, is the first number of every state.
+
+    >>> from headgate.adaptive.vegas import Vegas
+    >>> with_limit(Vegas().start(), Vegas(ceiling=25), 30.5).estimate
+    25.0
+    """
+    bounded = max(float(getattr(algorithm, "floor", 1)), min(float(algorithm.ceiling), limit))
+    value = int(bounded) if isinstance(state[0], int) else bounded
+    return state._replace(**{state._fields[0]: value})

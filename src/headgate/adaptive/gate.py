@@ -15,6 +15,7 @@ from collections.abc import Callable
 from math import exp, inf, log, sqrt
 from typing import Any, Final
 
+from headgate.adaptive.carried_state import with_limit
 from headgate.adaptive.window import LimitAlgorithm, Window
 
 SUCCESS: Final = 0
@@ -41,8 +42,7 @@ class ConcurrencyGate:
 
     def go_on_from(self, limit: float) -> None:
         """Goes on from another limit, with everything else that was learned."""
-        settings: Any = self.algorithm
-        self.state = self.state._replace(limit=max(float(settings.floor), min(float(settings.ceiling), limit)))
+        self.state = with_limit(self.state, self.algorithm, limit)
         self.limit, self.reason = self.algorithm.limit_of(self.state), "agreed"
 
     def change(self, algorithm: LimitAlgorithm[Any], now_ns: float, state: Any = None) -> None:

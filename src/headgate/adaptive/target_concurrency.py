@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
-from headgate.adaptive.window import Update, Window, WindowSize, check_limits, check_number
+from headgate.adaptive.window import DEFAULT_START, Update, Window, WindowSize, check_limits, check_number
 
 _NS_PER_SECOND = 1e9
 _MIN_SAMPLES = 20
 _MAX_SETTLE_NS = 1e9
-DEFAULT_START = 20
 
 
 class TargetConcurrencyState(NamedTuple):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from headgate.errors import InvalidRule
 
 S = TypeVar("S")
+
+DEFAULT_START: Final = 20  # the first limit of an algorithm that is given none
 
 
 class Window(NamedTuple):

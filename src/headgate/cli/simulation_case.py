@@ -112,7 +112,9 @@ def _case(root: Node, name: str) -> SimulationCase:
             )
     else:
         even = values.get("arrivals") == "even"
-        load = tuple(read_all(lambda stage: _complete(stage[0], stage[1], server, even), load))
+        stages = [values for _, values in load]
+        classes = _classes(stages)
+        load = tuple(read_all(lambda stage: _complete(stage[0], stage[1], server, even, classes), load))
     return SimulationCase(
         name=values.get("name", name),
         seeds=values.get("seeds", (1, 2, 3, 4, 5)),
@@ -166,10 +168,32 @@ def _stage(node: Node) -> dict[str, Any]:
     )
 
 
+def _classes(stages: list[dict[str, Any]]) -> list[str]:
+    """Returns the classes of all stages, the most important first: those of the first stage that has the most, and
+    then those of other stages."""
+    by_stage = [list(values["priorities"]) for values in stages if "priorities" in values]
+    by_stage.sort(key=len, reverse=True)
+    return list(dict.fromkeys(name for names in by_stage for name in names))
+
+
 def _complete(
-    node: Node, values: dict[str, Any], server: ThreadsSettings | Mapping[str, float], even: bool
+    node: Node,
+    values: dict[str, Any],
+    server: ThreadsSettings | Mapping[str, float],
+    even: bool,
+    classes: list[str],
 ) -> Stage:
     """Returns a stage with what it has of the server and of the whole case."""
+    if "priorities" in values:
+        shares: dict[str, float] = values["priorities"]
+        ordered = [name for name in classes if name in shares]
+        if list(shares) != ordered:
+            raise Fault(
+                node.position,
+                f"The order of priorities is {', '.join(classes)} in another stage, and not {', '.join(shares)}.",
+                "Write the most important class first in every stage.",
+            )
+        values["priorities"] = {name: shares.get(name, 0.0) for name in classes}
     if not isinstance(server, ThreadsSettings):
         values.setdefault("work", server["delay"])
         if "threads" in values:
