@@ -255,6 +255,15 @@ def _server(book: Rulebook, gate: NginxOptions) -> Iterator[str]:
         yield "# request would pay for it:"
         yield '# log_by_lua_block { require("resty.headgate").log() }'
     yield ""
+    yield "# Metrics for Prometheus, which are neither limited nor counted:"
+    yield "# location = /metrics {"
+    yield "#   allow 127.0.0.1;"
+    yield "#   deny all;"
+    yield "#   access_by_lua_block { return }"
+    yield "#   log_by_lua_block { return }"
+    yield '#   content_by_lua_block { require("resty.headgate").metrics() }'
+    yield "# }"
+    yield ""
     yield "location / {"
     yield f"  proxy_pass {gate.backend};"
     yield "  proxy_set_header Host $host;"

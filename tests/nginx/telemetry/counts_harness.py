@@ -6,16 +6,20 @@ import re
 import threading
 from collections import Counter
 
+from headgate.gateway.nginx_conf import NginxOptions, render_conf
+from headgate.rules.rule import Rulebook
 from tests.nginx.gateway_harness import NginxGateway
 from tests.servers.wait_until import until
 
-METRICS = """
-location = /metrics {
-  access_by_lua_block { return }
-  log_by_lua_block { return }
-  content_by_lua_block { require("resty.headgate").metrics() }
-}
-"""
+
+def _printed_location() -> str:
+    """The location for Prometheus that `headgate nginx conf` prints as a comment."""
+    text = render_conf(Rulebook(), NginxOptions(package_path="/lua"))
+    lines = text[text.index("  # location = /metrics {") :].partition("\n\n")[0].splitlines()
+    return "\n".join(line.replace("# ", "", 1) for line in lines)
+
+
+METRICS = _printed_location()
 
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
