@@ -1,10 +1,11 @@
 """Measures the decisions a second that are left when they are counted, measured and logged.
 
-A limiter without observers, and the same with Counts; with Prometheus's metrics on shared counts (all that the
-service does); and with a decision log of a tenth of the calls in addition. In turns. In memory: one key that is
-always allowed, 100,000 keys in random order, a key that is always refused (a log has all refusals), and a rulebook
-of one rule. On Redis: 5,000 keys, with counts that are shared through the same server. Speed is by CPU time: it
-includes the threads that write, and on Redis what the server spends.
+A limiter without observers, and the same with Counts; with Prometheus's metrics on shared counts, on Redis also
+with recent records (all that the service does); and with a decision log of a tenth of the calls in addition. In
+turns. In memory: one key that is always allowed, 100,000 keys in random order, a key that is always refused (a
+log has all refusals), and a rulebook of one rule. On Redis: 5,000 keys, with counts and records that are shared
+through the same server. Speed is by CPU time: it includes the threads that write, and on Redis what the server
+spends.
 """
 
 import itertools
@@ -70,8 +71,11 @@ def observers_of(name: str, url: str | None = None) -> list[Any]:
 
     from headgate.telemetry.decision_log import DecisionLog
     from headgate.telemetry.prometheus import PrometheusMetrics
+    from headgate.telemetry.recent_records import RecentRecords
 
     observers: list[Any] = [PrometheusMetrics(registry=CollectorRegistry(), counts=Counts(shared_at=url))]
+    if url is not None:
+        observers.append(RecentRecords(url))
     if name == LOGGED:
         observers.append(DecisionLog(Path(mkdtemp()) / "decisions.jsonl", sample=0.1))
     return observers

@@ -154,7 +154,7 @@ def test_every_module_is_named() -> None:
 
 def test_every_option_is_named() -> None:
     text = (LIB / "resty" / "headgate" / "gateway.lua").read_text("utf-8")
-    options = set(re.findall(r'(\w+) = "(?:string|table|boolean)"', text))
+    options = set(re.findall(r'(\w+) = "(?:string|table|boolean|number)"', text))
     section = REFERENCE.split("## Options of init")[1].split("```")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.M)) == options
 
