@@ -70,7 +70,11 @@ def test_one_count_for_all_calls_and_a_cost(prompt: Prompt, tmp_path: Path) -> N
     log.write_text("TIMESTAMP,Tokens\n" + "".join(f"2025-10-10 13:00:{n:02},{n * 10}\n" for n in range(60)))
     document = prompt.json("suggest", str(log), "--by", "all", "--cost", "Tokens")
     assert document["keys"] == 1
-    assert document["needed_burst"] >= 590
+    assert document["demand_in"] == "units"
+    assert document["demand"][0]["most"] == 590
+    assert document["demand"][1]["most"] == sum(range(0, 600, 10))
+    assert document["rate"] == "500/s"  # what a call costs, not how many come
+    assert document["needed_burst"] == 500 + sum(range(10, 100, 10))
     assert "name: all-calls" in document["rulebook"]
 
 

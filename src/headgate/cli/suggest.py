@@ -141,7 +141,14 @@ Line = str | tuple[str, str] | TextTable
 def _lines(suggestion: Suggestion, table: CallTable) -> list[Line]:
     lines: list[Line] = [
         TextTable(
-            ("most calls of a key per", "p50", "p90", "p99", "p99.9", "max"),
+            (
+                f"most {'units' if suggestion.has_costs else 'calls'} of a key per",
+                "p50",
+                "p90",
+                "p99",
+                "p99.9",
+                "max",
+            ),
             [tuple(row) for row in suggestion.demand],
             right_aligned=("p50", "p90", "p99", "p99.9", "max"),
         ),

@@ -17,7 +17,7 @@ _NIGHT_HOURS = 8
 
 
 class DemandRow(NamedTuple):
-    """The most calls of a key in a window, as quantiles over keys."""
+    """The most that a key spends in a window, in calls or in units of cost, as quantiles over keys."""
 
     window: str
     p50: int
@@ -41,13 +41,13 @@ class DayPart(NamedTuple):
 def demand_rows(keyed: KeyedTimes) -> list[DemandRow]:
     """Returns the demand of all keys, per second, minute and hour."""
     peaks: list[list[int]] = [[] for _ in WINDOWS]
-    for _, times_us, _ in keyed:
+    for _, times_us, costs in keyed:
         if len(times_us) == 1:
             for each in peaks:
-                each.append(1)
+                each.append(1 if costs is None else costs[0])
             continue
         for each, (_, window_us) in zip(peaks, WINDOWS, strict=True):
-            each.append(peak(times_us, window_us))
+            each.append(peak(times_us, window_us, costs))
     return [DemandRow(name, *_quantiles(sorted(each))) for (name, _), each in zip(WINDOWS, peaks, strict=True)]
 
 

@@ -159,12 +159,17 @@ def _irregularity(times_us: Sequence[int]) -> float:
     return sqrt(sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) / mean if mean else 0.0
 
 
-def peak(times_us: Sequence[int], window_us: int) -> int:
-    """Returns the most calls in one window that is cut on the epoch.
+def peak(times_us: Sequence[int], window_us: int, costs: Sequence[int] | None = None) -> int:
+    """Returns the most calls in one window that is cut on the epoch, or the largest sum of their costs.
 
-    >>> peak([0, 1, 60_000_000], 60_000_000)
-    2
+    >>> peak([0, 1, 60_000_000], 60_000_000), peak([0, 1, 60_000_000], 60_000_000, [10, 20, 50])
+    (2, 50)
     """
+    if costs is not None:
+        sums: dict[int, int] = {}
+        for time_us, cost in zip(times_us, costs, strict=True):
+            sums[time_us // window_us] = sums.get(time_us // window_us, 0) + cost
+        return max(sums.values(), default=0)
     most = count = 0
     current = None
     for time_us in times_us:

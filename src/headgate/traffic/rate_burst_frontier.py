@@ -43,10 +43,11 @@ class Rate(NamedTuple):
         return f"{self.amount}/{format_period(self.period_us)}"
 
 
-RATES = (
+RATES = (  # those above the busiest second of a key are left out
     *(Rate(amount, HOUR) for amount in (6, 12, 30)),
     *(Rate(amount, MINUTE) for amount in (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30)),
     *(Rate(amount, SECOND) for amount in (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)),
+    *(Rate(amount, SECOND) for amount in (10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000)),  # tokens
 )
 
 

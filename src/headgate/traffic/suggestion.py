@@ -130,6 +130,7 @@ class Suggestion:
         bool  # by the whole log, because its last third did not confirm what the rest had chosen, or could not
     )
     sampled: int  # of so many light keys one was looked at
+    has_costs: bool  # the demand is in units of cost, not in calls
 
     @property
     def limit(self) -> str:
@@ -238,6 +239,7 @@ def suggest_limit(
         confirmed=confirmed,
         chosen_again=chosen_again,
         sampled=table.sampled,
+        has_costs=table.costs is not None,
     )
 
 

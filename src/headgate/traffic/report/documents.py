@@ -29,6 +29,7 @@ def suggestion_document(suggestion: Suggestion) -> dict[str, Any]:
         "first": suggestion.first_us / SECOND,
         "last": suggestion.last_us / SECOND,
         "sampled": suggestion.sampled,
+        "demand_in": "units" if suggestion.has_costs else "calls",
         "demand": [row._asdict() for row in suggestion.demand],
         "frontier": [point._asdict() | {"rate": str(point.rate)} for point in suggestion.frontier],
         "heavy_keys": [each._asdict() for each in suggestion.heavy_keys],

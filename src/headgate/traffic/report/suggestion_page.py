@@ -45,7 +45,17 @@ def suggestion_page(suggestion: Suggestion, by: str, logs: Sequence[str], rulebo
         _chart(suggestion),
         paragraph("Under a line, some of these clients would be refused; above it, none.", "soft"),
         heading("What clients do"),
-        table(("most calls of a client per", "p50", "p90", "p99", "p99.9", "max"), suggestion.demand),
+        table(
+            (
+                f"most {'units' if suggestion.has_costs else 'calls'} of a client per",
+                "p50",
+                "p90",
+                "p99",
+                "p99.9",
+                "max",
+            ),
+            suggestion.demand,
+        ),
     ]
     if suggestion.heavy_keys:
         body += [
