@@ -15,7 +15,7 @@ from headgate.service.grpc_server import server as grpc_server
 from headgate.service.grpc_server.methods import CallFailed, Metadata, Method, StatusCode
 from headgate.service.settings import Address
 from headgate.service.supervisor import open_listener
-from tests.fuzz.http2_frame_builder import PING, PREFACE, SETTINGS, WINDOW, frame
+from tests.fuzz.http2_frame_builder import GOAWAY, PING, PREFACE, SETTINGS, WINDOW, frame
 from tests.servers.tls import certificates
 from tests.service.envoy.envoy_harness import serving_grpc
 from tests.service.grpc_server.http2_peer import ACK, head, message
@@ -215,6 +215,21 @@ async def test_when_it_is_full_the_idle_make_room(monkeypatch: pytest.MonkeyPatc
         assert await call == b"mine"
         for _, writer in idle:
             writer.close()
+
+
+async def test_idle_connections_leave_when_half_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_server, "max_connections", lambda: 8)
+    monkeypatch.setattr(grpc_server, "IDLE_S", 0.5)
+    async with serving_grpc(Methods().by_name()) as address, channel(address) as client:
+        assert await unary(client, "/test/Echo")(b"x", timeout=LONG) == b"x"
+        idle = [await connect(address) for _ in range(5)]
+        reading = [asyncio.ensure_future(closed(reader)) for reader, _ in idle]
+        done, _ = await asyncio.wait(reading, return_when=asyncio.FIRST_COMPLETED)
+        assert frame(GOAWAY, 0, 0, b"\0" * 8) in done.pop().result(), "it opened no stream, and made no error"
+        for task, (_, writer) in zip(reading, idle, strict=True):
+            task.cancel()
+            writer.close()
+        assert await unary(client, "/test/Echo")(b"x", timeout=LONG) == b"x"
 
 
 async def test_pings_alone_keep_no_place(monkeypatch: pytest.MonkeyPatch) -> None:

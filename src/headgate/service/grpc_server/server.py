@@ -194,7 +194,10 @@ class GrpcServer:
             key=lambda protocol: protocol.idle_since(now),
         )
         for protocol in idle[: max(1, self._max_connections // 4)] if full else idle:
-            protocol.abort()
+            if full:
+                protocol.abort()
+            else:  # a call that is on its way is answered
+                protocol.leave()
 
 
 class _GrpcProtocol(asyncio.Protocol):
