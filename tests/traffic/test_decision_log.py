@@ -78,6 +78,14 @@ def test_the_same_answers_call_by_call(tmp_path: Path, overrides: bool) -> None:
     assert 0 < sum(each["allowed"] for each in records) < 300
 
 
+def test_two_rulebooks_are_compared_under_the_same_overrides(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("".join(json.dumps(each) + "\n" for each in recorded_log(overrides=True)))
+    rules = load.from_mapping(RULES)
+    differences = replay_calls(LogReader([str(log)]).batches(), rules, rules).differences
+    assert (differences.newly_refused, differences.newly_passed) == (0, 0)
+
+
 def test_from_several_processes_the_same_in_number(tmp_path: Path) -> None:
     records = sorted(recorded_log(), key=lambda each: (each["at_us"], each["allowed"]))
     recorded = replayed(tmp_path / "log", records).recorded

@@ -9,7 +9,32 @@ from __future__ import annotations
 from collections import Counter
 
 from headgate.enforcement.rule_limiter import RuleLimiter
+from headgate.traffic.formats.decision_log import DecisionRecord
 from headgate.traffic.recorded_call import RecordedCall
+
+
+class RecordedOverrides:
+    """Sets the overrides in a limiter that were in force when each call was decided."""
+
+    def __init__(self, limiter: RuleLimiter) -> None:
+        self._limiter = limiter
+        self._limits: dict[tuple[str, str], str] = {}  # by rule and key
+
+    def prepare(self, record: DecisionRecord) -> None:
+        """Sets and removes overrides, as the next call was decided under them."""
+        for counter, limit in record.overrides.items():
+            if self._limits.get(counter) == limit:
+                continue
+            rule, key = counter
+            live_rule = self._limiter.rulebook.rule(rule)
+            if live_rule is None or not live_rule.overrides:
+                continue
+            if limit is None:  # it was removed
+                self._limiter.overrides(rule).unset(key)
+                self._limits.pop(counter, None)
+            else:
+                self._limiter.overrides(rule).set(key, limit)
+                self._limits[counter] = limit
 
 
 class RecordedAnswers:
@@ -24,24 +49,6 @@ class RecordedAnswers:
         self.versions: set[int] = set()
         self._at_us = -1
         self._balance: Counter[tuple[tuple[str, str], ...]] = Counter()
-        self._overrides: dict[tuple[str, str], str] = {}
-
-    def prepare(self, call: RecordedCall, limiter: RuleLimiter) -> None:
-        """Sets the overrides that were in force when the call was decided."""
-        assert call.record is not None
-        for counter, limit in call.record.overrides.items():
-            if self._overrides.get(counter) == limit:
-                continue
-            rule, key = counter
-            live_rule = limiter.rulebook.rule(rule)
-            if live_rule is None or not live_rule.overrides:
-                continue
-            if limit is None:  # it was removed
-                limiter.overrides(rule).unset(key)
-                self._overrides.pop(counter, None)
-            else:
-                limiter.overrides(rule).set(key, limit)
-                self._overrides[counter] = limit
 
     def compare(self, call: RecordedCall, passed: bool) -> None:
         """Compares one answer with the recorded one."""

@@ -26,7 +26,7 @@ from headgate.rules.matching.used_attributes import used_attributes
 from headgate.rules.rule import Modes, Rule, Rulebook
 from headgate.traffic.formats.decision_log import DecisionRecord
 from headgate.traffic.hashed_attributes import check_hashed_attributes
-from headgate.traffic.recorded_answers import RecordedAnswers
+from headgate.traffic.recorded_answers import RecordedAnswers, RecordedOverrides
 from headgate.traffic.recorded_call import RecordedCall
 from headgate.traffic.replay_counts import DELAYED, PASSED, REFUSED, RuleCounts, Timeline
 
@@ -305,6 +305,7 @@ def replay_calls(
     differences, recorded = Differences(max_listed), RecordedAnswers()
     calls, first_us, time_us = 0, 0, 0
     play = new.play
+    overrides = [RecordedOverrides(each.limiter) for each in (new, old) if each is not None]
     groups = TogetherGroups()
     for batch in batches:
         for call in batch:
@@ -312,7 +313,8 @@ def replay_calls(
                 first_us = call.time_us
             calls += 1
             if call.record is not None:
-                recorded.prepare(call, new.limiter)
+                for each in overrides:
+                    each.prepare(call.record)
                 if call.record.together is not None:
                     if group := groups.add(call, call.record):
                         _play_together(group, new, old, differences, recorded)
