@@ -78,6 +78,10 @@ class StagedPlan(NamedTuple):
         share = f"{STAGES[stage]} % of its keys"
         return f'stage {stage + 1} of {len(STAGES)}: "{self.rule}" is enforced for {share}'
 
+    def end_note(self, why: str) -> str:
+        """Returns the note of the version that ends the stages."""
+        return f'the stages of "{self.rule}" end: {why}'
+
 
 def can_be_staged(rule: Rule) -> bool:
     """Returns whether a rule is in shadow mode, and enforced for no key yet."""
@@ -232,8 +236,8 @@ class StagedEnforcement:
             if stage < len(STAGES) and (info.author, info.note) == (plan.author, plan.note(stage)):
                 await self._save(plan._replace(stage=stage, version=info.version, since_s=self._now_s()))
                 return True
-            if (info.author, info.rolled_back_to) == (ROLLED_BACK_BY, plan.base):
-                why = info.note.partition(" end: ")[2]
+            if info.author == ROLLED_BACK_BY and info.note.startswith(plan.end_note("")):
+                why = info.note.removeprefix(plan.end_note(""))
                 await self._save(plan._replace(state=ROLLED_BACK, why=why))
                 return True
         whose = "no version" if info is None else f"version {info.version} of {info.author}"
@@ -271,8 +275,7 @@ class StagedEnforcement:
 
     async def _roll_back(self, plan: StagedPlan, author: str, remote: str, why: str, state: str) -> bool:
         """Publishes the rulebook from before the stages; False if somebody else has published in between."""
-        note = f'the stages of "{plan.rule}" end: {why}'[:500]
-        body = schema.RollbackRequest(plan.base, note)
+        body = schema.RollbackRequest(plan.base, plan.end_note(why)[:500])
         try:
             await self._call_handler("rollback", author, remote, why, body=body, expected=plan.version)
         except VersionConflict:
