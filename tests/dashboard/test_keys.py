@@ -51,7 +51,7 @@ async def test_an_override_lets_a_key_pass_and_is_undone(site: Site, operator: V
     await undo_last(operator)
     assert await site.buy("bob") == [False]
     audit = await operator.get("/dashboard/audit")
-    assert re.search(r"ann 192.0.2.1 override set buy · user=bob ttl=3600.0 9/hour a good customer", audit.words)
+    assert re.search(r"ann 192.0.2.1 override set buy · user=bob for 1 h 9/hour a good customer", audit.words)
     assert re.search(r"override unset buy · user=bob 9/hour undo of: override set", audit.words)
 
 

@@ -130,6 +130,7 @@ class Dashboard:
                 ("GET", r"/rule", rule.show),
                 ("GET", r"/rule/series", rule.series),
                 ("GET", r"/rule/keys", rule.keys),
+                ("GET", r"/rule/stages", rule.stages),
                 ("POST", r"/rule/stages/(?P<action>start|stop)", rule.change_stages),
                 ("GET", r"/key", key.show),
                 ("GET", r"/key/facts", key.facts),

@@ -10,6 +10,7 @@ from headgate.operations.audit_trail import AuditEntry
 from headgate.service.asgi import Response
 from headgate.service.dashboard.data_sources import DashboardSources
 from headgate.service.dashboard.html import Html, html, join
+from headgate.service.dashboard.number_format import span_text
 from headgate.service.dashboard.operator_actions import OperatorActions
 from headgate.service.dashboard.page_layout import ROOT, View
 from headgate.service.dashboard.page_request import PageRequest
@@ -77,18 +78,31 @@ def _older(view: View, find: str, first: int, entries: int) -> Html:
     return html('<p class="more"><a class="button" href="{link}">{text}</a></p>', link=link, text=text)
 
 
-def describe_change(entry: AuditEntry) -> str:
+def describe_change(view: View, entry: AuditEntry) -> str:
     """Returns a change in one line.
 
-    >>> describe_change(AuditEntry("1", 0, "override set", "ann", "", {"after": "9/s", "ttl": 3600}))
-    'override set: 9/s, ttl=3600'
+    >>> details = {"after": "9/s", "ttl": 3600, "reason": "a sale"}
+    >>> view = View(None, "", "en", "auto", "/")
+    >>> describe_change(view, AuditEntry("1", 0, "override set", "ann", "", details))
+    'override set: 9/s, for 1 h, “a sale”'
     """
-    details = entry.details
+    details, event = entry.details, view.t(entry.event)
     parts = [str(details[name]) for name in ("after",) if details.get(name) is not None]
-    parts += [f"{name}={value}" for name, value in details.items() if name not in _SHOWN_APART and value]
+    parts += _more(view, entry)
     if details.get("reason"):
         parts.append(f"“{details['reason']}”")
-    return f"{entry.event}: {', '.join(parts)}" if parts else entry.event
+    return view.t("{event}: {details}", event=event, details=", ".join(parts)) if parts else event
+
+
+def _more(view: View, entry: AuditEntry) -> list[str]:
+    """Returns the details that have no column of their own."""
+    texts = []
+    for name, value in entry.details.items():
+        if name == "ttl" and isinstance(value, int | float):
+            texts.append(view.t("for {span}", span=span_text(value)))
+        elif name not in _SHOWN_APART and value:
+            texts.append(f"{name}={value}")
+    return texts
 
 
 def _row(view: View, entry: AuditEntry) -> Html:
@@ -102,7 +116,7 @@ def _row(view: View, entry: AuditEntry) -> Html:
     elif entry.event.startswith("rules ") and details.get("after") is not None:
         link = f"{ROOT}/rules/version?number={details['after']}"
         target = html(' <a href="{link}">{text}</a>', link=link, text=view.t("What it changed"))
-    more = ", ".join(f"{name}={value}" for name, value in details.items() if name not in _SHOWN_APART and value)
+    more = ", ".join(_more(view, entry))
     before, after = (_side(entry, details.get(name)) for name in ("before", "after"))
     return html(
         "<tr><td>{when}</td><td><b>{who}</b> <small>{remote}</small></td><td>{event}{target} "

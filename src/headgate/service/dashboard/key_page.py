@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
@@ -25,6 +26,7 @@ from headgate.service.dashboard.page_request import PageRequest
 from headgate.service.dashboard.request import json_response, page_response, redirect
 from headgate.service.dashboard.rule_page import key_link, time_tag
 from headgate.service.dashboard.rule_text import limit_texts
+from headgate.service.dashboard.translation import ENGLISH
 from headgate.telemetry.key_estimates import CALLS, REFUSED
 from headgate.telemetry.recent_records import KEPT_S
 
@@ -44,7 +46,7 @@ _PAGE = """<div class="title"><p class="crumb"><a href="{rule_link}">{rule}</a><
 _ACTIONS = """<form class="actions" method="post" action="{root}/key/override">{form}
 <input type="hidden" name="rule" value="{rule}"><input type="hidden" name="key" value="{key}">
 <label for="reason">{reason_label}</label>
-<input id="reason" name="reason" required maxlength="300" autocomplete="off">
+<input id="reason" name="reason" value="{reason}" required maxlength="300" autocomplete="off">
 <label for="limits">{limits_label}</label><input id="limits" name="limits" value="{limits}" maxlength="300">
 <label for="ttl">{ttl_label}</label><select id="ttl" name="ttl">{spans}</select>
 <div class="buttons"><button class="button primary" type="submit">{override}</button>
@@ -131,7 +133,8 @@ class KeyPage:
         try:
             if entry is None or (entry.details.get("rule"), entry.details.get("key")) != (rule, key):
                 raise HttpError(404, page.view.t("This change is not kept any more."))
-            actor = page.actor._replace(reason=f"undo of: {describe_change(entry)}"[:300])
+            described = describe_change(replace(page.view, language=ENGLISH), entry)  # for all who read the trail
+            actor = page.actor._replace(reason=f"undo of: {described}"[:300])
             await self._actions.undo(entry, actor)
         except (HttpError, HeadgateError) as error:
             return await self.show(page, str(error), 400)
@@ -215,11 +218,17 @@ class KeyPage:
             rule=rule,
             key=key,
             reason_label=view.t("Why? This is for those who read the audit trail"),
+            reason=page.form.get("reason", ""),
             limits_label=view.t("A limit of its own"),
             limits=page.form.get("limits") or override or self._usual_limit(rule),
             ttl_label=view.t("How long"),
             spans=join(
-                html('<option value="{value}">{text}</option>', value=value, text=view.t(text))
+                html(
+                    '<option value="{value}"{selected}>{text}</option>',
+                    value=value,
+                    selected=Html(" selected") if value == page.form.get("ttl") else None,
+                    text=view.t(text),
+                )
                 for value, text in SPANS
             ),
             override=view.t("Override"),
@@ -278,7 +287,7 @@ def _changes(view: View, changes: list[AuditEntry], undone: set[object]) -> Html
                 '<li>{time} <b>{author}</b> <span class="what">{what}</span>{undo}</li>',
                 time=time_tag(entry.at_us / 1e6),
                 author=entry.author,
-                what=describe_change(entry),
+                what=describe_change(view, entry),
                 undo=undo,
             )
         )

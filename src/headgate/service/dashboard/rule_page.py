@@ -115,7 +115,7 @@ class RulePage:
             ),
             problem=html('<p class="problem" role="alert">{text}</p>', text=problem) if problem else None,
             report=await self._report(view, name),
-            stages=await self._stages(view, rule),
+            stages=await self._stages(page, rule),
             keys_title=view.t("Hot and most refused keys of the last minute"),
             keys=await self._keys_table(view, name),
             key_label=view.t("A key of this rule"),
@@ -127,10 +127,16 @@ class RulePage:
         scripts = ("charts.js", "rule.js")
         return page_response(view.page(name, body, active="", scripts=scripts, data=data), status)
 
-    async def _stages(self, view: View, rule: Rule | None) -> Html:
+    async def stages(self, page: PageRequest) -> Response:
+        """Returns the card of staged enforcement, for the script."""
+        rule = self._limiter.rulebook.rule(page.needed("name"))
+        return json_response({"html": await self._stages(page, rule)})
+
+    async def _stages(self, page: PageRequest, rule: Rule | None) -> Html:
         if self._sources.availability.problem:
             return Html("")
-        return await stages_card(view, rule, self._staged, can_publish=self._sources.can_publish)
+        can_publish = self._sources.can_publish
+        return await stages_card(page.view, rule, self._staged, can_publish=can_publish, typed=page.form)
 
     async def series(self, page: PageRequest) -> Response:
         """Returns the points of the charts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from headgate.errors import HeadgateError, InvalidRule
@@ -18,9 +19,11 @@ _CARD = '<section class="card" id="stages"><h2>{title}</h2>{ended}{body}</sectio
 _FORM = """<p class="hint">{hint}</p><form method="post" action="{root}/rule/stages/start">{form}
 <input type="hidden" name="name" value="{rule}"><div class="row">
 <div><label for="why">{why}</label>
-<input id="why" name="reason" required maxlength="300" autocomplete="off"></div>
-<div><label for="hold">{hold}</label><input id="hold" name="hold" value="10m" required maxlength="20"></div>
-<div><label for="bound">{bound}</label><input id="bound" name="bound" value="1 %" required maxlength="10"></div>
+<input id="why" name="reason" value="{typed_why}" required maxlength="300" autocomplete="off"></div>
+<div><label for="hold">{hold}</label>
+<input id="hold" name="hold" value="{typed_hold}" required maxlength="20"></div>
+<div><label for="bound">{bound}</label>
+<input id="bound" name="bound" value="{typed_bound}" required maxlength="10"></div>
 <button class="button primary" type="submit">{start}</button></div></form>"""
 
 _RUNNING = """<ul class="plain stages">{stages}</ul><p class="hint">{hold} · {bound} {share} {of}</p>{stop}"""
@@ -40,8 +43,10 @@ def stage_numbers(form: dict[str, str]) -> tuple[float, float]:
     return parse_span(form.get("hold", "")) / 1_000_000, float(bound[1]) / 100
 
 
-async def stages_card(view: View, rule: Rule | None, staged: StagedEnforcement, *, can_publish: bool) -> Html:
-    """Returns the card; nothing for a rule that has no keys to be enforced for."""
+async def stages_card(
+    view: View, rule: Rule | None, staged: StagedEnforcement, *, can_publish: bool, typed: Mapping[str, str]
+) -> Html:
+    """Returns the card; nothing for a rule that has no keys to be enforced for. `typed`: what a form had."""
     try:
         plan, has_runner = await staged.plan(), await staged.has_runner()
     except HeadgateError:
@@ -61,11 +66,11 @@ async def stages_card(view: View, rule: Rule | None, staged: StagedEnforcement, 
         text = view.t("No service runs that could watch over the stages: start headgate serve.")
         body = html('<p class="empty">{text}</p>', text=text)
     else:
-        body = _form(view, rule)
+        body = _form(view, rule, typed)
     return html(_CARD, title=view.t("Enforce it in stages"), ended=ended, body=body)
 
 
-def _form(view: View, rule: Rule) -> Html:
+def _form(view: View, rule: Rule, typed: Mapping[str, str]) -> Html:
     return html(
         _FORM,
         root=ROOT,
@@ -78,6 +83,9 @@ def _form(view: View, rule: Rule) -> Html:
         hold=view.t("Each stage for"),
         bound=view.t("Roll back above"),
         start=view.t("Start with 1 %"),
+        typed_why=typed.get("reason", ""),
+        typed_hold=typed.get("hold", "10m"),
+        typed_bound=typed.get("bound", "1 %"),
     )
 
 

@@ -27,6 +27,8 @@ IN_CHINESE: Final = {
         "没有运行中的服务可以监视各阶段：请启动 headgate serve。"
     ),
     "{state}: {why}": "{state}：{why}",
+    "{event}: {details}": "{event}：{details}",
+    "for {span}": "持续 {span}",
     "rolled back": "已回滚",
     "done": "已完成",
     "stopped": "已停止",

@@ -77,7 +77,7 @@ function markLines(last) {
 function spark(svg, rule) {
   const ring = rings.get(rule);
   const rows = [];
-  for (let second = now - SECONDS; second <= now - 1; second++) rows.push(ring?.get(second) ?? [second, 0, 0, 0, 0, 0]);
+  for (let second = now - SECONDS; second <= now - 1 - LAG; second++) rows.push(ring?.get(second) ?? [second, 0, 0, 0, 0, 0]);
   const highest = Math.max(1, ...rows.map((row) => row[OFFERED]));
   const height = 19 / highest;
   const area = (values) => `${path(values, height)}L${rows.length - 1} 20L0 20Z`;
@@ -149,7 +149,7 @@ const chart = timeChart(
 function showChart() {
   const times = [];
   const columns = [[], [], [], [], []];
-  for (let second = now - SECONDS + 1; second <= now - 1; second++) {
+  for (let second = now - SECONDS + 1; second <= now - 1 - LAG; second++) {
     const sums = [0, 0, 0, 0, 0, 0];
     for (const ring of rings.values()) ring.get(second)?.forEach((value, column) => (sums[column] += value));
     times.push(second);

@@ -55,6 +55,18 @@ async function refreshKeys() {
   }
 }
 
+// Stages that run move on by themselves.
+async function refreshStages() {
+  const card = document.getElementById("stages");
+  if (document.hidden || !card?.querySelector(".stages") || card.contains(document.activeElement)) return;
+  try {
+    const { html } = await headgate.get(`/rule/stages?${new URLSearchParams({ name: rule })}`);
+    if (html && card.outerHTML !== html) card.outerHTML = html;
+  } catch {
+    // as above
+  }
+}
+
 for (const button of document.querySelectorAll("[data-span]")) {
   button.addEventListener("click", () => {
     span = button.dataset.span;
@@ -70,3 +82,4 @@ for (const button of document.querySelectorAll("[data-span]")) {
 show(headgate.data.series);
 setInterval(refresh, 500);
 setInterval(refreshKeys, KEYS_MS);
+setInterval(refreshStages, KEYS_MS);
