@@ -211,6 +211,9 @@ def test_a_module_that_fails(prompt: Prompt, tmp_path: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(str(tmp_path))
     sentence = prompt.failure("doctor", "--app", "doctors_broken_module:app")
     assert sentence == "doctors_broken_module cannot be imported: ZeroDivisionError: division by zero."
+    (tmp_path / "doctors_leaving_module.py").write_text("raise SystemExit(0)\n")
+    sentence = prompt.failure("doctor", "--app", "doctors_leaving_module:app")
+    assert sentence == "doctors_leaving_module cannot be imported: SystemExit: 0."
 
 
 def test_nothing_to_check(prompt: Prompt) -> None:

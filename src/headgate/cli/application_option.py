@@ -95,7 +95,7 @@ def _import(module: str, name: str) -> Any:
         sys.path.insert(0, os.getcwd())
     try:
         value: Any = importlib.import_module(module)
-    except Exception as error:  # whatever the module raises
+    except (Exception, SystemExit) as error:  # whatever the module raises
         if isinstance(error, ModuleNotFoundError) and error.name and module.startswith(error.name):
             raise Misuse(f"There is no module {error.name} in {os.getcwd()}.") from error
         raise Misuse(f"{module} cannot be imported: {type(error).__name__}: {error}.") from error
@@ -109,7 +109,7 @@ def _import(module: str, name: str) -> Any:
 def _run(factory: Any, text: str) -> Any:
     try:
         return factory()
-    except Exception as error:  # whatever the factory raises
+    except (Exception, SystemExit) as error:  # whatever the factory raises
         raise Misuse(f"{text} makes no application: {type(error).__name__}: {error}.") from error
 
 
