@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import Limiter, ManualClock
 from headgate.rules import load
 from headgate.rules.attributes import Attributes
+from headgate.traffic import replay_counts
 from headgate.traffic.recorded_call import RecordedCall
 from headgate.traffic.replay import Replay, enforced, replay_calls
 from headgate.traffic.replay_counts import RuleCounts
@@ -47,6 +49,19 @@ def test_peaks() -> None:
     assert (timeline.peak_second, timeline.peak_second_at_us) == (3, 2_000_000)
     assert (timeline.peak_minute, timeline.passed_peak_minute, timeline.passed_peak_second) == (6, 2, 2)
     assert timeline.minutes == {0: [2, 0, 4], 1: [1, 0, 0]}
+
+
+def test_the_picture_of_a_short_log_has_bars_of_seconds() -> None:
+    timeline = replay({"limit": "2/minute"}, [call(seconds, ANN) for seconds in (60, 60.5, 63)]).new.timeline
+    assert timeline.bars(70) == ([[2, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 1]], 60_000_000, 64_000_000)
+    long = replay({"limit": "2/minute"}, [call(minute * 60, ANN) for minute in range(100)]).new.timeline
+    assert (len(long.bars(70).counts), long.bars(70).last_us) == (50, 6_000_000_000)
+
+
+def test_many_seconds_are_counted_by_the_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_counts, "MAX_SECONDS", 3)
+    timeline = replay({"limit": "2/minute"}, [call(seconds, ANN) for seconds in range(65)]).new.timeline
+    assert timeline.bars(70) == ([[3, 0, 57], [1, 0, 4]], 0, 120_000_000)
 
 
 def test_shadows_refuse_nobody_unless_enforced() -> None:

@@ -63,7 +63,8 @@ class LogSummary:
         if self.disordered:
             yield f"{_lines(self.disordered)} out of order, put in order within {format_span(window_us)}"
         if self.late:
-            yield f"{_lines(self.late)} came later than that, and got the earliest time left"
+            remedy = "give a larger --window, such as 24h, or sort the log"
+            yield f"{_lines(self.late)} came later than that, and got the earliest time left: {remedy}"
         yield from self.notes
 
 

@@ -9,6 +9,7 @@ from headgate.traffic.key_counts import KeyCounts
 
 SECOND_US = 1_000_000
 MINUTE_SECONDS = 60
+MAX_SECONDS = 3_600  # that are counted one by one, for the picture of a short log
 
 PASSED, DELAYED, REFUSED = range(3)
 
@@ -39,7 +40,10 @@ class Bars(NamedTuple):
 
 @dataclass
 class Timeline:
-    """Calls over time: the peaks of a second and a minute, and the counts of each minute."""
+    """Calls over time: the peaks of a second and a minute, and the counts of each minute.
+
+    The counts of the first MAX_SECONDS seconds are kept, too: minutes show nothing of a log that lasts a few.
+    """
 
     peak_second: int = 0
     peak_second_at_us: int = 0
@@ -48,6 +52,7 @@ class Timeline:
     passed_peak_second: int = 0
     passed_peak_minute: int = 0
     minutes: dict[int, list[int]] = field(default_factory=dict)  # [passed, delayed, refused], by minute
+    seconds: dict[int, list[int]] = field(default_factory=dict)  # likewise, by second
     _second: int = -(1 << 62)
     _in_second: list[int] = field(default_factory=lambda: [0, 0, 0])
 
@@ -74,6 +79,8 @@ class Timeline:
         minute = self.minutes.setdefault(self._second // MINUTE_SECONDS, [0, 0, 0])
         for answer, calls in enumerate(self._in_second):
             minute[answer] += calls
+        if len(self.seconds) <= MAX_SECONDS:
+            self.seconds[self._second] = self._in_second
         self._in_second = [0, 0, 0]
 
     def finish(self) -> None:
@@ -85,13 +92,18 @@ class Timeline:
             self.passed_peak_minute = max(self.passed_peak_minute, counts[PASSED] + counts[DELAYED])
 
     def bars(self, most: int) -> Bars:
-        """Returns the minutes in at most so many bars, however far apart the first and the last are."""
-        first, end = min(self.minutes), max(self.minutes) + 1
+        """Returns the calls in at most so many bars, however far apart the first and the last are.
+
+        A bar is some minutes; of a log with fewer minutes than bars, some seconds.
+        """
+        slots, slot_us = self.minutes, MINUTE_SECONDS * SECOND_US
+        if max(slots) - min(slots) < most and len(self.seconds) <= MAX_SECONDS:
+            slots, slot_us = self.seconds, SECOND_US
+        first, end = min(slots), max(slots) + 1
         step = -(-(end - first) // most)
         bars = [[0, 0, 0] for _ in range(-(-(end - first) // step))]
-        for minute, counts in self.minutes.items():
-            bar = bars[(minute - first) // step]
+        for slot, counts in slots.items():
+            bar = bars[(slot - first) // step]
             for answer, calls in enumerate(counts):
                 bar[answer] += calls
-        minute_us = MINUTE_SECONDS * SECOND_US
-        return Bars(bars, first * minute_us, end * minute_us)
+        return Bars(bars, first * slot_us, end * slot_us)

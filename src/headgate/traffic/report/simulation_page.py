@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from headgate.traffic.replay_counts import DELAYED, PASSED, REFUSED
 from headgate.traffic.report.html_page import heading, html_page, paragraph, table
-from headgate.traffic.report.svg_charts import Series, stacked_bars
+from headgate.traffic.report.svg_charts import MAX_BARS, Series, merge_values, stacked_bars
 from headgate.traffic.shapes import TrafficShape
 from headgate.traffic.simulate_shape import SimulatedLimit
 
@@ -23,6 +23,8 @@ def simulation_page(shape: TrafficShape, limits: Sequence[SimulatedLimit]) -> st
         table(TITLES, [simulation_row(limit) for limit in limits]),
         paragraph(LEGEND, "soft"),
     ]
+    bars = [merge_values([sum(second) for second in limit.seconds], MAX_BARS) for limit in limits]
+    highest = max(max(each, default=0) for each in bars)
     for limit in limits:
         layers = [
             Series("passed", "passed", [second[PASSED] for second in limit.seconds]),
@@ -30,7 +32,8 @@ def simulation_page(shape: TrafficShape, limits: Sequence[SimulatedLimit]) -> st
             Series("refused", "refused", [second[REFUSED] for second in limit.seconds]),
         ]
         layers = [layer for layer in layers if layer.name != "delayed" or any(layer.values)]
-        body += [heading(limit.name), stacked_bars("Calls over time", layers, ["0 s", f"{len(limit.seconds)} s"])]
+        labels = ["0 s", f"{len(limit.seconds)} s"]
+        body += [heading(limit.name), stacked_bars("Calls over time", layers, labels, at_least=highest)]
     return html_page(f"Simulated traffic: {shape.name}", body)
 
 

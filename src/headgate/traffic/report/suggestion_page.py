@@ -60,7 +60,7 @@ def suggestion_page(suggestion: Suggestion, by: str, logs: Sequence[str], rulebo
     if suggestion.heavy_keys:
         body += [
             heading("Heavy clients, set apart"),
-            paragraph("They need far more than all others, and the limit refuses most of their calls.", "soft"),
+            paragraph("Each needs far more than all others, so the limit was not made to fit them.", "soft"),
             table(
                 ("client", "looks like", "calls", "max a minute", "paths", "errors"),
                 [

@@ -24,11 +24,14 @@ class Series(NamedTuple):
     values: Sequence[float]
 
 
-def stacked_bars(title: str, layers: Sequence[Series], x_labels: Sequence[str]) -> str:
-    """Draws layers of bars on top of each other; `x_labels` are spread over the width."""
+def stacked_bars(title: str, layers: Sequence[Series], x_labels: Sequence[str], at_least: float = 0) -> str:
+    """Draws layers of bars on top of each other; `x_labels` are spread over the width.
+
+    `at_least` is the least that the scale reaches up to, so that charts below each other can have the same.
+    """
     layers = [layer._replace(values=merge_values(layer.values, MAX_BARS)) for layer in layers]
     totals = [sum(values) for values in zip(*(layer.values for layer in layers), strict=True)]
-    highest = nice_ceiling(max(totals, default=0))
+    highest = nice_ceiling(max([*totals, at_least]))
     width = PLOT_WIDTH / max(1, len(totals))
     parts: list[str] = []
     for index in range(len(totals)):
