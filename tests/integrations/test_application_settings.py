@@ -41,6 +41,7 @@ SET_UP: dict[str, Callable[..., Any]] = {
         ({"headers": True}, "headers= cannot be True: write one of 'draft-11', 'legacy'"),
         ({"exempt": "/health"}, 'exempt= is a list of path patterns, such as ["/health"], not a text.'),
         ({"user": "ann"}, "user= is a function of the request, not 'ann'."),
+        ({"user": lambda: "ann"}, "user= is a function of the request, and cannot receive it: ()."),
         ({"attributes": {"plan": "pro"}}, "attributes= is a function of the request, not {'plan': 'pro'}."),
         ({"limits": [5]}, 'limits= has limits such as limit("5/s") or "5/s", not 5.'),
         ({"limits": 5}, 'limits= is a list of limits, such as [limit("5/s")], not 5.'),

@@ -1,6 +1,7 @@
 """Limits in code: what they take, and that a mistake is reported with its line."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -50,6 +51,14 @@ def test_a_cost_up_to_the_burst_may_pass() -> None:
         (lambda: CodeLimit("5/s", zone="x"), "Known: .*, cost_after, .*, exempt, .*, refund,"),  # type: ignore[call-arg]
         (lambda: CodeLimit("5/s", replaces="x"), "replaces= is not a setting of a limit in code"),  # type: ignore[call-arg]
         (lambda: CodeLimit("5/s", cost=0), "A cost of 0 charges nothing"),
+        (
+            lambda: CodeLimit("5/s", key=lambda: "ann"),  # type: ignore[arg-type, misc]
+            r"key= receives the request, and cannot: its parameters are \(\)\. Write lambda request:",
+        ),
+        (
+            lambda: CodeLimit("5/s", refund=lambda status, response: True),  # type: ignore[arg-type]
+            r"refund= receives the response, and cannot: its parameters are \(status, response\)",
+        ),
     ],
 )
 def test_a_mistake_is_reported_with_file_and_line(make: Callable[[], CodeLimit], message: str) -> None:
@@ -57,6 +66,14 @@ def test_a_mistake_is_reported_with_file_and_line(make: Callable[[], CodeLimit],
         make()
     assert str(caught.value).startswith(f"{__file__}:{make.__code__.co_firstlineno}: ")
     assert "rules[0]" not in str(caught.value)
+
+
+def test_whatever_can_receive_a_request_is_a_function_of_it() -> None:
+    def with_default(request: object, group: str = "all") -> str:
+        return group
+
+    for function in (with_default, lambda *args: "ann", str, repr, partial(with_default, group="x")):
+        assert CodeLimit("5/s", key=function, exempt=function, cost_after=function).key_function is function
 
 
 @pytest.mark.parametrize("make", [CodeLimit, flask.limit, fastapi.limit, aiohttp.limit])

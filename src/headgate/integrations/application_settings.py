@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from headgate.clock import Clock
 from headgate.errors import InvalidRule, InvalidSetting
 from headgate.http.client_ip import ForwardingField
-from headgate.integrations.code_limit import CodeLimit, RequestFunction
+from headgate.integrations.code_limit import CodeLimit, RequestFunction, misfitting_parameters
 from headgate.observer import Observer, Observers
 from headgate.rules.rule import HEADERS, Headers, adaptive_limit_of
 
@@ -52,6 +52,9 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     for name in ("user", "attributes"):
         if settings.get(name) is not None and not callable(settings[name]):
             raise InvalidSetting(f"{name}= is a function of the request, not {settings[name]!r}.")
+        parameters = None if settings.get(name) is None else misfitting_parameters(settings[name])
+        if parameters is not None:
+            raise InvalidSetting(f"{name}= is a function of the request, and cannot receive it: {parameters}.")
     observers = settings.get("observers", ())
     if not isinstance(observers, Sequence) or isinstance(observers, str):
         raise InvalidSetting(f"observers= is a list of headgate.Observer objects, not {observers!r}.")

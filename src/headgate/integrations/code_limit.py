@@ -24,6 +24,7 @@ A mistake is reported when the limit is made, with the file and line of that cal
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -96,6 +97,7 @@ class CodeLimit:
         _check_keywords(fields, self.location)
         self.name: str | None = name
         self._check_arguments(limit, key, exempt, name)
+        _check_functions(self.location, key=key, cost=cost, exempt=exempt, refund=refund, cost_after=cost_after)
         self.key_function: RequestFunction | None = key if callable(key) else None
         self.cost_function: RequestFunction | None = cost if callable(cost) else None
         self.exempt_function: RequestFunction | None = exempt if callable(exempt) else None
@@ -204,6 +206,31 @@ def _check_keywords(fields: Iterable[str], location: str) -> None:
         reject_unknown(fields, _KEYWORDS, "a limit in code")
     except InvalidSetting as error:
         raise InvalidRule(f"{location}: {error}") from None
+
+
+def _check_functions(location: str, **functions: object) -> None:
+    """Raises InvalidRule for a function that cannot be called as each of them is: with one argument."""
+    for name, function in functions.items():
+        parameters = misfitting_parameters(function) if callable(function) else None
+        if parameters is not None:
+            of = {"refund": "response", "cost_after": "record"}.get(name, "request")
+            raise InvalidRule(
+                f"{location}: The function of {name}= receives the {of}, and cannot: its parameters are "
+                f"{parameters}. Write lambda {of}: ..."
+            )
+
+
+def misfitting_parameters(function: Callable[..., Any]) -> str | None:
+    """Returns the parameters of a function that cannot be called with one argument; None if it can, or may."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError, RuntimeError):  # of a builtin; of a proxy that needs a request
+        return None
+    try:
+        signature.bind(None)
+    except TypeError:
+        return str(signature)
+    return None
 
 
 def _is_list_of_texts(value: Any) -> bool:
