@@ -46,8 +46,14 @@ def algorithm_script(command: str, algorithm: str, pausable: bool = False) -> Sc
     model = _without_other_commands(command, _model_source(algorithm))
     sources = (_WRONG_VALUE, model, _storage_source(model), _command_source(command))
     text = _joined(sources, pausable)
-    has_edges = str("has_edges = true" in model).lower()
-    return Script(text.replace("model.width", _limit_width(model)).replace("model.has_edges", has_edges))
+    constants = {
+        "width": _limit_width(model),
+        "has_edges": str("has_edges = true" in model).lower(),
+        "fits_one_string": str(_storage(model) == "string").lower(),
+    }
+    for name, value in constants.items():
+        text = text.replace(f"model.{name}", value)
+    return Script(text)
 
 
 def fits_one_string(algorithm: str) -> bool:
@@ -112,7 +118,7 @@ def _inline_module(source: str) -> str:
     """Turns a module's functions into plain locals, and calls of them into plain calls."""
     source = re.sub(r"^function M\.", "local function ", source, flags=re.M)
     source = re.sub(r"^(local M = .*|return M)$", "", source, flags=re.M)
-    return re.sub(r"(?<![\w/])(?:M|model|storage)\.(?!width|has_edges)", "", source)
+    return re.sub(r"(?<![\w/])(?:M|model|storage)\.(?!width|has_edges|fits_one_string)", "", source)
 
 
 def _limit_width(model: str) -> str:
