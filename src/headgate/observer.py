@@ -152,6 +152,7 @@ class Observers:
         self._call(self._limit_changed, change)
 
     def watch(self, limiter: Any) -> None:
+        limiter.engine.mark_prefetched()
         for observer in self.observers:
             observer.watch(limiter)
 

@@ -24,6 +24,8 @@ from headgate import (
 )
 from headgate.algorithms.decision import Decision, DegradedOutcome, DetachedLimit, PrefetchedOutcome
 from headgate.engines.layers.denial_cache.sync_engine import DenialCacheEngine
+from headgate.engines.layers.fallback import FallbackEngine
+from headgate.engines.layers.prefetch import PrefetchEngine
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.limit_syntax import parse
 from headgate.telemetry.decision_counts import NO_RULE, OTHER_RULES
@@ -127,6 +129,23 @@ def test_the_layer_that_decided_is_counted() -> None:
         counts.decided(Decision(outcome, source, "ann", 1), 5, False)
     layers = counts.totals()["layers"]
     assert (layers.by_prefetch, layers.by_fallback, layers.degraded, layers.by_engine) == (1, 1, 1, 1)
+
+
+@pytest.mark.parametrize("is_observed", [True, False])
+def test_prefetched_units_are_counted_through_all_layers(is_observed: bool) -> None:
+    clock = ManualClock()
+    counts = Counts(clock=clock)
+    prefetch = PrefetchEngine(MemoryEngine(clock), clock=clock)
+    engine = FallbackEngine(DenialCacheEngine(prefetch), clock=clock)
+    observers = [counts] if is_observed else []
+    with Limiter("1000/minute", engine, name="login", clock=clock, observers=observers) as limiter:
+        outcomes = [limiter.take("ann").outcome for _ in range(50)]
+    assert 0 < prefetch.prefetched < 50
+    marked = sum(isinstance(outcome, PrefetchedOutcome) for outcome in outcomes)
+    if is_observed:
+        assert marked == prefetch.prefetched == counts.totals()["login"].by_prefetch
+    else:
+        assert marked < prefetch.prefetched  # a mark costs time, and nobody looks at it
 
 
 def test_an_adaptive_limiter_sheds() -> None:

@@ -160,6 +160,10 @@ class StackedEngine(Protocol):
     def describe_shard(self, shard: Hashable) -> str:
         """Returns a part of the engine as messages name it: by its server's address."""
 
+    def mark_prefetched(self) -> None:
+        """Returns outcomes of prefetched units as PrefetchedOutcome from now on, for those who count them: it
+        takes longer to make."""
+
     def measurements(self) -> Iterator[tuple[str, float | list[float]]]:
         """Yields names and values of what this engine and those inside it measure, for metrics.
 

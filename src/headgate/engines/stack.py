@@ -35,6 +35,9 @@ class InnermostEngine:
         """Returns the name of the only part."""
         return "The engine"
 
+    def mark_prefetched(self) -> None:
+        """Does nothing: no engine prefetches by itself."""
+
     def degraded_shards(self) -> Sequence[tuple[Hashable, str]]:
         """Returns none: only a fallback has breakers."""
         return ()
@@ -80,6 +83,10 @@ class EngineLayer:
         """Returns a part of the engine as messages name it."""
         text: str = self.inner.describe_shard(shard)
         return text
+
+    def mark_prefetched(self) -> None:
+        """Marks outcomes of prefetched units from now on."""
+        self.inner.mark_prefetched()
 
     def set_deadline(self, seconds: float) -> None:
         """Changes how long a decision may take."""

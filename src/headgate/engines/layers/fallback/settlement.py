@@ -69,6 +69,10 @@ class Settlement:
         text: str = self.inner.describe_shard(shard)
         return text
 
+    def mark_prefetched(self) -> None:
+        """Marks outcomes of prefetched units from now on."""
+        self.inner.mark_prefetched()
+
     def remember(self, charges: Sequence[MeterCharge], answers: Sequence[Outcome]) -> None:
         """Remembers the engine's last outcomes of counts that may be shared."""
         now_us = self.clock.now_us()

@@ -78,6 +78,9 @@ class AsyncPrefetchEngine(EngineLayer):
     ) -> Iterator[tuple[str, str]]:
         return prefetch_guarantees(limit, nodes, options, self._hold)
 
+    def mark_prefetched(self) -> None:
+        self._hot_keys.marks_outcomes = True
+
     def measurements(self) -> Iterator[tuple[str, float | list[float]]]:
         """Yields how many prefetched units were handed out, and how many were lost."""
         yield from self.inner.measurements()

@@ -19,6 +19,7 @@ class HotKeys:
     def __init__(self) -> None:
         self._tables: WeakSet[PrefetchTable] = WeakSet()
         self._sequence = count()  # makes every expiry unique
+        self.marks_outcomes: bool = False  # whether outcomes of prefetched units are marked, for observers
         self.reset()
 
     def reset(self) -> None:

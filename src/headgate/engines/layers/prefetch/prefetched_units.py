@@ -153,7 +153,7 @@ class PrefetchedUnits:
     def units_held(self) -> int:
         return self.unready + len(self.ready)
 
-    def fill_ready(self) -> None:
+    def fill_ready(self, marks_outcomes: bool) -> None:
         """Prepares outcomes of single units. The caller has emptied `ready`."""
         count = min(_READY_BATCH, self.unready)
         self.unready -= count
@@ -161,11 +161,11 @@ class PrefetchedUnits:
         remaining, at_us, mark = self.base_remaining, self.at_us, self.mark
         reset_us, drain_us, drain_units = self.base_reset_us, self.drain_us, self.drain_units
         # As outcome() has them, without so many calls.
-        outcomes = [
+        outcomes: list[Outcome] = [
             (True, remaining + units_left, 0, reset_us + -units_left * drain_us // drain_units, 0, at_us, mark)
             for units_left in range(self.unready, self.unready + count)
         ]
-        self.ready += list(map(PrefetchedOutcome, outcomes))
+        self.ready += map(PrefetchedOutcome, outcomes) if marks_outcomes else outcomes
 
     def take_back_ready(self) -> None:
         """Empties `ready` and counts its units as unready again."""

@@ -53,11 +53,11 @@ class PrefetchMeter:
             if patience_us is None and cost:
                 batch = get_batch(key)
                 if batch is not None and batch.since_ns <= now_ns() < batch.until_ns and batch.meter is meter:
-                    if cost == 1 and batch.ready:
+                    if cost == 1:
                         try:
                             return batch.ready.pop()
                         except IndexError:
-                            pass  # another thread was faster
+                            pass  # none is prepared, or another thread was faster
                     outcome = take_held(key, cost)
                     if outcome is not None:
                         return outcome
@@ -78,7 +78,7 @@ class PrefetchMeter:
             batch.calls += 1
             outcome = PrefetchedOutcome(batch.outcome(batch.unready))
             if cost == 1:
-                batch.fill_ready()
+                batch.fill_ready(self._hot_keys.marks_outcomes)
             return outcome
 
     def _decide_slowly(self, key: str, cost: int, patience_us: int | None) -> Outcome:
