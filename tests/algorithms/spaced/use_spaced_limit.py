@@ -1,4 +1,4 @@
-"""Takes a spaced limit through a limiter, explain, headers, a share, Envoy's units, a rulebook and nginx."""
+"""Takes a spaced limit through a limiter, explain, headers, a share, Envoy's units, rules, overrides and nginx."""
 
 import sys
 
@@ -15,10 +15,12 @@ lines.append(Limiter(limit).explain().splitlines()[2].strip())
 lines.append(f"{equal_share(limit, 3)} {rate(limit)}")
 for engine in ("memory://", sys.argv[1]):
     clock = ManualClock() if engine == "memory://" else None
-    rules = {"rules": [{"name": "slow", "limit": "2/minute spaced"}]}
+    rules = {"rules": [{"name": "slow", "key": "user", "missing": "one", "limit": limit.text, "overrides": True}]}
     with Limiter.from_rules(rules, engine, clock=clock) as limiter:
         first, second = limiter.check({}), limiter.check({})
         lines.append(f"{first.allowed} {second.allowed} {second.rule} {headers(second)[0]}")
+        limiter.overrides("slow").set("user=ann", "6/minute spaced")
+        lines.append(f"{limiter.check({'user': 'ann'}).limit} {limiter.check({'user': 'ann'}).limit}")
 lua = start_twins()
 share_in_lua, share = (
     lua.call_driver("share", limit=bundle_entry(limit), count=3, rank=None),
