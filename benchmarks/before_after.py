@@ -4,6 +4,7 @@
     scripts/bootstrap bench
     .venv-bench/bin/python -m benchmarks.before_after ../before . memory_engine_speed redis_sync
     .venv-bench/bin/python -m benchmarks.before_after ../before . --full memory_engine_speed   not --quick
+    .venv-bench/bin/python -m benchmarks.before_after ../before . memory=memory_engine_speed   renamed since then
 
 Each checkout runs its own benchmarks on its own sources, by this Python. They take turns, five rounds each unless
 --rounds says otherwise; who comes first changes. A sample is the median of a run, a ratio is formed within each
@@ -64,9 +65,11 @@ def read_medians(path: Path, by_cpu: bool) -> Samples:
 def compare(before: Path, after: Path, name: str, rounds: int, full: bool, by_cpu: bool) -> dict[str, float]:
     """Returns the speed in `after` over that in `before`, for each subject that both have."""
     ratios: dict[str, list[float]] = defaultdict(list)
+    old_name, _, new_name = name.partition("=")
+    names = {before: old_name, after: new_name or old_name}
     for number in range(rounds):
         order = (before, after) if number % 2 == 0 else (after, before)
-        samples = {checkout: run_benchmark(checkout, name, full, by_cpu) for checkout in order}
+        samples = {checkout: run_benchmark(checkout, names[checkout], full, by_cpu) for checkout in order}
         for label in samples[before].keys() & samples[after].keys():
             ratios[label].append(samples[after][label] / samples[before][label])
     return {label: statistics.median(values) for label, values in sorted(ratios.items())}
@@ -76,7 +79,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.before_after", description=__doc__.splitlines()[0])
     parser.add_argument("before", type=Path, help="a checkout")
     parser.add_argument("after", type=Path, help="another one")
-    parser.add_argument("names", nargs="+", metavar="NAME", help="benchmarks that both have")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="a benchmark that both have, or OLD=NEW")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each checkout")
     parser.add_argument("--full", action="store_true", help="run whole benchmarks, not --quick")
     parser.add_argument(
