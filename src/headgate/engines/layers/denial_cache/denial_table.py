@@ -208,6 +208,8 @@ def _age(outcome: Outcome, elapsed_us: int) -> Outcome:
         outcome[AT_US] + elapsed_us,
         outcome[MARK],
     )
+    if type(outcome) is tuple:  # most are
+        return CachedOutcome(later)
     if isinstance(outcome, OverriddenOutcome):
         aged = CachedOverriddenOutcome(later)
         aged.limit = outcome.limit
