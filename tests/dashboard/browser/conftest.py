@@ -1,6 +1,7 @@
 """Fixtures: a browser, and a service with a shop's rulebook on a real Redis."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,15 +70,28 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-@pytest.fixture
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    rules = tmp_path_factory.mktemp("shop") / "rules.yaml"
+@contextmanager
+def open_shop(folder: Path) -> Iterator[Shop]:
+    rules = folder / "rules.yaml"
     rules.write_text(BOOK)
     with RedisServer() as redis:
         assert main(["rules", "push", str(rules), "--engine", redis.url, "--author", "test"]) == 0
         admin = f"127.0.0.1:{free_port()}"
         with start_service(redis, admin) as service:
             yield Shop(service, redis, admin, rules)
+
+
+@pytest.fixture(scope="session")
+def shared_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """For tests that look, and leave rules and keys of others alone: a service takes seconds to start."""
+    with open_shop(tmp_path_factory.mktemp("shared")) as shop:
+        yield shop
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    with open_shop(tmp_path) as shop:
+        yield shop
 
 
 @pytest.fixture
