@@ -15,7 +15,7 @@ from headgate.algorithms.decision import (
     PausedOutcome,
     Receipt,
 )
-from headgate.algorithms.limit import HORIZON_US, SECOND, UNLIMITED
+from headgate.algorithms.limit import HORIZON_US, MAX_CLOCK_SWING_US, SECOND, UNLIMITED
 from headgate.algorithms.slots import Slots
 from headgate.errors import EngineUnavailable, InvalidCharge
 from headgate.flow import Flow
@@ -52,14 +52,18 @@ def wait_through_pauses(
     sleep_us: Callable[..., Any],
 ) -> Flow[Decision]:
     """Waits like `wait`, and looks again when its turn has come: if the key was paused meanwhile, every turn comes
-    that much later. One more request after each sleep; none if there was nothing to wait for."""
+    that much later. One more request after each sleep; none if there was nothing to wait for.
+
+    In a long pause it looks every MAX_PAUSED_SLEEP_US. If a reset has ended the pause, it has deleted the place as
+    well: the caller takes another one."""
     max_wait_us, waited_us = patience_us(timeout), 0
     decision: Decision = yield partial(decide, batch, max_wait_us)
-    left_us = decision.delay_us if decision.allowed else 0
+    left_us, paused_us = decision.delay_us if decision.allowed else 0, _paused_us(decision)
     while left_us:
+        nap_us = min(left_us, MAX_PAUSED_SLEEP_US) if paused_us > MAX_PAUSED_SLEEP_US else left_us
         try:
-            yield partial(sleep_us, left_us)
-            waited_us += left_us
+            yield partial(sleep_us, nap_us)
+            waited_us += nap_us
             now: Decision = yield peek
         except EngineUnavailable:
             raise
@@ -67,15 +71,22 @@ def wait_through_pauses(
             yield from cancel(decision)
             raise
         parts = list(zip(decision.counter_decisions, now.counter_decisions, strict=True))
-        left_us = max(_until_served_us(mine.outcome, current.outcome) for mine, current in parts)
+        was_reset = paused_us - nap_us > _paused_us(now) + MAX_CLOCK_SWING_US and not now.degraded
+        left_us, paused_us = (
+            max(_until_served_us(mine.outcome, current.outcome) for mine, current in parts),
+            _paused_us(now),
+        )
         if waited_us + left_us > max_wait_us:
             yield from cancel(decision)
             return _refused(batch, now, left_us)
-        if any(_is_void(mine.outcome, current.outcome) for mine, current in parts):
+        if was_reset or any(_is_void(mine.outcome, current.outcome) for mine, current in parts):
             decision = yield partial(decide, batch, max_wait_us - waited_us)
-            left_us = decision.delay_us if decision.allowed else 0
+            left_us, paused_us = decision.delay_us if decision.allowed else 0, _paused_us(decision)
     return decision
 
+
+# How long a caller sleeps at most before it looks whether a long pause was ended.
+MAX_PAUSED_SLEEP_US = 10 * SECOND
 
 # By how much a sleep may end too early, and the turn still counts as come.
 MAX_EARLY_US = 1000
@@ -88,6 +99,12 @@ def _until_served_us(reserved: Outcome, now: Outcome) -> int:
     paused_us = now.paused_us if isinstance(now, PausedOutcome) else 0
     left_us = Receipt.from_outcome(reserved, 1).served_us - now[AT_US]
     return paused_us + (left_us if left_us > MAX_EARLY_US else 0)
+
+
+def _paused_us(decision: Decision) -> int:
+    """Returns how long the key of a decision is still paused: of several, the longest."""
+    outcomes = (part.outcome for part in decision.counter_decisions)
+    return max((outcome.paused_us for outcome in outcomes if isinstance(outcome, PausedOutcome)), default=0)
 
 
 def _is_void(reserved: Outcome, now: Outcome) -> bool:

@@ -182,6 +182,58 @@ def test_a_cancelled_waiter_gives_its_place_back_while_paused(harness: EngineHar
     harness.run(story())
 
 
+@pytest.mark.parametrize("text", ["1/s", "1/s log", "1/s fixed"])
+def test_a_waiter_learns_within_ten_seconds_that_a_long_pause_was_ended(text: str, harness: EngineHarness) -> None:
+    """Its place is gone with the counts: it takes another one, behind those who came meanwhile."""
+    limiter, gate = harness.async_limiter(text, pausable=True), HeldSleepClock(harness)
+    limiter.clock = gate
+
+    async def story() -> None:
+        await limiter.pause("key", 3600)
+        waiters = []
+        for _ in range(2):
+            waiters.append(asyncio.create_task(limiter.wait("key")))
+            await gate.next_sleeper()
+        for look in range(2):
+            harness.advance(10)
+            for number, (slept_us, sleeper) in enumerate(gate.sleepers[-2:]):
+                assert slept_us == 10_000_000
+                if look == 1 and number == 0:
+                    await limiter.reset("key")
+                    assert await limiter.take("key")
+                sleeper.set_result(None)
+                await gate.next_sleeper()
+        delays = [round(slept_us / 1e6, 3) for slept_us, _ in gate.sleepers[-2:]]
+        assert delays == [1, 2]
+        harness.advance(1)
+        gate.sleepers[-2][1].set_result(None)
+        assert await waiters[0]
+        harness.advance(1)
+        gate.sleepers[-1][1].set_result(None)
+        assert await waiters[1]
+        assert len(gate.sleepers) == 6
+
+    harness.run(story())
+
+
+def test_a_waiter_in_a_long_pause_is_served_at_its_end(harness: EngineHarness) -> None:
+    limiter, gate = harness.async_limiter("1/s", pausable=True), HeldSleepClock(harness)
+    limiter.clock = gate
+
+    async def story() -> None:
+        await limiter.pause("key", 25)
+        await limiter.reserve("key")
+        waiter = asyncio.create_task(limiter.wait("key", timeout=26))
+        for slept_s in (10, 10, 6):
+            await gate.next_sleeper()
+            assert gate.sleepers[-1][0] == slept_s * 1_000_000
+            harness.advance(slept_s)
+            gate.sleepers[-1][1].set_result(None)
+        assert await waiter
+
+    harness.run(story())
+
+
 def test_several_limits_are_paused_together(harness: EngineHarness) -> None:
     limiter = harness.limiter("10/s; 4/hour fixed; 20/minute log", pausable=True)
     limiter.take("key")

@@ -33,6 +33,7 @@ from headgate.integrations.outbound_turns import (
     Turn,
     log_pause_of_this_process,
 )
+from headgate.limiter_flows import MAX_PAUSED_SLEEP_US
 from headgate.rules.match import Match
 from headgate.rules.rule import Rulebook
 
@@ -121,7 +122,7 @@ class RuleTurns(ClientTurns[Request]):
         try:
             if rates.can_be_paused and time.monotonic() - waits_since > MAX_UNCHECKED_NS / 1e9:
                 while paused := (yield from self._paused_for(rates)):
-                    yield partial(self._sleep_us, round(paused * SECOND))
+                    yield partial(self._sleep_us, min(round(paused * SECOND), MAX_PAUSED_SLEEP_US))
         except BaseException:
             adaptive_rules.cancel(decision)
             line.wake_first()

@@ -29,6 +29,7 @@ from headgate.enforcement.adaptive_rules import DROPPED, IGNORED, SUCCESS
 from headgate.errors import EngineUnavailable, RateLimited
 from headgate.flow import Flow
 from headgate.integrations.finish_flows import outcome_of
+from headgate.limiter_flows import MAX_PAUSED_SLEEP_US
 from headgate.validation import MAX_PAUSE_S, check_cost, check_key
 
 Request = TypeVar("Request")
@@ -168,7 +169,7 @@ class LimiterTurns(ClientTurns[Request]):
         if self._limiter is not None and started_ns - waits_since_ns > MAX_UNCHECKED_NS:
             try:
                 while paused := (yield partial(self._limiter.peek, key)).paused_for:
-                    yield partial(self._sleep_us, round(paused * SECOND))
+                    yield partial(self._sleep_us, min(round(paused * SECOND), MAX_PAUSED_SLEEP_US))
             except BaseException:
                 gate.leave(entered, started_ns, adaptive_gate.IGNORED)
                 raise
