@@ -20,8 +20,9 @@ from tests.integrations.server_harness import limit_fields
 from tests.servers import RedisServer
 
 # isort: split
+from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.test import AsyncClient, RequestFactory, override_settings
+from django.test import AsyncClient, Client, RequestFactory, override_settings
 from django.urls import path
 
 from headgate.integrations.django import client_address, limit
@@ -154,12 +155,34 @@ async def test_a_stream_that_is_not_read_yet_holds_its_slot() -> None:
         first: Any = await AsyncClient().get("/async-stream")
         assert (await AsyncClient().get("/async-stream")).status_code == 429
         assert [part async for part in first.streaming_content] == [b"first", b"last"]
-        first.close()
+        second: Any = await AsyncClient().get("/async-stream")
+        assert second.status_code == 200, "the last byte was there before the slot was free"
+        second.close()
         for _ in range(1000):  # it is released by a task
             if (await AsyncClient().get("/async-stream")).status_code == 200:
                 return
             await asyncio.sleep(0.01)
         raise AssertionError("the slot was not released")
+
+
+def test_a_stream_has_released_its_slot_with_its_last_byte() -> None:
+    with override_settings(HEADGATE={}):
+        request: Any = RequestFactory().get("/stream")
+        response = WSGIHandler()(request.environ, lambda status, headers: None)
+        assert Client().get("/stream").status_code == 429
+        assert b"".join(response) == b"firstlast"  # which the server has sent before it closes the response
+        assert Client().get("/stream").status_code == 200
+        response.close()
+
+
+def test_a_file_has_released_its_slot_with_its_last_byte() -> None:
+    with override_settings(HEADGATE={}):
+        first: Any = Client().get("/file")
+        assert Client().get("/file").status_code == 429
+        chunks = iter(first.streaming_content)
+        assert len(next(chunks)) == int(first["Content-Length"]), "a client needs no more than that"
+        assert Client().get("/file").status_code == 200
+        first.close()
 
 
 def test_a_view_may_answer_refusals_itself(client: httpx.Client) -> None:

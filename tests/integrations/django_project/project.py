@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from io import BytesIO
 from typing import Any
 
 import django
 from django.conf import settings
 from django.http import (
+    FileResponse,
     Http404,
     HttpRequest,
     HttpResponse,
@@ -161,6 +163,11 @@ def stream(request: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse(parts())
 
 
+@limit("1 slot", key=None, name="file")
+def file(request: HttpRequest) -> FileResponse:
+    return FileResponse(BytesIO(b"a file"), filename="file.txt")
+
+
 @limit("1 slot", key=None, name="async-stream")
 async def async_stream(request: HttpRequest) -> StreamingHttpResponse:
     async def parts() -> AsyncIterator[bytes]:
@@ -236,6 +243,7 @@ urlpatterns = [
     path("health", health),
     re_path(r"^outcome/(?P<kind>\w+)$", outcome),
     path("stream", stream),
+    path("file", file),
     path("async-stream", async_stream),
     path("whole", WholeView.as_view()),
     path("async-whole", AsyncWholeView.as_view()),

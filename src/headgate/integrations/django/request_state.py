@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from asgiref.sync import async_to_sync, sync_to_async
@@ -22,7 +23,7 @@ from headgate.http.headers import retry_after
 from headgate.integrations.code_limit import BoundLimit, CodeLimit
 from headgate.integrations.django.application import ApplicationLimits, application_limits
 from headgate.integrations.django.http_requests import http_request, in_event_loop, request_parts, route_template
-from headgate.integrations.django.streams import count_bytes
+from headgate.integrations.django.streams import finish_with_stream
 from headgate.integrations.django.view_marks import handler_method, is_exempt, limits_of_view
 from headgate.integrations.request_limits import AsyncRequestLimits, RequestLimits
 from headgate.integrations.request_record import RequestRecord
@@ -161,7 +162,7 @@ class RequestState:
         return self.refusal()
 
     def complete(self, response: HttpResponseBase) -> HttpResponseBase:
-        """Adds the fields to a response; refunds, settles and releases, after its last byte if it is a stream."""
+        """Adds the fields to a response; refunds, settles and releases, with its last byte if it is a stream."""
         if self._finishes_later(response):
             return response
         self.finish(response.status_code, response)
@@ -204,15 +205,17 @@ class RequestState:
             return False
         if not (record.unfinished or record.decisions):
             return False
-        if record.costs_after:
-            count_bytes(cast(StreamingHttpResponse, response), record)
+        finish = partial(self.finish, response.status_code, response)
+        if record.changes_counts or record.estimates:  # a file that the server could send by itself is read here
+            afinish = partial(self.afinish, response.status_code, response)
+            finish_with_stream(cast(StreamingHttpResponse, response), record, finish, afinish)
         close = response.close
 
         def close_and_finish() -> None:
             try:
                 close()
             finally:
-                self.finish(response.status_code, response)
+                finish()
 
         response.close = close_and_finish  # type: ignore[method-assign]
         return True
