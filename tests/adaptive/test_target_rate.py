@@ -1,5 +1,6 @@
 """A rate that holds a quantile of response times."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -81,6 +82,19 @@ def test_the_gate_follows_the_service() -> None:
     assert gate.limit > low
     gate.try_enter(15 * SECOND)
     gate.leave(1, 0.0, 100 * SECOND, DROPPED)
+
+
+def test_a_window_of_many_calls_keeps_some_of_their_response_times() -> None:
+    settings = TargetRate(target=0.2, quantile=0.9, ceiling=1_000_000, initial=100_000, min_window=60)
+    gate = RateGate(settings, 0.0)
+    for number in range(1, 50_001):
+        now_ns = number * SECOND / 100_000
+        gate.leave(gate.try_enter(now_ns), now_ns - 0.01 * SECOND, now_ns, SUCCESS)
+    assert sys.getsizeof(gate._responses) < 200_000
+    gate.leave(gate.try_enter(60 * SECOND), 59.99 * SECOND, 60 * SECOND, SUCCESS)
+    assert (gate.windows, gate.reason) == (1, "not used")
+    window = RateWindow([0.01] * 10, 0, 1.0, others=90_000)
+    assert settings.update(settings.start(), window)[2] == "below the target"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ IGNORED: Final = 1
 DROPPED: Final = 2
 
 _MANY_DROPS = 10  # calls that complete a window, also one that would need many
-_MAX_RESPONSES = 10_000  # response times of a window that are kept for a quantile
+MAX_RESPONSES: Final = 10_000  # response times of a window that are kept for a quantile
 
 
 class ConcurrencyGate:
@@ -115,7 +115,7 @@ class ConcurrencyGate:
             logarithm = log(response_ns)
             self._log_sum += logarithm
             self._log_squares += logarithm * logarithm
-            if self._quantile is not None and len(self._responses) < _MAX_RESPONSES:
+            if self._quantile is not None and len(self._responses) < MAX_RESPONSES:
                 self._responses.append(response_ns)
         enough = self._samples + self._dropped >= self._window_samples or self._dropped >= _MANY_DROPS
         if enough and now_ns - self._opened_ns >= self._window_ns:

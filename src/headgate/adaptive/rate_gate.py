@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headgate.adaptive.gate import DROPPED, IGNORED
+from headgate.adaptive.gate import DROPPED, IGNORED, MAX_RESPONSES
 from headgate.adaptive.target_rate import BURST_SECONDS, RateState, RateWindow, TargetRate
 
 _NS_PER_SECOND = 1e9
@@ -25,9 +25,8 @@ class RateGate:
         self.reason: str = "start"
         self.strained: Callable[[], bool] = bool  # returns False: there is no guard
         self._tokens = self._burst
-        self._filled_ns = self._opened_ns = now_ns
-        self._responses: list[float] = []
-        self._dropped = 0
+        self._filled_ns = now_ns
+        self._open_window(now_ns)
         self.windows: int = 0  # that were judged
 
     @property
@@ -74,23 +73,31 @@ class RateGate:
         self.algorithm, self.state = algorithm, algorithm.start() if state is None else state
         self.reason = "start" if state is None else "changed settings"
         self.rate = self.state.rate
-        self._responses, self._dropped, self._opened_ns = [], 0, now_ns
+        self._open_window(now_ns)
 
     def leave(self, entered: int, started_ns: float, now_ns: float, outcome: int) -> None:
         """Counts a call that ended, and updates the rate if a window is complete."""
         self.in_flight -= 1
         if outcome == DROPPED:
             self._dropped += 1
-        elif outcome != IGNORED:
+        elif outcome != IGNORED and len(self._responses) < MAX_RESPONSES:
             self._responses.append((now_ns - started_ns) / _NS_PER_SECOND)
-        window = RateWindow(self._responses, self._dropped, (now_ns - self._opened_ns) / _NS_PER_SECOND)
-        # A window that never fills is judged after ten of its least lengths: memory and patience are bounded.
+        elif outcome != IGNORED:
+            self._others += 1
+        seconds = (now_ns - self._opened_ns) / _NS_PER_SECOND
+        window = RateWindow(self._responses, self._dropped, seconds, self._others)
+        # A window that never fills is judged after ten of its least lengths.
         if self.algorithm.is_complete(window) or window.seconds > 10 * self.algorithm.min_window:
             self.windows += 1
             rate, state, reason = self.algorithm.update(self.state, window)
             if rate <= self.rate or not self.strained():
                 self.rate, self.state, self.reason = rate, state, reason
-            self._responses, self._dropped, self._opened_ns = [], 0, now_ns
+            self._open_window(now_ns)
+
+    def _open_window(self, now_ns: float) -> None:
+        self._responses: list[float] = []
+        self._dropped = self._others = 0
+        self._opened_ns = now_ns
 
     def _tokens_at(self, now_ns: float) -> float:
         elapsed = max(0.0, now_ns - self._filled_ns) / _NS_PER_SECOND

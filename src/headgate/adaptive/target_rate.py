@@ -29,11 +29,20 @@ BURST_SECONDS: Final = 0.1  # of calls that may begin at once
 
 
 class RateWindow(NamedTuple):
-    """The calls of one window: response times in seconds in any order, drops, and the window's length."""
+    """The calls of one window: response times in seconds in any order, drops, and the window's length.
+
+    `others` are calls that succeeded, beyond those whose response times are kept.
+    """
 
     responses: Sequence[float]
     dropped: int
     seconds: float
+    others: int = 0
+
+    @property
+    def calls(self) -> int:
+        """All calls of the window."""
+        return len(self.responses) + self.dropped + self.others
 
 
 class RateState(NamedTuple):
@@ -91,15 +100,14 @@ class TargetRate:
 
     def is_complete(self, window: RateWindow) -> bool:
         """Returns whether a window has enough calls and time to be judged."""
-        return window.seconds >= self.min_window and len(window.responses) + window.dropped >= self.samples
+        return window.seconds >= self.min_window and window.calls >= self.samples
 
     def update(self, state: RateState, window: RateWindow) -> tuple[float, RateState, str]:
         """Returns the new rate, the new state, and the reason."""
         rate = state.rate
-        calls = len(window.responses) + window.dropped
-        if not calls or window.seconds <= 0:
+        if not (window.responses or window.dropped) or window.seconds <= 0:
             return rate, state, "no calls"
-        measured = self._quantile(window, calls)
+        measured = self._quantile(window)
         if measured > self.target:
             rate, reason = (
                 rate * (self.backoff**2 if measured > 2 * self.target else self.backoff),
@@ -107,7 +115,7 @@ class TargetRate:
             )
         elif measured >= self.target * (1 - self.hysteresis):
             reason = "at the target"
-        elif calls / window.seconds < 0.8 * rate:
+        elif window.calls / window.seconds < 0.8 * rate:
             reason = "not used"
         else:
             step = 0.02 * self.ceiling if self.step is None else self.step
@@ -115,7 +123,8 @@ class TargetRate:
         rate = max(float(self.floor), min(float(self.ceiling), rate))
         return rate, RateState(rate), reason
 
-    def _quantile(self, window: RateWindow, calls: int) -> float:
+    def _quantile(self, window: RateWindow) -> float:
         """Returns the quantile of the window, with drops as the slowest calls."""
+        calls = len(window.responses) + window.dropped
         number = min(calls - 1, int(self.quantile * calls))
         return sorted(window.responses)[number] if number < len(window.responses) else float("inf")

@@ -1,9 +1,6 @@
 -- Enforces a rate that follows response times: a token bucket whose rate target_rate.lua moves. The twin of
 -- adaptive/rate_gate.py. A gate is a table (or a struct) of numbers, as that of concurrency_gate.lua.
 --
--- Of a window's response times the first MAX_RESPONSES are kept, where Python keeps all: it is judged after a second,
--- so this matters above 10,000 calls per second.
---
 -- Law (tests/nginx/test_adaptive_parity.py): bit by bit the rates, the tokens and the reasons of Python.
 
 local concurrency_gate = require "resty.headgate.adaptive.concurrency_gate"
