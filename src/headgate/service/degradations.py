@@ -16,8 +16,8 @@ from time import monotonic
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.observer import Observer
 from headgate.service.degradation_files import SHARE_S, DegradationFiles
-from headgate.service.metrics import FOLDER_VARIABLE
 from headgate.telemetry.decision_log import DecisionLog
+from headgate.telemetry.multiprocess_files import FOLDER_VARIABLE
 
 ENGINE, RULEBOOK, DECISION_LOG, ADAPTIVE_RULES = "engine", "rulebook", "decision_log", "adaptive_rules"
 PARTS = (ENGINE, RULEBOOK, DECISION_LOG, ADAPTIVE_RULES)

@@ -8,17 +8,18 @@ that imports prometheus_client.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
 
 from headgate.telemetry.counts import Counts
+from headgate.telemetry.multiprocess_files import FOLDER_VARIABLE, reserve
 
-FOLDER_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
+_log = logging.getLogger("headgate.service")
 
 
 @contextmanager
@@ -47,6 +48,7 @@ class WorkerMetrics:
     """The metrics of one worker. `observer` is to be given to its limiter, in place of the counts."""
 
     def __init__(self, counts: Counts) -> None:
+        _check_folder()
         from prometheus_client import CollectorRegistry
 
         from headgate.telemetry.prometheus import PrometheusMetrics
@@ -67,3 +69,19 @@ class WorkerMetrics:
         of_all = CollectorRegistry()
         MultiProcessCollector(of_all)  # type: ignore[no-untyped-call]
         return generate_latest(of_all)
+
+
+def _check_folder() -> None:
+    """Lets this worker keep its metrics to itself if there is no room for its files."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    try:
+        if folder:
+            reserve(folder)
+    except OSError as error:
+        del os.environ[FOLDER_VARIABLE]
+        _log.error(
+            "the metrics of this worker cannot be written to %s: %s. /metrics of this worker has its own only, "
+            "and that of the others lacks them",
+            folder,
+            error.strerror or error,
+        )

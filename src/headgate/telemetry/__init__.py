@@ -21,6 +21,7 @@
     recent_records   a bounded sample of recent records of all processes, in Redis
     memory_records   the same in this process, for a service that counts in memory
     prometheus       PrometheusMetrics, an observer for prometheus_client
+    multiprocess_files  reserves room for the files of prometheus_client's multiprocess mode
     opentelemetry    OpenTelemetry, an observer for its API: metrics, and attributes of spans
     metric_names     what both kinds of metrics have in common
 

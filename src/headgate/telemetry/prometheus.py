@@ -12,11 +12,16 @@ one decision in SAMPLE_EVERY is timed. Delays are not: every delayed call is in 
 
 No key ever becomes a label. A label `rule` has the name of a rule, or that of a limiter without rules; "" has
 calls that no rule applied to. docs/reference/metrics.md lists every metric.
+
+If the disk of the multiprocess mode's folder is full, the metrics stand still until there is room, and then have
+all counts (multiprocess_files.py).
 """
 
 from __future__ import annotations
 
 import atexit
+import logging
+import os
 import time
 from collections.abc import Iterator, Sequence
 from threading import Lock, Thread
@@ -27,12 +32,14 @@ from headgate.algorithms.decision import Decision
 from headgate.algorithms.limit import SECOND
 from headgate.clock import Clock, check_clock, nanoseconds
 from headgate.engines.fork_reset import on_fork
+from headgate.errors import InvalidSetting
 from headgate.extras import require
 from headgate.observer import LimitChange, Observer
 from headgate.rules.keys import ALL
 from headgate.telemetry.counts import Counts
 from headgate.telemetry.decision_counts import DecisionCounts
 from headgate.telemetry.metric_names import LAYERS, OUTCOMES, SAMPLE_EVERY
+from headgate.telemetry.multiprocess_files import FOLDER_VARIABLE, MAX_BYTES_PER_RULE, reserve
 
 require("headgate.telemetry.prometheus", "prometheus", "prometheus_client")
 
@@ -58,6 +65,7 @@ ENGINE_SAMPLES: Final[dict[str, tuple[str, tuple[float, ...]]]] = {
 }
 MAX_LIMITS: Final = 1000  # that are reported as gauges
 _NS: Final = 1_000_000_000
+_log = logging.getLogger("headgate")
 
 
 class PrometheusMetrics(Observer):
@@ -96,6 +104,11 @@ class PrometheusMetrics(Observer):
         self._open_since_ns: int | None = None  # when it was last seen that a breaker is open
         self._mover: Thread | None = None  # in multiprocess mode
         self._moves_at_exit = False
+        self._folder: str = os.environ.get(FOLDER_VARIABLE, "") if is_multiprocess() else ""
+        self._reserved_entries = 0  # rules and limits for whose series there is room
+        self._folder_problem: str | None = None
+        if error := self._reserve(0):
+            raise InvalidSetting(f"Metrics cannot be written to {self._folder}: {error.strerror or error}.")
         on_fork(self._after_fork)
         registry.register(_MoveBeforeScrape(self))
         self._declare(registry)
@@ -188,7 +201,8 @@ class PrometheusMetrics(Observer):
 
     def _after_fork(self) -> None:
         """Begins anew in a forked child: the parent's counts are the parent's."""
-        self._lock, self._moved, self._mover = Lock(), {}, None
+        self._lock, self._moved, self._mover, self._reserved_entries = Lock(), {}, None, 0
+        self._reserve(0)
 
     def _start_mover(self) -> None:
         """Starts the thread that moves the counts every second, as long as somebody uses this object."""
@@ -206,10 +220,13 @@ class PrometheusMetrics(Observer):
     def move_counts(self) -> None:
         """Moves what was counted since the last time to the metrics."""
         with self._lock:
-            for rule, totals in self.counts.totals().items():
+            all_totals, limits = self.counts.totals(), self.counts.limits()[:MAX_LIMITS]
+            if not self._has_room(len(all_totals) + len(limits)):
+                return
+            for rule, totals in all_totals.items():
                 self._add(rule, totals, self._moved.get(rule, DecisionCounts()))
                 self._moved[rule] = totals
-            for rule, limit, remaining in self.counts.limits()[:MAX_LIMITS]:
+            for rule, limit, remaining in limits:
                 if not limit.is_advertised:
                     continue
                 self._limit.labels(rule, limit.text).set(limit.quota)
@@ -220,6 +237,34 @@ class PrometheusMetrics(Observer):
             self._report_rulebooks()
             self._report_adaptive_rules()
             self._report_engines()
+
+    def _reserve(self, entries: int) -> OSError | None:
+        """Reserves room for the series of so many more rules and limits; returns the error if there is none."""
+        try:
+            if self._folder:
+                reserve(self._folder, entries * MAX_BYTES_PER_RULE)
+        except OSError as error:
+            return error
+        return None
+
+    def _has_room(self, entries: int) -> bool:
+        """Returns whether the metrics of so many rules and limits can be written; logs it if not, and when it is
+        over."""
+        error = self._reserve(max(0, entries - self._reserved_entries))
+        if error is None:
+            self._reserved_entries = max(entries, self._reserved_entries)
+            if self._folder_problem is not None:
+                self._folder_problem = None
+                _log.warning("headgate: metrics are written to %s again.", self._folder)
+        elif self._folder_problem is None:
+            self._folder_problem = error.strerror or str(error)
+            _log.error(
+                "headgate: metrics cannot be written to %s: %s. They stand still until they can be; calls are "
+                "decided and counted as before.",
+                self._folder,
+                self._folder_problem,
+            )
+        return error is None
 
     def _add(self, rule: str, totals: DecisionCounts, moved: DecisionCounts) -> None:
         """Adds the difference between two totals of a rule to the counters."""
