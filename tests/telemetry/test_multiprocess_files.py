@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -68,12 +68,16 @@ def test_what_is_reserved_is_backed_by_the_disk_and_what_is_there_stays(tmp_path
         assert path.read_bytes()[4:11] == b"    abc"
 
 
-def test_a_file_system_that_reserves_nothing_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unsupported(*arguments: int) -> None:
-        raise OSError(errno.EOPNOTSUPP, "not supported")
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.ENOSPC])
+def test_no_file_is_left_empty(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: int) -> None:
+        raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(os, "posix_fallocate", unsupported)
-    reserve(tmp_path)
+    monkeypatch.setattr(os, "posix_fallocate", fail)
+    full = pytest.raises(OSError, match="No space left") if code == errno.ENOSPC else nullcontext()
+    with full:  # a file system that reserves nothing is taken as it is
+        reserve(tmp_path)
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_counts_wait_until_there_is_room(tmp_path: Path) -> None:

@@ -30,14 +30,18 @@ def reserve(folder: str | os.PathLike[str], more: int = 0) -> None:
     if not hasattr(os, "posix_fallocate"):
         return
     for kind in KINDS:
-        descriptor = os.open(
-            Path(folder) / f"{kind}_{os.getpid()}.db", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
-        )
-        try:
-            used = int.from_bytes(os.pread(descriptor, 4, 0), "little")
-            os.posix_fallocate(descriptor, 0, used + HEADROOM + more)
-        except OSError as error:
-            if error.errno not in _UNSUPPORTED:
-                raise
-        finally:
-            os.close(descriptor)
+        _reserve(Path(folder) / f"{kind}_{os.getpid()}.db", HEADROOM + more)
+
+
+def _reserve(path: Path, more: int) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        used = int.from_bytes(os.pread(descriptor, 4, 0), "little")
+        os.posix_fallocate(descriptor, 0, used + more)
+    except OSError as error:
+        if not os.fstat(descriptor).st_size:
+            path.unlink(missing_ok=True)  # an empty file would fail the scrapes of all processes
+        if error.errno not in _UNSUPPORTED:
+            raise
+    finally:
+        os.close(descriptor)
