@@ -158,7 +158,9 @@ class _Candidates:
         self._bursts, self._span_us = bursts, span_us
         heavy = find_heavy_keys(bursts.by_rate.values())
         ordinary = [index for index in range(len(bursts.numbers)) if index not in heavy]
-        self._ordered = {rate: sorted(row[index] for index in ordinary) for rate, row in bursts.by_rate.items()}
+        self._ordered = {
+            rate: array("q", sorted(row[index] for index in ordinary)) for rate, row in bursts.by_rate.items()
+        }
         self.keys: int = len(ordinary)
         self.headroom: float = headroom(len(ordinary))
         self.frontier: Sequence[FrontierPoint] = [frontier_point(*each) for each in self._ordered.items()]
@@ -213,6 +215,7 @@ def suggest_limit(
     confirmed = holds and confirmation.enough
     chosen_again = not refuse_keys and not confirmed
     if chosen_again:
+        del candidates  # which hold some bytes for each key and rate
         bursts = _key_bursts(
             whole, rates, lambda share: report(_CONFIRMED + (_CHOSEN_AGAIN - _CONFIRMED) * (share or 0))
         )
