@@ -1,4 +1,4 @@
-"""What the overview's script fetches: rows of rules that are not in its table, and the processes."""
+"""Answers to the overview's script: rows of rules that are not in its table, and the processes."""
 
 import json
 import re

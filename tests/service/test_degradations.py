@@ -99,7 +99,7 @@ def test_a_rulebook_that_is_refused() -> None:
         until(lambda: None if service.send_request("GET", "/healthz").body == b"ok\n" else "still refused", 30)
 
 
-def test_whichever_worker_is_asked_answers_for_all() -> None:
+def test_each_worker_answers_for_all() -> None:
     with (
         RedisServer("redis") as redis,
         Service(RULES, engine=f"{redis.url}?fallback=local", workers=2, decision_log="/dev/full") as service,

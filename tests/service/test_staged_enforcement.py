@@ -177,7 +177,7 @@ async def test_a_start_that_got_no_reply_is_watched_or_made_again(evening: Eveni
         await evening.staged.stop("api", "ann", "")
 
 
-async def test_a_roll_back_that_got_no_reply_is_known(evening: Evening) -> None:
+async def test_a_roll_back_that_got_no_reply_is_found(evening: Evening) -> None:
     await evening.start()
     await evening.staged.stop("api", "ann", "")  # so the next base has been rolled back to another
     await evening.start(max_refused=0.1)

@@ -28,29 +28,29 @@ class DegradationFiles:
     def __init__(self, folder: str | None) -> None:
         self._folder = None if folder is None else Path(folder)
 
-    def _own(self, folder: Path) -> Path:
+    def _file_in(self, folder: Path) -> Path:
         return folder / f"{_PREFIX}{os.getpid()}"
 
     def write(self, parts: Iterable[tuple[str, str]]) -> None:
         """Writes the parts that are degraded here, each with its sentence; no file if there are none."""
         if self._folder is None:
             return
-        own, degraded = self._own(self._folder), [*parts]
+        file, degraded = self._file_in(self._folder), [*parts]
         with suppress(OSError):
             if degraded:
-                new = own.with_name(f".{own.name}")
+                new = file.with_name(f".{file.name}")
                 new.write_text(json.dumps(degraded), encoding="utf-8")
-                new.replace(own)
+                new.replace(file)
             else:
-                own.unlink(missing_ok=True)
+                file.unlink(missing_ok=True)
 
     def of_others(self) -> Iterator[tuple[str, str]]:
         """Yields what is degraded in the other workers."""
         if self._folder is None:
             return
-        own, oldest_s = self._own(self._folder), time.time() - FORGET_S
+        file, oldest_s = self._file_in(self._folder), time.time() - FORGET_S
         for path in sorted(self._folder.glob(f"{_PREFIX}*")):
             with suppress(OSError, ValueError):
-                if path != own and path.stat().st_mtime >= oldest_s:
+                if path != file and path.stat().st_mtime >= oldest_s:
                     document = json.loads(path.read_text(encoding="utf-8"))
                     yield from ((part, sentence) for part, sentence in document)

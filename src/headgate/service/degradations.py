@@ -57,7 +57,7 @@ class Degradations:
 
     async def _share(self) -> None:
         while True:
-            self._files.write(self._own_parts())
+            self._files.write(self._parts_here())
             await asyncio.sleep(SHARE_S)
 
     async def close(self) -> None:
@@ -74,9 +74,9 @@ class Degradations:
 
     def parts(self) -> list[tuple[str, str]]:
         """Returns the name of each degraded part, and a sentence about it; each sentence once."""
-        return [*dict.fromkeys([*self._own_parts(), *self._files.of_others()])]
+        return [*dict.fromkeys([*self._parts_here(), *self._files.of_others()])]
 
-    def _own_parts(self) -> Iterator[tuple[str, str]]:
+    def _parts_here(self) -> Iterator[tuple[str, str]]:
         """Yields what is degraded in this worker."""
         engine = self._limiter.engine
         for name, _ in engine.degraded_shards():
