@@ -258,11 +258,14 @@ class MemoryMeter:
 
     def _is_dead(self, key: str, state: Any, now_us: int) -> bool:
         """Returns whether a state no longer differs from an unused key's."""
+        dead_at_us = self._algorithm.dead_at_us
+        if self.options is None:
+            return dead_at_us(self.limit, state) <= now_us
         limits, now_us = [self.limit], self._clock_us(key, now_us, corrects=False)
-        if self.options is not None and self.options.overrides:
+        if self.options.overrides:
             # Which override belongs to this count is not known here: the state lives as long as any requires.
             limits += self._engine.override_limits(self.options.rule, key, now_us)
-        dead_at_us, kind = self._algorithm.dead_at_us, self.limit.algorithm
+        kind = self.limit.algorithm
         return all(dead_at_us(limit, state) <= now_us for limit in limits if limit.algorithm == kind)
 
     def _clock_us(self, key: str, now_us: int, *, corrects: bool = True) -> int:
