@@ -168,7 +168,8 @@ async def test_a_stream_that_is_not_read_yet_holds_its_slot() -> None:
 def test_a_stream_has_released_its_slot_with_its_last_byte() -> None:
     with override_settings(HEADGATE={}):
         request: Any = RequestFactory().get("/stream")
-        response = WSGIHandler()(request.environ, lambda status, headers: None)
+        start_response: Any = lambda status, headers: None  # noqa: E731
+        response = WSGIHandler()(request.environ, start_response)
         assert Client().get("/stream").status_code == 429
         assert b"".join(response) == b"firstlast"  # which the server has sent before it closes the response
         assert Client().get("/stream").status_code == 200

@@ -144,7 +144,7 @@ def test_a_full_disk_ends_no_worker_of_the_service(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.servers
-def test_workers_that_start_on_a_full_disk_have_metrics_of_their_own(redis_server: RedisServer) -> None:
+def test_workers_that_start_on_a_full_disk_count_by_themselves(redis_server: RedisServer) -> None:
     service = Service(BOOK, engine=f"{redis_server.url}?deadline=10s", workers=2)
     service.before = [str(command("prlimit", "util-linux")), "--fsize=60000"]  # less than the smallest file
     with service:
