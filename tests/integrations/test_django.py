@@ -168,8 +168,7 @@ async def test_a_stream_that_is_not_read_yet_holds_its_slot() -> None:
 def test_a_stream_has_released_its_slot_with_its_last_byte() -> None:
     with override_settings(HEADGATE={}):
         request: Any = RequestFactory().get("/stream")
-        start_response: Any = lambda status, headers: None  # noqa: E731
-        response = WSGIHandler()(request.environ, start_response)
+        response = WSGIHandler()(request.environ, lambda *start: len)
         assert Client().get("/stream").status_code == 429
         assert b"".join(response) == b"firstlast"  # which the server has sent before it closes the response
         assert Client().get("/stream").status_code == 200
@@ -321,6 +320,11 @@ def test_an_engine_that_does_not_answer_is_a_503(interface: Interface) -> None:
     with serve_project(interface, {"engine": "redis://127.0.0.1:1", "limits": ["1/s"]}) as client:
         answer = client.get("/free", headers={"Accept": "application/json"})
         assert (answer.status_code, answer.json()["status"]) == (503, 503)
+
+
+def test_a_limit_without_its_text_is_an_error_of_limit() -> None:
+    with pytest.raises(TypeError, match=r"^limit\(\) missing 1 required positional argument: 'limit'"):
+        limit(key="address")  # type: ignore[call-arg]
 
 
 def test_coroutines_stay_coroutines_and_names_stay() -> None:

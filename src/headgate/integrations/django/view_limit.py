@@ -124,6 +124,10 @@ class ViewLimit(CodeLimit):
         return await state.acomplete(response) if alone else response
 
 
+# Python names the function in the error of a wrong number of arguments; users know it as limit().
+ViewLimit.__init__.__qualname__ = "limit"
+
+
 def _find_request(limit: CodeLimit, args: Sequence[Any]) -> Any:
     """Returns the request among the arguments of a view: the first, or the second after self."""
     for each in args[:2]:
