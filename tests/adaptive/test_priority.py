@@ -46,6 +46,26 @@ def test_a_more_important_class_is_refused_only_after_all_of_the_less_important(
     assert 0 < refused < 20
 
 
+def test_the_last_places_are_kept_for_more_important_calls_while_calls_are_refused() -> None:
+    rejection = _warm(0.5, [100, 200, 700])
+    assert [rejection.reserved(priority, 20) for priority in range(3)] == [0, 4, 4]
+    assert [rejection.reserved(2, places) for places in (1, 4, 5, 1000)] == [0, 0, 1, 10]
+    assert _warm(0.5, [10, 0, 990]).reserved(2, 1000) == 2, "few important calls need few places"
+    assert _warm(0.0, [100, 200, 700]).reserved(2, 20) == 0, "nobody is refused"
+    assert _warm(0.5, [0, 0, 1000]).reserved(2, 20) == 0, "nobody is more important"
+
+
+def test_a_call_leaves_the_last_places_of_the_limit() -> None:
+    gate = _gate(20, max_wait_ms=0.0)
+    for number in range(RECENT_CALLS):
+        gate.rejection.rejects(0.0, HIGH if number % 2 else LOW)
+    gate.rejection.ratio = 0.01
+    gate.rejection._period_ends_ns = 1e18  # the ratio stays
+    admitted = sum(gate.enter(1.0, number, LOW) > 0 for number in range(100))
+    assert admitted == 16
+    assert [gate.enter(1.0, number, HIGH) > 0 for number in range(5)] == [True] * 4 + [False]
+
+
 def test_heavy_users_are_refused_first_where_that_is_configured() -> None:
     rejection = RejectionRatio(1, Random(1), fair=True)
     for number in range(900):

@@ -78,6 +78,11 @@ class ConcurrencyGate:
         """Returns how many calls could begin now."""
         return max(0, self.limit - self.in_flight)
 
+    @property
+    def units_at_once(self) -> int:
+        """How many calls can begin at once, if none are in flight."""
+        return self.limit
+
     def enter_above(self) -> int:
         """Counts a call that begins although it was refused, and returns how many are in flight with it."""
         self.in_flight += 1

@@ -5,6 +5,10 @@ calls find no room, and falls otherwise. It becomes a decision by the quantile o
 1,000 calls the least important ones are refused, as many as the ratio says, at random within a class. So a
 class is refused as a whole only if that is not enough, and no number has to be set for any class.
 
+The last free places are kept for more important calls while calls are refused: a full limit has no place for them
+either. If those are the part p of the calls that pass, all of n free places are taken before a call ends about as
+often as p to the power of n; so few are enough, and the limit grows by what they leave unused.
+
 Calls that are not refused and find the limit reached wait in a short queue, the most important first, for at
 most `max_wait_ns`. Calls of the least important class never wait, nor do those of a class of which the ratio
 refuses a part: there are more of them than can be served, and by waiting they would only delay each other.
@@ -34,6 +38,8 @@ RECENT_CALLS: Final = 1000
 _PERIOD_NS = 100_000_000.0
 _MORE = 1.2  # times the calls that pass, in each period in which there was room
 _MIN_QUEUE = 10  # calls that may wait, also where the limit is lower
+_MOST_RESERVED, _RESERVED_PART = 10, 0.23  # places, and of the limit
+_RARELY = 0.002  # of the important calls may find all those places taken
 
 QUEUED: Final = -1
 
@@ -66,6 +72,17 @@ class RejectionRatio:
     def reaches(self, priority: int) -> bool:
         """Returns whether calls of this class are among those to refuse, all of them or a part."""
         return sum(self._counts[priority + 1 :]) < self.ratio * len(self._recent)
+
+    def reserved(self, priority: int, places: int) -> int:
+        """Returns how many of so many places a call of this class has to leave to more important ones."""
+        more_important = sum(self._counts[:priority])
+        if not self.ratio or not more_important:
+            return 0
+        part = more_important / len(self._recent) / (1.0 - self.ratio)  # of the calls that pass
+        most, reserved, all_taken = min(_MOST_RESERVED, int(_RESERVED_PART * places)), 0, 1.0
+        while reserved < most and all_taken > _RARELY:
+            reserved, all_taken = reserved + 1, all_taken * part
+        return reserved
 
     def found_no_room(self) -> None:
         """Notes a call that was not rejected, and could not be served."""
@@ -149,7 +166,8 @@ class PriorityGate:
             else:
                 self.gate.turn_away()
             return 0
-        if any(self._queues[: priority + 1]):
+        reserved = self.rejection.reserved(priority, self.gate.units_at_once)
+        if any(self._queues[: priority + 1]) or (reserved and self.gate.room(now_ns) <= reserved):
             self.gate.wait()
         elif entered := self.gate.try_enter(now_ns):  # counts a call that finds no room
             return entered

@@ -48,6 +48,11 @@ class RateGate:
         """Returns how many calls could begin now."""
         return int(self._tokens_at(now_ns))
 
+    @property
+    def units_at_once(self) -> int:
+        """How many calls can begin at once, if none are in flight."""
+        return max(1, int(self.limit * BURST_SECONDS))
+
     def enter_above(self) -> int:
         """Counts a call that begins although it was refused, and returns how many are in flight with it."""
         self.in_flight += 1

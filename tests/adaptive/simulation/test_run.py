@@ -117,6 +117,15 @@ def test_priorities_are_served_by_importance() -> None:
     assert measures.refused_by_priority[1] > 0.3 * measures.offered_by_priority[1]
 
 
+@pytest.mark.parametrize("queue", [0.0, 0.1])
+def test_a_spike_of_unimportant_calls_spares_the_others_with_and_without_a_queue(queue: float) -> None:
+    load = (Stage(5, 60, 0.1), Stage(15, 390, 0.1, priorities={"high": 30.0, "low": 360.0}))
+    case = replace(STAGED, load=load, timeout=1.0, settle=5.0)
+    measures = _run(case, "adaptive", queue=queue)[1]
+    assert measures.succeeded_by_priority[0] >= 0.985 * measures.offered_by_priority[0]
+    assert measures.row()["goodput"] >= 0.85 * 120
+
+
 def test_a_client_sends_as_fast_as_its_limit_allows() -> None:
     case = replace(STAGED, server={"delay": 0.1}, load=ClosedLoad(200), timeout=1.0)
     [fixed] = _run(case, "bulkhead", limit=4)

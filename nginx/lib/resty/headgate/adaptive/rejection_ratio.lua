@@ -8,10 +8,11 @@
 
 local M = {}
 
-local max, min = math.max, math.min
+local floor, max, min = math.floor, math.max, math.min
 
 local PERIOD_NS = 100000000.0
 local MORE = 1.2
+local MOST_RESERVED, RESERVED_PART, RARELY = 10, 0.23, 0.002
 
 M.RECENT_CALLS, M.MAX_CLASSES = 1000, 10
 M.FIELDS = { "classes", "ratio", "calls", "roomless", "period_ends_ns", "length", "next_index" }
@@ -52,6 +53,20 @@ function M.rejects(state, now_ns, priority, chance)
   return (less_important + chance * state.counts[priority]) / state.length < state.ratio
 end
 
+-- Returns how many of so many places a call of this class has to leave to more important ones.
+local function reserved_of(state, priority, places)
+  if state.ratio == 0 then return 0 end
+  local more_important = 0
+  for class = 0, priority - 1 do more_important = more_important + state.counts[class] end
+  if more_important == 0 then return 0 end
+  local part = more_important / state.length / (1.0 - state.ratio) -- of the calls that pass
+  local most, reserved, all_taken = min(MOST_RESERVED, floor(RESERVED_PART * places)), 0, 1.0
+  while reserved < most and all_taken > RARELY do
+    reserved, all_taken = reserved + 1, all_taken * part
+  end
+  return reserved
+end
+
 -- Notes a call that was not rejected, and could not be served.
 function M.found_no_room(state) state.roomless = state.roomless + 1 end
 
@@ -59,6 +74,12 @@ function M.found_no_room(state) state.roomless = state.roomless + 1 end
 function M.enter(state, gate_module, gate, now_ns, priority, chance)
   if M.rejects(state, now_ns, priority, chance) then
     if gate.in_flight >= gate.limit then gate_module.wait(gate) else gate_module.turn_away(gate) end
+    return 0
+  end
+  local reserved = reserved_of(state, priority, gate_module.units_at_once(gate))
+  if reserved > 0 and gate_module.room(gate, now_ns) <= reserved then
+    gate_module.wait(gate)
+    M.found_no_room(state)
     return 0
   end
   local entered = gate_module.try_enter(gate, now_ns) -- counts a call that finds no room
