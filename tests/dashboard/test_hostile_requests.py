@@ -85,6 +85,13 @@ async def test_large_forms_use_up_the_limit_of_requests(operator: Visitor) -> No
     assert 429 in statuses
 
 
+async def test_the_page_of_a_key_counts_as_five_requests(operator: Visitor) -> None:
+    begun = time.monotonic()
+    statuses = [(await operator.get(key_path("buy", "user=bob"))).status for _ in range(60)]
+    assert statuses[0] == 200
+    assert statuses.count(200) <= 20 + 8 * (time.monotonic() - begun) + 1
+
+
 async def test_a_script_s_form_is_json(operator: Visitor) -> None:
     page = await post_json(operator, "/dashboard/rules/check", {"text": "rules: []", "format": "yaml"})
     assert json.loads(page.text)["problems"] == []

@@ -6,8 +6,8 @@ Laws (tests/dashboard/test_access.py):
     are checked before its form is parsed;
   - a form has at most 64 KiB; the rulebook and a log, at three paths, have bounds of their own;
   - no page has code or style of its own, and each says so in its content security policy;
-  - from one address (one network of IPv6) a worker answers 100 requests at once and 40 a second, and each 256 KiB
-    of a large form count as one more.
+  - from one address (one network of IPv6) a worker answers 100 requests at once and 40 a second; each 256 KiB
+    of a large form count as one more, and the page of a key as five.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ LARGE_FORM_BYTES: Final = {
     f"{ROOT}/rules/publish": 8 * 1024 * 1024,
 }
 VIEWER_FORM_BYTES: Final = 1024 * 1024
+COSTLY_PATHS: Final = {f"{ROOT}/key": 5}  # in the limit of requests: it reads 20,000 recent records
 _BYTES_PER_UNIT: Final = 256 * 1024  # of a large form, in the limit of requests
 _LANGUAGE, _THEME = "headgate_language", "headgate_theme"
 _YEAR_S: Final = 365 * 86_400
@@ -163,7 +164,7 @@ class Dashboard:
             return None, lambda _: redirect(f"{ROOT}/")
         if request.path.startswith(f"{ROOT}/static/"):
             return None, partial(_static, request.path.removeprefix(f"{ROOT}/static/"))
-        self._charge(request, 1)
+        self._charge(request, COSTLY_PATHS.get(request.path, 1))
         session = self._session(request)
         if request.path == f"{ROOT}/login" and request.method in ("GET", "POST"):
             is_post = request.method == "POST"
