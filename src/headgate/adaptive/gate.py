@@ -80,7 +80,7 @@ class ConcurrencyGate:
 
     @property
     def units_at_once(self) -> int:
-        """How many calls can begin at once, if none are in flight."""
+        """Returns how many calls can begin at once, if none are in flight."""
         return self.limit
 
     def enter_above(self) -> int:

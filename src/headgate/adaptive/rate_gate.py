@@ -50,7 +50,7 @@ class RateGate:
 
     @property
     def units_at_once(self) -> int:
-        """How many calls can begin at once, if none are in flight."""
+        """Returns how many calls can begin at once, if none are in flight."""
         return max(1, int(self.limit * BURST_SECONDS))
 
     def enter_above(self) -> int:

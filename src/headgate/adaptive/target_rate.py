@@ -41,7 +41,7 @@ class RateWindow(NamedTuple):
 
     @property
     def calls(self) -> int:
-        """All calls of the window."""
+        """Returns the number of all calls of the window."""
         return len(self.responses) + self.dropped + self.others
 
 
