@@ -14,7 +14,7 @@ QUESTIONS = (
     "redis_sync",
     "redis_async",
     "redis_threads",
-    "single_call",
+    "batching_overhead",
     "cost_by_keys_and_rules",
     "denial_cache_flood",
     "prefetch_hot_key",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import headgate
-from benchmarks import baselines, headgate_subjects, other_limiters
+from benchmarks import headgate_subjects, minimal_limiters, other_limiters
 from benchmarks.interleaved_runs import Subject, run_interleaved
 from benchmarks.memory_engine_speed import ALGORITHMS
 from benchmarks.report import BenchmarkReport, figure
@@ -37,7 +37,7 @@ def _bytes_per_key(report: BenchmarkReport) -> None:
         f"throttled-py {name}": (other_limiters.throttled, name, 100, 60) for name in other_limiters.THROTTLED
     }
     made |= {f"pyrate-limiter {name}": (other_limiters.pyrate, name, 100, 60) for name in other_limiters.PYRATE}
-    made["floor: GCRA, lock, four numbers (rich)"] = (baselines.locked_with_details, 100, 60)
+    made["floor: GCRA, lock, four numbers (rich)"] = (minimal_limiters.locked_with_details, 100, 60)
     rows = []
     for name, how in made.items():
         # A process anew for each sample: memory that was used once is not given back.

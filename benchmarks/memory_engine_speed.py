@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import baselines, headgate_subjects, other_limiters
+from benchmarks import headgate_subjects, minimal_limiters, other_limiters
 from benchmarks.interleaved_runs import (
     Samples,
     Stretch,
@@ -91,9 +91,9 @@ def _subjects(case: str) -> list[Subject]:
         made[f"throttled-py {algorithm}"] = (other_limiters.throttled, algorithm, *numbers)
     for algorithm in ("token", "gcra") if case == ONE else other_limiters.PYRATE:
         made[f"pyrate-limiter {algorithm}"] = (other_limiters.pyrate, algorithm, *numbers)
-    made[RICH] = (baselines.locked_with_details, *numbers)
-    made["floor: GCRA, lock, yes or no"] = (baselines.locked, *numbers)
-    made["floor: GCRA, no lock (wrong under threads)"] = (baselines.unlocked, *numbers)
+    made[RICH] = (minimal_limiters.locked_with_details, *numbers)
+    made["floor: GCRA, lock, yes or no"] = (minimal_limiters.locked, *numbers)
+    made["floor: GCRA, no lock (wrong under threads)"] = (minimal_limiters.unlocked, *numbers)
     over = over_new if case == NEW else over_existing
     return [Subject(name, over, (1 if case == ONE else 100_000, *how)) for name, how in made.items()]
 

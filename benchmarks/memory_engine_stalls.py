@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import baselines, other_limiters
 from benchmarks import headgate_subjects as benchmarks_subjects
+from benchmarks import minimal_limiters, other_limiters
 from benchmarks.interleaved_runs import Subject, last_core, run_interleaved
 from benchmarks.report import BenchmarkReport, figure
 
@@ -33,7 +33,7 @@ def answer(report: BenchmarkReport) -> None:
         "limits moving": (other_limiters.limits, "moving", 1, 1),
         "throttled-py gcra": (other_limiters.throttled, "gcra", 1, 1),
         "pyrate-limiter gcra": (other_limiters.pyrate, "gcra", 1, 1),
-        "floor: GCRA, lock, four numbers (rich)": (baselines.locked_with_details, 1, 1),
+        "floor: GCRA, lock, four numbers (rich)": (minimal_limiters.locked_with_details, 1, 1),
     }
     samples = run_interleaved(
         report,

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import baselines, headgate_subjects, other_limiters
+from benchmarks import headgate_subjects, minimal_limiters, other_limiters
 from benchmarks.report import BenchmarkReport, thousands
 
 LIMIT, THREADS, CALLS = 10_000, 4, 5_000
@@ -61,12 +61,12 @@ def _subjects() -> dict[str, tuple[Any, ...]]:
         "pyrate-limiter log": (other_limiters.pyrate, "log", LIMIT, YEAR),
         "pyrate-limiter gcra": (other_limiters.pyrate, "gcra", LIMIT, YEAR),
         "floor: GCRA, lock, four numbers (rich)": (_rich, LIMIT, YEAR),
-        "floor: GCRA, no lock (wrong under threads)": (baselines.unlocked, LIMIT, YEAR),
+        "floor: GCRA, no lock (wrong under threads)": (minimal_limiters.unlocked, LIMIT, YEAR),
     }
 
 
 def _rich(amount: int, period: float) -> Take:
-    take = baselines.locked_with_details(amount, period)
+    take = minimal_limiters.locked_with_details(amount, period)
     return lambda key: take(key)[0]
 
 

@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from statistics import fmean
 from typing import Any
 
-from benchmarks import baselines
+from benchmarks import minimal_limiters
 from benchmarks.interleaved_runs import SPEED, Samples, median, ratio
 from benchmarks.report import BenchmarkReport, figure
 from tests.nginx.gateway_harness import push
@@ -160,7 +160,7 @@ def answer(report: BenchmarkReport) -> None:
 def _round(report: BenchmarkReport, workers: int, number: int, server: RedisServer, samples: Samples) -> None:
     one, four = (
         str(server.call("SCRIPT", "LOAD", text), "ascii")  # type: ignore[arg-type]
-        for text in (baselines.MINIMAL_GCRA, baselines.FOUR_GCRA)
+        for text in (minimal_limiters.MINIMAL_GCRA, minimal_limiters.FOUR_GCRA)
     )
     push(BOOK, server.url)
     settings = {"url": server.url, "port": server.port, "sha": one, "four": four}

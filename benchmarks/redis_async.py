@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import headgate
-from benchmarks import async_baseline, baselines, other_limiters
+from benchmarks import minimal_async_client, minimal_limiters, other_limiters
 from benchmarks.interleaved_runs import (
     SPEED,
     AsyncTake,
@@ -72,13 +72,13 @@ def _subjects(tasks: int, server: RedisServer) -> list[Subject]:
     made["redis.asyncio, evalsha"] = (
         other_limiters.async_redis_py,
         url,
-        baselines.MINIMAL_GCRA,
+        minimal_limiters.MINIMAL_GCRA,
         UNIT_US,
         BURST_US,
     )
-    made[GLIDE] = (other_limiters.valkey_glide, port, baselines.MINIMAL_GCRA, UNIT_US, BURST_US)
-    made["floor: a script call each, pipelined"] = (async_baseline.pipelined, port, UNIT_US, BURST_US)
-    made[BATCHED] = (async_baseline.micro_batch, port, UNIT_US, BURST_US)
+    made[GLIDE] = (other_limiters.valkey_glide, port, minimal_limiters.MINIMAL_GCRA, UNIT_US, BURST_US)
+    made["floor: a script call each, pipelined"] = (minimal_async_client.pipelined, port, UNIT_US, BURST_US)
+    made[BATCHED] = (minimal_async_client.micro_batch, port, UNIT_US, BURST_US)
     return [Subject(name, many_tasks, (tasks, name, server.pid, *how)) for name, how in made.items()]
 
 

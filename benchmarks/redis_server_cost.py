@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks import baselines
+from benchmarks import minimal_limiters
 from benchmarks.interleaved_runs import Samples, median, ratio
 from benchmarks.redis_process import pinned_server, requests_per_second, server_cpu_us, usec_per_call
 from benchmarks.report import BenchmarkReport, figure, thousands
@@ -63,7 +63,7 @@ def answer(report: BenchmarkReport) -> None:
 def _script_calls() -> dict[str, _ScriptCall]:
     many = [
         _minimal("floor: a script that does nothing", "return 1"),
-        _minimal(MINIMAL, baselines.MINIMAL_GCRA, 600_000, 60_000_000),
+        _minimal(MINIMAL, minimal_limiters.MINIMAL_GCRA, 600_000, 60_000_000),
         _ours(OURS, "100/minute"),
         _ours("token bucket, with a remainder", "7/s burst 100"),
         _ours("leaky bucket", "100/minute queue 100 nodelay"),
@@ -75,7 +75,9 @@ def _script_calls() -> dict[str, _ScriptCall]:
     few = [
         _ours(FILLING, LOG, keys=8, pipelines=(16,)),
         _ours(FULL, LOG, keys=8, pipelines=(16,)),
-        _minimal(MINIMAL + ", refused", baselines.MINIMAL_GCRA, 60_000_000, 60_000_000, keys=1, pipelines=(16,)),
+        _minimal(
+            MINIMAL + ", refused", minimal_limiters.MINIMAL_GCRA, 60_000_000, 60_000_000, keys=1, pipelines=(16,)
+        ),
         _ours(OURS + ", refused", "1/minute", keys=1, pipelines=(16,)),
     ]
     return dict(many + few)

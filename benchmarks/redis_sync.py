@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import baselines, other_limiters
 from benchmarks import headgate_subjects as benchmarks_subjects
+from benchmarks import minimal_limiters, other_limiters
 from benchmarks.interleaved_runs import Samples, Stretch, Subject, last_core, median, ratio, run_interleaved
 from benchmarks.redis_process import pinned_server, server_cpu_us
 from benchmarks.report import BenchmarkReport, figure
@@ -87,10 +87,10 @@ def _subjects(case: str, server: RedisServer) -> list[Subject]:
         f"pyrate-limiter {name}": (other_limiters.pyrate_redis, name, AMOUNT, SECONDS, url)
         for name in other_limiters.PYRATE_REDIS
     }
-    script = baselines.MINIMAL_GCRA
+    script = minimal_limiters.MINIMAL_GCRA
     made["redis-py, evalsha"] = (other_limiters.redis_py, url, script, UNIT_US, BURST_US, False)
     made["redis-py, evalsha, single connection"] = (other_limiters.redis_py, url, script, UNIT_US, BURST_US, True)
-    made[FLOOR] = (baselines.raw_socket, port, UNIT_US, BURST_US)
+    made[FLOOR] = (minimal_limiters.raw_socket, port, UNIT_US, BURST_US)
     keys = 1 if case == REFUSED else 5_000
     return [Subject(name, over_keys, (keys, name, server.pid, *how)) for name, how in made.items()]
 

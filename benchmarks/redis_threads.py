@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks import baselines, headgate_subjects, other_limiters
+from benchmarks import headgate_subjects, minimal_limiters, other_limiters
 from benchmarks.interleaved_runs import (
     SPEED,
     Stretch,
@@ -54,7 +54,14 @@ def _subjects(server: RedisServer) -> list[Subject]:
     url = server.url
     made: dict[str, tuple[Any, ...]] = {OURS: (headgate_subjects.take, f"{AMOUNT}/minute", url)}
     made |= other_limiters.sync_redis(url, AMOUNT, SECONDS, blocking=True)
-    made["redis-py, evalsha"] = (other_limiters.redis_py, url, baselines.MINIMAL_GCRA, UNIT_US, BURST_US, False)
+    made["redis-py, evalsha"] = (
+        other_limiters.redis_py,
+        url,
+        minimal_limiters.MINIMAL_GCRA,
+        UNIT_US,
+        BURST_US,
+        False,
+    )
     return [Subject(name, by_threads, (name, server.pid, *how)) for name, how in made.items()]
 
 

@@ -26,7 +26,7 @@ class Running(NamedTuple):
 
 @contextmanager
 def running(kind: str, engine: str = "memory", workers: int = 1) -> Iterator[Running]:
-    """Starts what is measured. `kind`: http or grpc of the service, or base- and one of service_baselines.py."""
+    """Starts what is measured. `kind`: http or grpc of the service, or base- and one of minimal_services.py."""
     cores = sorted(os.sched_getaffinity(0))
     with ExitStack() as stack:
         url, redis_pid = "memory://", None
@@ -48,7 +48,7 @@ def running(kind: str, engine: str = "memory", workers: int = 1) -> Iterator[Run
 @contextmanager
 def _baseline(kind: str, url: str) -> Iterator[tuple[str, int]]:
     address = f"127.0.0.1:{free_port()}"
-    words = [sys.executable, "-m", "benchmarks.service_baselines", kind, address, url]
+    words = [sys.executable, "-m", "benchmarks.minimal_services", kind, address, url]
     process = subprocess.Popen(words)
     try:
         until(lambda: None if _listens(address) else "not yet", 20)

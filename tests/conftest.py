@@ -66,7 +66,7 @@ LONG = (
 COMPUTE = (
     *("tests/algorithms/", "tests/contract/", "tests/http/", "tests/parity/", "tests/repo_rules/"),
     *("tests/cli/test_all_commands.py", "tests/cli/test_flash_sale.py", "tests/test_refund_without_decision.py"),
-    *(f"tests/enforcement/test_{name}.py" for name in ("check", "check_together", "stored_decision")),
+    *(f"tests/enforcement/test_{name}.py" for name in ("check", "batched_calls", "stored_decision")),
     *(f"tests/engines/layers/test_{name}.py" for name in ("fallback_laws", "fallback_by_rule", "limit_share")),
     *(f"tests/engines/layers/test_{name}.py" for name in ("prefetch_laws", "settlement_by_rule")),
     *("tests/engines/memory/test_slot_table.py", "tests/engines/redis/test_pool_schedules.py"),

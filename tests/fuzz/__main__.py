@@ -4,7 +4,7 @@ import argparse
 import sys
 import time
 
-from tests.fuzz.batches import ENGINES, KINDS, FuzzFailure, fuzz
+from tests.fuzz.fuzz_runner import ENGINES, KINDS, FuzzFailure, fuzz
 from tests.fuzz.http2_sequences import SequenceFailure, fuzz_sequences
 
 INPUTS = 120_000

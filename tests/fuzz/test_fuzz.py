@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from headgate.service.grpc_server.unary_calls import UnaryCall
-from tests.fuzz import batches
-from tests.fuzz.batches import KINDS, fuzz
+from tests.fuzz import fuzz_runner
+from tests.fuzz.fuzz_runner import KINDS, fuzz
 from tests.fuzz.http2_sequences import SequenceFailure, fuzz_sequences
 from tests.fuzz.json_bodies import fault
 from tests.fuzz.service_under_attack import BOOK, ServiceProbe
@@ -70,6 +70,7 @@ def test_an_input_is_the_same_again_and_a_fault_tells_how_to_see_it(monkeypatch:
 
     monkeypatch.setitem(KINDS, "odd", (OddNumbers, 100))
     with pytest.raises(
-        batches.FuzzFailure, match=r"(?s)input 1 of odd: 65 is odd.*--kind odd --engine memory --seed 6 --only 1$"
+        fuzz_runner.FuzzFailure,
+        match=r"(?s)input 1 of odd: 65 is odd.*--kind odd --engine memory --seed 6 --only 1$",
     ):
         list(fuzz(["odd"], ["memory"], 50, SEED))

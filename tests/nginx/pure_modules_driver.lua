@@ -37,7 +37,7 @@ local key_estimates = require "resty.headgate.telemetry.key_estimates"
 local json = require "resty.headgate.rules.bundle_json"
 local limit_quota = require "resty.headgate.limit_quota"
 local limit_share = require "resty.headgate.engines.fallback.limit_share"
-local log_status = require "resty.headgate.request.log_status"
+local limit_req_status = require "resty.headgate.request.limit_req_status"
 local refusal_body = require "resty.headgate.http.refusal_body"
 
 local quoted = json.encode
@@ -155,7 +155,7 @@ function answers.refusal(question)
   return compiled.error and compiled or refusal_body.for_client(compiled, question.violated, question.accept)
 end
 
-function answers.word(question) return log_status.status(question.allowed, question.delayed, question.asides) end
+function answers.word(question) return limit_req_status.status(question.allowed, question.delayed, question.asides) end
 
 function answers.hot_keys(question)
   local hot = hot_keys.new(question.max_keys)

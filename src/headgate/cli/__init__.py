@@ -56,7 +56,7 @@ Modules:
     flash_sale         simulates the flash sale of the demo
     demo_chart         draws it
     completion         headgate completion
-    parser             declares commands and their options
+    command_parser     declares commands and their options
     output             JSON or text, and exit codes
     text_table         formats tables
     text_style         colours, and Unicode or ASCII
@@ -98,8 +98,8 @@ from headgate.cli import (
     take,
     top,
 )
+from headgate.cli.command_parser import Parser
 from headgate.cli.output import ENGINE_UNAVAILABLE, INTERRUPTED, INVALID, Output
-from headgate.cli.parser import Parser
 from headgate.errors import CorruptState, EngineUnavailable, HeadgateError, InvalidRulebook
 from headgate.service.log_format import error_line
 

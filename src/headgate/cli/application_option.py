@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headgate.cli.parser import Misuse
+from headgate.cli.command_parser import Misuse
 from headgate.engines.memory.engine import MemoryEngine
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _read_aiohttp(app: Any) -> _Read:
 
 
 def _read_django(_app: Any) -> _Read:
-    from headgate.integrations.django.application import application_limits, is_installed
+    from headgate.integrations.django.project_limits import application_limits, is_installed
 
     limits = application_limits()
     return limits.routes(), limits.sync if is_installed() else None

@@ -10,8 +10,8 @@ import argparse
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from headgate.cli.command_parser import Commands, Parser, command
 from headgate.cli.output import Output
-from headgate.cli.parser import Commands, Parser, command
 
 SHELLS = ("bash", "zsh", "fish")
 _FILES = ("FILE", "OLD", "NEW", "BUNDLE", "RULEBOOK", "DIR")  # metavars of arguments that are files

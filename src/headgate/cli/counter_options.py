@@ -13,7 +13,7 @@ import argparse
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from headgate.cli.parser import name_value
+from headgate.cli.command_parser import name_value
 from headgate.cli.rulebook_option import add_rules_option, optional_rulebook
 from headgate.errors import InvalidRule
 from headgate.limit_syntax import parse_all

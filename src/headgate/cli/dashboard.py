@@ -6,8 +6,8 @@ import argparse
 import json
 import sys
 
+from headgate.cli.command_parser import Commands, command
 from headgate.cli.engine_option import add_engine, server_of, url_of
-from headgate.cli.parser import Commands, command
 from headgate.enforcement.open_rulebook import PUSHED
 from headgate.extras import require
 from headgate.service import log_format

@@ -7,11 +7,11 @@ import shutil
 import sys
 import time
 
+from headgate.cli.command_parser import Commands, command
 from headgate.cli.demo_chart import chart, summary
 from headgate.cli.flash_sale import PHASES, SECONDS, FlashSale
 from headgate.cli.full_screen import draw, full_screen
 from headgate.cli.output import Output
-from headgate.cli.parser import Commands, command
 from headgate.cli.text_style import Style
 
 FRAMES_PER_S = 15

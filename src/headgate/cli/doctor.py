@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from headgate.cli.application_option import ApplicationInfo, add_application_option, read_application
+from headgate.cli.command_parser import Commands, Misuse, command
 from headgate.cli.doctor_checks import (
     check_application,
     check_counts,
@@ -22,7 +23,6 @@ from headgate.cli.doctor_checks import (
 )
 from headgate.cli.engine_option import VARIABLE, add_engine, server, url_of
 from headgate.cli.output import DONE, ENGINE_UNAVAILABLE, INVALID, NEGATIVE, Output
-from headgate.cli.parser import Commands, Misuse, command
 from headgate.cli.rulebook_option import add_rules_option, optional_rulebook
 from headgate.engines.url import parse_engine_url
 from headgate.errors import EngineUnavailable, HeadgateError, InvalidRulebook

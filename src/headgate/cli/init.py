@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headgate.cli.command_parser import Commands, Misuse, command
 from headgate.cli.output import DONE, NEGATIVE, Output
-from headgate.cli.parser import Commands, Misuse, command
 from headgate.cli.project.application import FoundApplication, PythonFindings, Route
 from headgate.cli.project.files import MAX_FILES, find_files, read_source
 from headgate.cli.project.find_applications import read_python_files

@@ -9,9 +9,9 @@ import argparse
 
 from headgate.algorithms.decision import REMAINING, RESET_AFTER_US
 from headgate.algorithms.durations import in_words
+from headgate.cli.command_parser import Commands, command, whole_number
 from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import Output, warn
-from headgate.cli.parser import Commands, command, whole_number
 from headgate.cli.rulebook_option import add_rules_option, optional_rulebook
 from headgate.cli.text_table import TextTable, Value
 from headgate.operations.scan_counters import (

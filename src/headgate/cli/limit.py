@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import shutil
 
+from headgate.cli.command_parser import Commands, command, whole_number
 from headgate.cli.output import Output
-from headgate.cli.parser import Commands, command, whole_number
 from headgate.engines.url import KeywordOptions, build_async_engine, parse_engine_url
 from headgate.explain import explain_limits, guarantees
 from headgate.limit_syntax import parse_all

@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from headgate.algorithms.limit import SECOND
+from headgate.cli.command_parser import Misuse, duration_option, name_value, whole_number
 from headgate.cli.output import warn
-from headgate.cli.parser import Misuse, duration_option, name_value, whole_number
 from headgate.cli.progress import Progress
 from headgate.gateway import atomic_file
 from headgate.traffic.formats.field_names import attribute_name

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from headgate.algorithms import ALGORITHMS
+from headgate.cli.command_parser import Commands, command, group
 from headgate.cli.engine_option import add_engine, server_of
 from headgate.cli.output import Output, warn
-from headgate.cli.parser import Commands, command, group
 from headgate.cli.text_table import TextTable
 from headgate.engines.redis.script_assembly import (
     Script,

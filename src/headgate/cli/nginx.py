@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from headgate.cli.command_parser import Commands, Misuse, Parser, command, group, whole_number
 from headgate.cli.engine_option import VARIABLE, url_of
 from headgate.cli.output import DONE, INVALID, Output, warn
-from headgate.cli.parser import Commands, Misuse, Parser, command, group, whole_number
 from headgate.cli.rulebook_option import print_warnings
 from headgate.cli.rules.compile import compile_to
 from headgate.cli.rules.push import FORMATS
@@ -27,7 +27,7 @@ from headgate.engines import url_options
 from headgate.errors import HeadgateError, InvalidRule
 from headgate.gateway import lua_library
 from headgate.gateway.nginx_conf import DEBIAN_MODULE_DIR, LUA_MODULES, NginxOptions, render_conf
-from headgate.gateway.nginx_init_only_conf import init_only_conf
+from headgate.gateway.nginx_init_check_conf import init_only_conf
 from headgate.rules import load
 from headgate.rules.rule import Rulebook
 

@@ -13,9 +13,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from headgate.algorithms.limit import Limit
+from headgate.cli.command_parser import Commands, Parser, Run, command, duration_option, group, whole_number
 from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import DONE, NEGATIVE, Output, warn
-from headgate.cli.parser import Commands, Parser, Run, command, duration_option, group, whole_number
 from headgate.cli.rulebook_option import add_rules_option, optional_rulebook
 from headgate.cli.text_table import TextTable
 from headgate.enforcement.override_checks import check_override

@@ -6,10 +6,10 @@ import argparse
 
 from headgate.algorithms.limit import SECOND
 from headgate.algorithms.pause import MAX_PAUSE_US
+from headgate.cli.command_parser import Commands, command, duration_option
 from headgate.cli.counter_options import add_counter_options, pausable_counters, rule_of
 from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import Output
-from headgate.cli.parser import Commands, command, duration_option
 from headgate.flow import run as run_flow
 from headgate.operations import manual_calls
 from headgate.operations.find_counters import CounterRef, pausable_counters_of_key

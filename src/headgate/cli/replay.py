@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from headgate.cli.command_parser import Commands, Misuse, command, whole_number
 from headgate.cli.log_options import (
     add_log_options,
     check_target,
@@ -15,7 +16,6 @@ from headgate.cli.log_options import (
     write_report,
 )
 from headgate.cli.output import Output, warn
-from headgate.cli.parser import Commands, Misuse, command, whole_number
 from headgate.cli.progress import Progress
 from headgate.cli.rulebook_option import print_warnings, warn_unmatched
 from headgate.cli.text_style import Style

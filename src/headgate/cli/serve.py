@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from headgate.cli.parser import Commands, command
+from headgate.cli.command_parser import Commands, command
 from headgate.extras import ENVOY_MODULES, INSTALL_ENVOY, missing, require
 from headgate.service import log_format, sample_rules
 from headgate.service.settings import ENV_PREFIX, Settings, flag_name, read_settings, settings_table

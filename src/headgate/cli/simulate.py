@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from headgate.cli import simulate_shape
+from headgate.cli.command_parser import Commands, Misuse, command, whole_number
 from headgate.cli.output import Output
-from headgate.cli.parser import Commands, Misuse, command, whole_number
 from headgate.cli.text_table import TextTable
 from headgate.extras import require
 

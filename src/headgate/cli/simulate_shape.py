@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from headgate.cli.command_parser import Misuse, duration_option, whole_number
 from headgate.cli.log_options import write_report
 from headgate.cli.output import Output
-from headgate.cli.parser import Misuse, duration_option, whole_number
 from headgate.cli.progress import Progress
 from headgate.cli.replay import ceil_level
 from headgate.cli.rulebook_option import print_warnings, warn_unmatched

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from headgate.cli.command_parser import Commands, Misuse, command, whole_number
 from headgate.cli.engine_option import add_engine, server_of, url_of
 from headgate.cli.output import Output
-from headgate.cli.parser import Commands, Misuse, command, whole_number
 from headgate.cli.text_table import TextTable, Value
 from headgate.telemetry.decision_counts import NO_RULE, DecisionCounts
 from headgate.telemetry.hot_keys import HotKey

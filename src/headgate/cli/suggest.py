@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from headgate.cli.command_parser import Commands, Misuse, command
 from headgate.cli.log_options import (
     add_log_options,
     check_target,
@@ -16,7 +17,6 @@ from headgate.cli.log_options import (
     write_report,
 )
 from headgate.cli.output import DONE, NEGATIVE, Output
-from headgate.cli.parser import Commands, Misuse, command
 from headgate.cli.progress import Progress
 from headgate.cli.text_style import Style
 from headgate.cli.text_table import Cell, TextTable, Value

@@ -11,10 +11,10 @@ from typing import Any
 
 from headgate.algorithms.decision import Decision, Verdict
 from headgate.algorithms.durations import in_words
+from headgate.cli.command_parser import Commands, Parser, Run, command, whole_number
 from headgate.cli.counter_options import add_counter_options, all_counters_of, counters_of
 from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import DONE, NEGATIVE, Output
-from headgate.cli.parser import Commands, Parser, Run, command, whole_number
 from headgate.cli.text_table import Cell, TextTable, Value
 from headgate.flow import run
 from headgate.operations import manual_calls

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from headgate.cli.command_parser import Commands, command
 from headgate.cli.engine_option import add_engine, server_of, url_of
 from headgate.cli.full_screen import draw, full_screen
 from headgate.cli.output import Output
-from headgate.cli.parser import Commands, command
 from headgate.cli.stats import MEMORY_ERROR
 from headgate.cli.text_style import Style
 from headgate.cli.top_screen import LAG_S, SORTS, WINDOW_S, HotKeyRates, LimitMove, TopSnapshot, TopView, screen

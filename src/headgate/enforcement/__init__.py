@@ -14,6 +14,6 @@ adaptive_agreement
 held_slots       renews and releases the slots of a decision
 open_rulebook    loads a rulebook from code, a file or a server, and watches it
 split_limits     the share of a split limit for each process, and limits that cannot be split
-rule_pauses      finds the key of a rule to pause; waits for a turn while keys can be paused
+paused_keys      finds the key of a rule to pause; waits for a turn while keys can be paused
 override_checks  refuses overrides that would have no effect
 """

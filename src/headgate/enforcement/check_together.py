@@ -6,7 +6,7 @@ by itself; the charges of all of them are one request to the engine, and each ca
     BatchedCall({"path": "/buy", "sku": "7"}, cost=2)    by the rulebook
     BatchedCall({}, limit=parse("10/minute fixed"), name=..., key=...)    by a limit that the caller passes
 
-Laws (tests/enforcement/test_check_together.py):
+Laws (tests/enforcement/test_batched_calls.py):
   - a single call is decided as check() decides it;
   - if one is refused, none is charged; the decisions of the others still show that they would have passed;
   - calls that share a counter are charged their sum or nothing. If they pass, `remaining` of each is what is left

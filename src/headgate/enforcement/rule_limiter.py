@@ -35,8 +35,8 @@ from headgate.enforcement.call_plan import CallPlan
 from headgate.enforcement.check_together import BatchedCall, CallBatch, refund_untracked
 from headgate.enforcement.open_rulebook import Rules
 from headgate.enforcement.override_checks import AsyncRuleOverrides, RuleOverrides
+from headgate.enforcement.paused_keys import pausable_key, wait_through_pauses
 from headgate.enforcement.rule_decision import RuleDecision
-from headgate.enforcement.rule_pauses import pausable_key, wait_through_pauses
 from headgate.enforcement.rulebook_follower import Attributes, RulebookFollower
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.engines.memory.engine import MemoryEngine

@@ -8,7 +8,7 @@
 local deciding_verdict = require "resty.headgate.http.deciding_verdict"
 local decision_record = require "resty.headgate.request.decision_record"
 local headers = require "resty.headgate.http.headers"
-local log_status = require "resty.headgate.request.log_status"
+local limit_req_status = require "resty.headgate.request.limit_req_status"
 local memoize = require "resty.headgate.memoize"
 local recent_records = require "resty.headgate.telemetry.recent_records"
 local refusal_body = require "resty.headgate.http.refusal_body"
@@ -64,7 +64,7 @@ local function denied_by(denied, shadow_verdicts)
   local first
   for i = 1, #denied do
     if denied[i].shadow then
-      shadow_verdicts = add_shadow_verdict(shadow_verdicts, log_status.DENIED, denied[i].rule.name)
+      shadow_verdicts = add_shadow_verdict(shadow_verdicts, limit_req_status.DENIED, denied[i].rule.name)
     else
       first = first or denied[i]
     end
@@ -107,8 +107,8 @@ end
 
 -- Writes the variables for other nginx modules. `rule` is the one that the response describes, if any.
 function M.write_variables(allowed, rule, remaining, delay_us, shadow_verdicts)
-  write("headgate_status", log_status.status(allowed, delay_us > 0, shadow_verdicts))
-  local dry_run = shadow_verdicts and log_status.dry_run(shadow_verdicts, shadow_verdicts.names)
+  write("headgate_status", limit_req_status.status(allowed, delay_us > 0, shadow_verdicts))
+  local dry_run = shadow_verdicts and limit_req_status.dry_run(shadow_verdicts, shadow_verdicts.names)
   if dry_run then write("headgate_dry_run", dry_run) end
   if not rule then return end
   write("headgate_rule", rule.name)

@@ -12,7 +12,7 @@ run_cases.py runs it.
 
 from __future__ import annotations
 
-from headgate.cli.parser import Commands, group
+from headgate.cli.command_parser import Commands, group
 from headgate.cli.rules import (
     compile,  # noqa: A004
     diff,

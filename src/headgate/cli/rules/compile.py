@@ -6,8 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
+from headgate.cli.command_parser import Commands, command
 from headgate.cli.output import Output
-from headgate.cli.parser import Commands, command
 from headgate.cli.rulebook_option import print_warnings
 from headgate.clock import SystemClock
 from headgate.enforcement.split_limits import check_split_limits

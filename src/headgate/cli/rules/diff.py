@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from headgate.cli.command_parser import Commands, command
 from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import DONE, NEGATIVE, Output
-from headgate.cli.parser import Commands, command
 from headgate.cli.rulebook_option import versions_of
 from headgate.errors import InvalidRule
 from headgate.operations.compare_rulebooks import Comparison, FieldDifference, RuleDifference, compare, document

@@ -15,9 +15,9 @@ from headgate.adaptive.adaptive_limit import AdaptiveLimit
 from headgate.algorithms.decision import Verdict
 from headgate.algorithms.durations import in_words
 from headgate.algorithms.limit import UNLIMITED
+from headgate.cli.command_parser import Commands, command, duration_option, header_option, name_value, whole_number
 from headgate.cli.engine_option import server
 from headgate.cli.output import Output, warn
-from headgate.cli.parser import Commands, command, duration_option, header_option, name_value, whole_number
 from headgate.cli.rulebook_option import print_warnings
 from headgate.cli.text_table import Cell, TextTable, Value
 from headgate.enforcement.rule_decision import RuleDecision

@@ -6,9 +6,9 @@ import argparse
 from datetime import UTC, datetime
 
 from headgate.algorithms.limit import SECOND
+from headgate.cli.command_parser import Commands, command
 from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import Output
-from headgate.cli.parser import Commands, command
 from headgate.cli.rulebook_option import versions_of
 from headgate.cli.text_table import Cell, TextTable, Value
 from headgate.operations.publish_rulebook import version_document

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from headgate.cli.command_parser import Commands, command
 from headgate.cli.output import Output, warn
-from headgate.cli.parser import Commands, command
 from headgate.cli.rulebook_option import file_text
 from headgate.rules import load, serialization
 from headgate.rules.imports import KINDS, translate, with_location

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from headgate.cli.command_parser import Commands, command, whole_number
 from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import Output
-from headgate.cli.parser import Commands, command, whole_number
 from headgate.cli.rulebook_option import versions_of
 from headgate.errors import InvalidRule
 from headgate.operations.publish_rulebook import version_document

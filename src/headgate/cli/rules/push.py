@@ -13,9 +13,9 @@ import socket
 from pathlib import Path
 
 from headgate import flow
+from headgate.cli.command_parser import Commands, command, whole_number
 from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import Output, warn
-from headgate.cli.parser import Commands, command, whole_number
 from headgate.cli.rulebook_option import versions_of
 from headgate.cli.rules.diff import comparison_lines
 from headgate.cli.rules.validate import add_strict

@@ -6,9 +6,9 @@ import argparse
 import re
 from datetime import UTC, datetime
 
+from headgate.cli.command_parser import Commands, Misuse, command, whole_number
 from headgate.cli.engine_option import add_engine, server_of, url_of
 from headgate.cli.output import DONE, NEGATIVE, Output
-from headgate.cli.parser import Commands, Misuse, command, whole_number
 from headgate.cli.text_table import Cell, TextTable, Value
 from headgate.operations.rule_report import (
     DEFAULT_HOURS,

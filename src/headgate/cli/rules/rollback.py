@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 
 from headgate import flow
+from headgate.cli.command_parser import Commands, command, whole_number
 from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import Output, warn
-from headgate.cli.parser import Commands, command, whole_number
 from headgate.cli.rulebook_option import versions_of
 from headgate.cli.rules.diff import comparison_lines
 from headgate.cli.rules.push import add_author, author_of

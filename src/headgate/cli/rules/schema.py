@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from headgate.cli.command_parser import Commands, command
 from headgate.cli.output import Output
-from headgate.cli.parser import Commands, command
 from headgate.rules import json_schema
 
 

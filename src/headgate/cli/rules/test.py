@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from headgate.cli.command_parser import Commands, command
 from headgate.cli.output import DONE, NEGATIVE, Output
-from headgate.cli.parser import Commands, command
 from headgate.cli.rulebook_option import print_warnings
 from headgate.cli.rules import case_format, run_cases
 from headgate.cli.rules.case_format import RuleCase

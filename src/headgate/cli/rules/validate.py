@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from headgate.cli.command_parser import Commands, command
 from headgate.cli.output import DONE, INVALID, Output
-from headgate.cli.parser import Commands, command
 from headgate.operations.publish_rulebook import RulebookProblem, validate_rulebook
 from headgate.rules import load
 

@@ -4,7 +4,7 @@ It goes group by group: a group is the charges of one rule, or consecutive charg
 the live groups are stored, or none; a shadow group is stored by its own verdict, whatever the others decide. First
 everything is judged, then everything is stored.
 
-Laws (tests/parity/test_lockout_together.py, tests/engines/test_charge_options.py):
+Laws (tests/parity/test_lockout_together.py, tests/engines/test_charges_across_slots.py):
   - a shadow group changes nothing for the live ones, and they change nothing for it;
   - a group that its own limits refuse counts one refusal, whatever the others decide; a peek counts none;
   - a group that is locked out is refused without a look at its counts, and so is the call that reaches `after`;

@@ -20,7 +20,7 @@ Functions (user, attributes, key, cost, exempt) receive the HttpRequest. They ma
 projects, too; in async views one that is no coroutine runs in a thread, since it may use the database.
 
     apps            the app for INSTALLED_APPS
-    application     ApplicationLimits: what HEADGATE sets up; settings by name
+    project_limits  ApplicationLimits: what HEADGATE sets up; settings by name
     checks          the system checks
     client_keys     client_address, user_or_address
     http_requests   requests and routes, as headgate describes them
@@ -36,9 +36,9 @@ from headgate.extras import require
 
 require("headgate.integrations.django", "django", "django")
 
-from headgate.integrations.django.application import application_limits  # noqa: E402
 from headgate.integrations.django.client_keys import client_address, user_or_address  # noqa: E402
 from headgate.integrations.django.middleware import HeadgateMiddleware  # noqa: E402
+from headgate.integrations.django.project_limits import application_limits  # noqa: E402
 from headgate.integrations.django.view_limit import ViewLimit  # noqa: E402
 from headgate.integrations.django.view_marks import exempt  # noqa: E402
 

@@ -20,8 +20,8 @@ from django.core.checks import CheckMessage
 from django.utils.module_loading import import_string
 
 from headgate.errors import HeadgateError, InvalidRulebook
-from headgate.integrations.django.application import MIDDLEWARE, SETTING, ApplicationLimits
 from headgate.integrations.django.middleware import HeadgateMiddleware
+from headgate.integrations.django.project_limits import MIDDLEWARE, SETTING, ApplicationLimits
 from headgate.integrations.django.throttle_mistakes import throttle_mistakes
 
 # These answer hardly ever, and what they add belongs on every response.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from headgate.integrations.django.application import application_limits
 from headgate.integrations.django.http_requests import (
     authenticated_user,
     http_request,
     in_event_loop,
     request_parts,
 )
+from headgate.integrations.django.project_limits import application_limits
 from headgate.integrations.request_parts import PartsReader
 from headgate.integrations.shared_address import SharedAddressAlarm
 from headgate.rules.ip_networks import network_of

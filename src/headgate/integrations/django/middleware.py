@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from headgate.errors import HeadgateError, RateLimited
-from headgate.integrations.django.application import application_limits
+from headgate.integrations.django.project_limits import application_limits
 from headgate.integrations.django.request_state import RequestState
 from headgate.integrations.django.throttle_mistakes import throttle_mistakes
 

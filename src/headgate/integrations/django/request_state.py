@@ -21,8 +21,8 @@ from headgate.errors import RateLimited
 from headgate.http import refusal_body
 from headgate.http.headers import retry_after
 from headgate.integrations.code_limit import BoundLimit, CodeLimit
-from headgate.integrations.django.application import ApplicationLimits, application_limits
 from headgate.integrations.django.http_requests import http_request, in_event_loop, request_parts, route_template
+from headgate.integrations.django.project_limits import ApplicationLimits, application_limits
 from headgate.integrations.django.streams import finish_with_stream
 from headgate.integrations.django.view_marks import handler_method, is_exempt, limits_of_view
 from headgate.integrations.request_limits import AsyncRequestLimits, RequestLimits

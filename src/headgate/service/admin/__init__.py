@@ -3,7 +3,7 @@
 app                 authentication, rate limit, size limit; statuses
 routes              maps path and method to a handler; openapi is made from it
 find_handlers       finds the handlers that routes names
-rule_handlers       rulebooks and versions
+rulebook_handlers   rulebooks and versions
 counter_handlers    keys and overrides
 stats_handlers      counts by rule, hot keys, the report on a candidate
 request             a request after all checks, and the errors of handlers

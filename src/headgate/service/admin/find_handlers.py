@@ -17,7 +17,7 @@ from headgate.service.admin import schema
 from headgate.service.admin.audit_log import ChangeLog
 from headgate.service.admin.counter_handlers import CounterHandlers
 from headgate.service.admin.request import AdminRequest
-from headgate.service.admin.rule_handlers import SAMPLE, RuleHandlers
+from headgate.service.admin.rulebook_handlers import SAMPLE, RuleHandlers
 from headgate.service.admin.stats_handlers import StatsHandlers
 from headgate.service.admin.unlayered_engines import UnlayeredEngines
 from headgate.service.settings import Settings

@@ -14,7 +14,7 @@ from hashlib import sha1
 from pathlib import Path
 from typing import Any, cast
 
-from benchmarks.baselines import MINIMAL_GCRA
+from benchmarks.minimal_limiters import MINIMAL_GCRA
 
 GCRA_OF_MANY = (Path(__file__).parent / "gcra_batch.lua").read_text()
 TOGETHER = 64

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tests.fuzz.connections import NoReply
 from tests.fuzz.envoy_messages import QuotaMessages, RateLimitMessages
-from tests.fuzz.forwarded_requests import ForwardAuthRequests
+from tests.fuzz.forward_auth_requests import ForwardAuthRequests
 from tests.fuzz.json_bodies import CheckDocuments, ReferenceDocuments
 from tests.fuzz.raw_http import RawRequests
 from tests.fuzz.service_under_attack import BOOK, ServiceProbe
