@@ -21,7 +21,7 @@ ALLOWED = {
 WHERE_ALLOWED: dict[str, str | tuple[str, ...]] = {
     "ASK": "nginx/lib/resty/headgate/engines/redis/errors.lua",
     "own_limit": ("src/headgate/service/", "tests/service/test_check_api.py"),
-    "parse_known_args": "src/headgate/cli/parser.py",
+    "parse_known_args": "src/headgate/cli/command_parser.py",
     "tell": "src/headgate/traffic/log_files.py",
 }
 
