@@ -95,6 +95,10 @@ def test_counts_wait_until_there_is_room(tmp_path: Path) -> None:
     ], ran.stderr
 
 
+def _root_is_a_mount() -> bool:
+    return any(line.split()[4] == "/" for line in Path("/proc/self/mountinfo").read_text().splitlines())
+
+
 class ServiceOnSmallDisk(Service):
     """A service of two workers whose metrics are on a disk of 2 MB, in a mount namespace of its own."""
 
@@ -103,6 +107,8 @@ class ServiceOnSmallDisk(Service):
         self._disk = disk
         mount = f'mount -t tmpfs -o size=2m none {disk} && exec "$@"'
         namespace = ["--mount"] if os.getuid() == 0 else ["--user", "--map-root-user", "--mount"]
+        if not _root_is_a_mount():  # in a chroot there is no propagation to change
+            namespace += ["--propagation", "unchanged"]
         self.before = [str(command("unshare", "util-linux")), *namespace, "sh", "-c", mount, "sh"]
 
     @property
