@@ -110,7 +110,7 @@ def met_in_flight(window: Window) -> float:
 
 
 def surely_slower(state: ConcurrencyState, window: Window) -> float:
-    """Returns how many times slower than the base the window's calls were, at the least."""
+    """Returns a lower bound on how many times slower than the base the window's calls were."""
     return window.typical_ns / state.base_ns * exp(-_SURE * window.spread)
 
 

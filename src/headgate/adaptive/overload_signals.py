@@ -55,7 +55,7 @@ class CpuUsage:
         self.usage: float = 0.0
 
     def strained(self) -> bool:
-        """Returns whether usage is above the threshold. Reads anew at most ten times a second."""
+        """Returns whether the CPU usage is above the threshold. Measures it at most ten times a second."""
         now = self._clock()
         elapsed = now - self._at
         if elapsed >= 0.1:
@@ -114,18 +114,18 @@ class EventLoopLag:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begins to measure the running loop."""
+        """Starts to measure the running loop."""
         self.stop()
         self._schedule(asyncio.get_running_loop())
 
     def stop(self) -> None:
-        """Ends measuring."""
+        """Stops measuring."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def strained(self) -> bool:
-        """Returns whether the lag is above the threshold."""
+        """Returns whether the event loop's lag is above the threshold."""
         return self.lag > self.threshold
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:

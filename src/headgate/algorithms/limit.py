@@ -118,8 +118,10 @@ class Limit:
         return 0, 1
 
     def per_unit(self) -> tuple[int, str | None]:
-        """Returns how many units pass in which unit of time, for protocols that know whole numbers only; its quota
-        and None if there is no such unit."""
+        """Returns a whole number of units and a unit of time: 100, "second".
+
+        For protocols that have no fractions. Returns the quota and None if no unit of time gives a whole number.
+        """
         rate = self.units_per_second
         for unit, seconds in RATE_UNITS.items():
             if rate is not None and (rate * seconds).denominator == 1:

@@ -50,7 +50,11 @@ def left_us(state: State | None, now_us: int) -> int:
 
 
 def clock_us(state: State | None, now_us: int, has_edges: bool) -> int:
-    """Returns what the key's clock shows; `has_edges`: under a limit whose windows begin at fixed instants."""
+    """Returns the time of a key's own clock: it stands still during a pause, and stays behind after it.
+
+    `has_edges`: the windows of the limit begin at fixed instants. Then the clock is at the end of the pause
+    while the pause lasts, and is never behind.
+    """
     if state is None:
         return now_us
     until_us, lag_us, _ = state

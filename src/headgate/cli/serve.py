@@ -55,8 +55,9 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def logs_json(words: Sequence[str]) -> bool:
-    """Returns whether a command line is a `serve` whose log is JSON. The command line or its settings may be
-    invalid.
+    """Returns whether a command line runs `serve` with its log in JSON.
+
+    Never raises: the errors of an invalid command line or settings file are reported elsewhere.
     """
     if not words or words[0] != "serve":
         return False

@@ -333,13 +333,13 @@ def end(decision: Decision, outcome: str) -> None:
 
 
 def cancel(decision: Decision) -> None:
-    """Takes the calls of a decision back: they did not begin after all."""
+    """Takes back the calls of a decision that did not start."""
     for call in _calls(decision):
         call.cancel()
 
 
 def abandon(decision: Decision) -> None:
-    """Ends the calls of a decision of which nobody will report how they ended: they are ignored."""
+    """Ends the calls of a decision whose results nobody will report. The limit learns nothing from them."""
     for call in _calls(decision):
         call.abandon()
 

@@ -151,7 +151,7 @@ class CompiledRulebook:
         return meter
 
     def override_meter(self, charge: Charged, limit: Limit) -> Any:
-        """Returns the meter of a key's override: a refund must go by the limit that decided the charge."""
+        """Returns the meter of the override that decided a charge, so that a refund goes to the same limit."""
         meter, _, _ = charge
         return self.engine.meter(limit, meter.name)
 
@@ -399,7 +399,7 @@ def _needs_process_count(rule: Rule) -> bool:
 
 
 def charge_options_of(rule: Rule, shadow_kind: str | None = None, deadline: float | None = None) -> ChargeOptions:
-    """Returns the charge options of a rule: what the engine needs to know of it beside its limit."""
+    """Returns the charge options of a rule: all that the engine needs to know about it, except its limit."""
     if shadow_kind == CANDIDATE:
         return ChargeOptions(rule.name, is_shadow=True, fallback=rule.fallback, deadline=deadline)
     prefetch = None if rule.prefetch is None or shadow_kind else (rule.prefetch.hold_us, rule.prefetch.units)

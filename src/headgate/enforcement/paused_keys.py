@@ -1,4 +1,4 @@
-"""Pauses of rules: the key to pause, and waiting for a turn while keys can be paused."""
+"""Pauses single keys of rules: finds the key to pause, and waits for a turn while keys can be paused."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from headgate.validation import pause_us
 def pausable_key(
     compiled: CompiledRulebook, name: str, key: str | Mapping[str, Any], seconds: float
 ) -> tuple[Any, str, int]:
-    """Returns a meter that pauses keys of a rule under all of its limits, the key, and for how many
-    microseconds."""
+    """Returns what is needed to pause a key of a rule: the meter, the key, and the length in microseconds.
+
+    The meter pauses the key under all limits of the rule.
+    """
     rule = next((rule for rule in compiled.code_rules if rule.name == name), None) or find_rule(
         compiled.book, name
     )

@@ -297,8 +297,10 @@ class RuleDecision(Decision):
 
     @property
     def atomic(self) -> bool:
-        """Returns whether all charges were decided in one place, at one instant: not if some count in this process
-        and some elsewhere, nor on several nodes of a cluster. Either way no charge is kept if one is refused.
+        """Returns whether all charges were decided in one place, at one instant.
+
+        False if some charges count in this process and others elsewhere, or if they lie on several nodes of a
+        cluster. True or False, no charge is kept if one is refused.
         """
         return not self._several_requests and super().atomic
 

@@ -225,7 +225,7 @@ def _expires_at(app: Any, request: Any) -> float | None:
 
 
 def _give_back_place(sender: Any = None, request: Any = None, terminated: bool = False, **_: object) -> None:
-    """Gives back the place of a task that was revoked or has expired before it began."""
+    """Gives back the place of a task that was revoked, or that expired, before it started."""
     limits = _limits.get(sender.app)
     waiting = _read_waiting(request)
     if limits is not None and waiting is not None and not terminated:

@@ -2,15 +2,15 @@
 
     app = MCPRateLimitMiddleware(mcp.streamable_http_app(), limits=[limit("10/minute", key=["tool", "address"])])
 
-Each call in a request counts: one, or all of a JSON-RPC batch, which passes as a whole or charges nothing. A
-refused request is answered with a JSON-RPC error of the code -32029 for each of its calls, whose data has
-`retryAfter` in seconds; the HTTP status is 200, which all clients read, unless `status` says otherwise. The header
-fields are on every response to a call. mcp_calls lists the attributes; functions (user, attributes, key, cost,
-exempt) receive an MCPCall, whose `request` is the ASGI scope. Other requests than calls pass as they are.
+Each call in a request counts. A JSON-RPC batch passes as a whole, or charges nothing. The response to a refused
+request has a JSON-RPC error for each of its calls: its code is -32029, its data has `retryAfter` in seconds. The
+HTTP status is 200, because all clients read that; `status` sets another one. The header fields are on every
+response to a call. mcp_calls lists the attributes; functions (user, attributes, key, cost,
+exempt) receive an MCPCall, whose `request` is the ASGI scope. Requests that are no calls pass unchanged.
 
-The middleware runs before the server's authentication, so that `user` must read a token by itself, unless it is
-added inside: FastMCP's http_app(middleware=[Middleware(MCPRateLimitMiddleware, ...)]). `session` is what the
-client sends: a server with sessions verifies it, a stateless one does not, and there a client may invent one for
+The middleware runs before the server's authentication. So `user` must read the token itself, unless you add the
+middleware inside: FastMCP's http_app(middleware=[Middleware(MCPRateLimitMiddleware, ...)]). `session` is what the
+client sends. A server with sessions verifies it. A stateless server does not, so a client may invent a session for
 each call. So do not limit by session alone.
 """
 

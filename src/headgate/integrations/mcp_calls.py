@@ -103,7 +103,7 @@ class MCPCall:
         return f"{path}/{quote(segment, safe='', errors='replace')}"
 
     def parts(self) -> RequestParts:
-        """Describes the call as a request."""
+        """Returns the call in the form of a web request, as rules read it."""
         return RequestParts(self.method, self.path, b"", self.headers, self.address, self)
 
 

@@ -29,7 +29,11 @@ def add_refusals(
 
 
 def _refused_response(status: int) -> dict[str, Any]:
-    """Describes a refusal. Only the 429 is always a problem: a rule that sets a status may set a body as well."""
+    """Describes the response of a refused request.
+
+    Only a 429 is described with a body (application/problem+json): a rule that sets another status may also set
+    another body.
+    """
     phrase = HTTPStatus(status).phrase if status in _STATUSES else "Refused by a limit"
     response: dict[str, Any] = {"description": phrase, "headers": _HEADERS}
     return {**response, "content": _PROBLEM} if status == TOO_MANY_REQUESTS else response

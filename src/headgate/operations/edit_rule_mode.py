@@ -60,7 +60,10 @@ def _edit_json(text: str, rule: str, mode: Modes) -> str:
 
 
 def _edit_lines(text: str, kind: str, rule: str, mode: Modes) -> str | None:
-    """Returns the text with the line of the mode replaced, or added below the name; None if there is no name."""
+    """Returns the text with the rule's `mode` line replaced, or added below its `name` line if it has none.
+
+    Returns None if no `name` line has the name of the rule.
+    """
     yaml = kind == "yaml"
     enforce, shadow = f"{mode.enforce / 100:g}", f"{mode.shadow / 100:g}"
     value = f"{{enforce: {enforce}, shadow: {shadow}}}" if yaml else f"{{enforce = {enforce}, shadow = {shadow}}}"

@@ -57,7 +57,7 @@ def read(path: str | PathLike[str]) -> Rulebook:
 
 
 def underscored_headers(path: str | PathLike[str]) -> list[str]:
-    """Returns the headers that a rulebook file spells with an underscore: api_key of header.api_key.
+    """Returns the headers whose names have an underscore in a rulebook file: api_key of header.api_key.
 
     In a Rulebook it is header.api-key, but nginx drops a field with an underscore.
     """

@@ -3,8 +3,9 @@
     cost must be a whole number of at least 0, not -1.
     checks[2]: "costs" is not a field. Did you mean cost?
 
-msgspec alone decodes valid bodies. Only a body that it refuses is looked at again here, for the sentence, and for
-whole numbers written 3.0: to JSON these are the same, to msgspec they are not.
+msgspec alone decodes valid bodies. Only a body that msgspec rejects is checked again here: to make the
+sentence, and to accept whole numbers that are written 3.0. To JSON, 3.0 and 3 are the same; to msgspec they are
+not.
 """
 
 from __future__ import annotations

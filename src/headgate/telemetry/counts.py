@@ -293,7 +293,7 @@ class Counts(Observer):
             rule.empty(self._start_ns // _NS)
 
     def _begin_second(self) -> None:
-        """Files the counts of the second that has ended."""
+        """Keeps the counts of the second that has ended, and starts the next second."""
         with self._lock:
             self._file_counts()
             self._start_ns = self._now_ns() // _NS * _NS

@@ -134,8 +134,10 @@ class KeyEstimates:
             by_hour[hour] = merged([by_hour.get(hour, []), top], MAX_HOURLY)
 
     def take_unshared(self, at_once: bool) -> UnsharedKeys:
-        """Returns what is to be written to Redis, and begins anew. `at_once`: also of the slice that has not
-        ended."""
+        """Returns the keys that were not yet written to Redis, and forgets them here.
+
+        `at_once`: with those of the slice that has not ended.
+        """
         assert self._unshared is not None
         for kind, hot in self._hot.items() if at_once else ():
             self._close_slice(kind, hot, hot.slice_number)

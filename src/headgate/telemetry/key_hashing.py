@@ -22,7 +22,7 @@ _CACHED_VALUES = 4096
 
 
 class KeyHasher:
-    """Hashes values with one salt."""
+    """Hashes values of attributes with a salt: equal values get equal hashes."""
 
     def __init__(self, salt: str) -> None:
         self._salt = salt.encode()
@@ -55,7 +55,10 @@ def counted_value(dimension: Dimension, value: str) -> str:
 
 
 def counted_dimensions(rules: Iterable[Rule]) -> dict[str, Dimension]:
-    """Returns the dimensions of all keys by name; of an address the narrowest network."""
+    """Returns the dimensions of all keys of the rules, by name.
+
+    If rules group addresses by networks of different sizes, the dimension has the smallest network.
+    """
     dimensions: dict[str, Dimension] = {}
     for rule in rules:
         for dimension in rule.key:

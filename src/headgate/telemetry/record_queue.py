@@ -92,7 +92,7 @@ class RecordQueue(Generic[T]):
             self._warned = False
 
     def close(self) -> None:
-        """Writes what waits, and ends the thread. Waits CLOSE_TIMEOUT_S at most."""
+        """Has the thread write the waiting records and end. Waits for it for CLOSE_TIMEOUT_S at most."""
         with self._lock:
             thread, self._thread = self._thread, None
             self._stop.set()
@@ -105,7 +105,7 @@ class RecordQueue(Generic[T]):
             write_all(self.records, self._write)
 
     def reset_after_fork(self) -> None:
-        """Begins anew in a forked child."""
+        """Starts with an empty queue in a forked child: the parent writes the records that wait."""
         self.dropped = 0
         self._begin()
 

@@ -58,7 +58,7 @@ def hot_key(slice_number: int, kind: str, rule: str) -> str:
 
 
 def most_refused_key(hour: int, kind: str, rule: str) -> str:
-    """Returns the key of the most refused keys of an hour."""
+    """Returns the Redis key under which the most refused keys of an hour are stored."""
     return f"r:{hour}:{KIND_LETTERS[kind]}:{rule}"
 
 
@@ -68,7 +68,7 @@ def degraded_key(block: int) -> str:
 
 
 def parts_of(unshared: UnsharedRule, process: str) -> list[CountsPart]:
-    """Returns what a process adds to which keys."""
+    """Returns what a process writes to Redis for a rule: a key and its additions, for each kind of counts."""
     rule = unshared.rule
     parts = [*_blocks("seconds", unshared.seconds, rule, SECONDS_TTL_S)]
     parts += _blocks("minutes", unshared.minutes, rule, MINUTES_TTL_S)

@@ -25,7 +25,7 @@ _USER_AGENT = "header.user-agent"
 
 
 class CallTable:
-    """Calls, each with the number of its key."""
+    """The calls of a log, in columns: times, numbers of their keys, statuses, paths, user agents and costs."""
 
     def __init__(self, key_of: KeyBuilder, where: Predicate | None = None, max_calls: int = MAX_CALLS) -> None:
         self._key_of, self._where, self._max_calls = key_of, where, max_calls

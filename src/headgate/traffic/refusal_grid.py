@@ -89,7 +89,11 @@ class RefusalGrid(NamedTuple):
 def refusal_grid(
     table: CallTable, suggestion: Suggestion, on_progress: Callable[[float | None], None] | None = None
 ) -> RefusalGrid:
-    """Returns whom the limits near a suggestion's frontier refuse of the calls that it was made from."""
+    """Counts whom each limit near a suggestion's frontier would refuse.
+
+    `table` has the calls that the suggestion was made from. `on_progress` is called with the share of the rates
+    that are counted.
+    """
     return _GridCounter(table, suggestion).count(on_progress or (lambda share: None))
 
 
@@ -168,7 +172,7 @@ class _GridCounter:
         return sorted(chosen)
 
     def _wanted_bursts(self, point: FrontierPoint) -> Iterator[int]:
-        """Yields bursts, the most important ones first."""
+        """Yields the bursts to count at a rate, the most important ones first. A burst may come twice."""
         middle = max(1, point.all_keys)
         if point.rate == self._suggestion.rate:
             yield self._suggestion.burst

@@ -85,7 +85,7 @@ class TimeOrder:
 
 
 def merge_in_order(logs: Iterable[Iterator[list[RecordedCall]]]) -> Iterator[list[RecordedCall]]:
-    """Merges ordered logs into one."""
+    """Merges logs, each in the order of time, into one in the order of time."""
     streams = list(logs)
     if len(streams) == 1:
         yield from streams[0]

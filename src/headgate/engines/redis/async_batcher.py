@@ -100,7 +100,7 @@ class AsyncBatcher:
         return take if deadline is None else lambda key, cost: self._with_deadline(take(key, cost), deadline)
 
     def execute(self, request: RedisRequest, asking: bool = False, deadline: float | None = None) -> ReplyFuture:
-        """Sends any other request; returns a future of its reply."""
+        """Sends a request that is no take; returns a future of its reply."""
         future = self._new_future()
         self._pending.append((monotonic(), future, None, request, int(asking)))
         if not self._flush_scheduled:

@@ -203,13 +203,16 @@ class RequestBuilder:
         return TakeMany([self])
 
     def decide_each(self, keys: Sequence[str], costs: Sequence[int]) -> RedisRequest:
-        """Builds one request that takes from one or several keys, each by itself. Not for calendar windows."""
+        """Builds one request that takes from several keys. Each is decided for itself, so some may be refused.
+
+        Not for calendar windows.
+        """
         return self.decide(keys[0], costs[0], None, 0) if len(keys) == 1 else self._take_many.request(keys, costs)
 
     parse: Callable[[list[int]], Outcome] = staticmethod(parse_outcome)  # the reply to a take of one key
 
     def parse_each(self, reply: list[Any], count: int) -> list[Any]:
-        """Parses the reply to `decide_each` of so many keys: for each its outcome, or an error."""
+        """Parses the reply to `decide_each` of `count` keys: for each key its outcome, or an error."""
         return [parse_outcome(reply)] if count == 1 else parse_many(reply)
 
     def charge(self, cost: int, now_us: int) -> bytes:

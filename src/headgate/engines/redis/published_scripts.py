@@ -131,12 +131,12 @@ def _exchange(address: ServerAddress, packed: Sequence[bytes], deadline: float) 
 
 
 def store_texts(engine: RedisEngine, texts: Mapping[str, str]) -> None:
-    """Adds the texts that are missing to the hash, by their SHA1."""
+    """Stores scripts on the server: adds each text that is missing to a hash, under its SHA1."""
     run(store_texts_flow(engine, texts))
 
 
 def store_texts_flow(engine: RedisEngine | AsyncRedisEngine, texts: Mapping[str, str]) -> Flow[None]:
-    """Adds the texts that are missing to the hash, as a flow."""
+    """The steps of `store_texts`, for sync and async callers."""
     key = keys.scripts_key(engine.prefix)
     try:
         fields = yield partial(engine.execute, RedisRequest(command("HKEYS", key), None, key))

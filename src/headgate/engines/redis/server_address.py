@@ -92,7 +92,7 @@ class ServerAddress:
         return [*commands, command("SELECT", self.db)] if self.db else commands
 
     def connect(self, timeout: float) -> socket.socket:
-        """Opens a socket; raises OSError if that fails."""
+        """Opens a socket, with the TLS handshake if the address has TLS; raises OSError if that fails."""
         if self.path is not None:
             sock = socket.socket(socket.AF_UNIX)
             sock.settimeout(timeout)

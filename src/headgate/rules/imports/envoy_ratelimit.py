@@ -132,7 +132,7 @@ class _EnvoyTranslator:
         return self.draft.build(name=name or self.domain, defaults={"missing": "one"})
 
     def _check(self, table: MappingNode, what: str, valid_keys: Collection[str]) -> None:
-        """Refuses keys that the service does not know, and notes those that it ignores here."""
+        """Rejects keys that envoyproxy/ratelimit does not know; notes keys that it ignores in this place."""
         for key, _ in table.entries.values():
             if key.text in valid_keys:
                 continue

@@ -92,7 +92,7 @@ def at_node(node: Node, make: Callable[..., T], *args: object) -> T:
 
 
 def _split_hint(message: str) -> tuple[str, str]:
-    """Splits a message into the problem and the hint."""
+    """Splits an error message into what is wrong, and a hint at what to write instead."""
     for separator in (" is not a limit. ", " is not a length of time. ", " must be more than 0. "):
         if separator in message:
             head, _, hint = message.rpartition(separator)

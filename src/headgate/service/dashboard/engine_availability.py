@@ -34,7 +34,10 @@ class EngineAvailability:
         self.problem: str | None = None  # why the server does not answer; None: it does
 
     async def probe(self) -> None:
-        """Asks once; pages that are loaded at the same time share the request."""
+        """Asks the server whether it answers. Pages that are loaded at the same time share one request.
+
+        Sends nothing for RETRY_S after the server did not answer.
+        """
         if self._engine is None or time.monotonic() - self._failed_at < RETRY_S:
             return
         if self._probe is None or self._probe.done():

@@ -99,5 +99,5 @@ def _unpack(role: Role, packed: str) -> Session | None:
 
 
 def user_name(text: str) -> str:
-    """Returns a user's name, in one line; raises InvalidRule if it is none."""
+    """Returns a user's name, stripped; raises InvalidRule if it is empty, too long, or has control characters."""
     return one_line("author", text, MAX_AUTHOR_LENGTH)

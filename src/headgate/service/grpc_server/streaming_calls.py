@@ -1,7 +1,7 @@
 """Calls with several requests or responses, each in a task.
 
-A client that sends faster than the handler takes is slowed down by its stream's window: what waits in the queue is
-credited when the queue is empty. A handler that sends faster than its client reads waits.
+If a client sends faster than the handler reads, its stream's window slows it down: the window grows again only
+when the queue is empty. If a handler sends faster than its client reads, the handler waits.
 
 Laws (tests/service/grpc_server/test_calls.py): messages arrive in order; the queue is bounded by the
 stream's window; the handler is closed when its client has gone, and its `finally` runs.

@@ -19,7 +19,10 @@ DECISION_LOG = LogFormat("decision log", (), lambda line: None)
 def detect_format(
     name: str, sample: Sequence[str], mapping: Mapping[str, str], format_text: str | None, pattern: str | None
 ) -> LogFormat:
-    """Returns the format of a log, as the user says or as the sample looks; `name` is its file, for messages."""
+    """Returns the format of a log: the one that the user set, or else the one that fits the sample.
+
+    `name` is the file, for messages.
+    """
     if pattern is not None:
         return pattern_format(pattern, mapping)
     if format_text is not None:

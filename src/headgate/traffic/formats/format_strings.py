@@ -3,9 +3,9 @@
     $remote_addr [$time_local] "$request" $status $request_time
     %h %l %u %t "%r" %>s %b %D
 
-A whole directive, as it is in a configuration file, will do. A field ends where the text behind it begins: a
-blank, a quote, a bracket. Numbers, times and nginx's lists of upstreams are matched as what they are, because
-blanks may be in them or beside them.
+The text may also be a whole directive, as it is in a configuration file. A field ends where the text after it
+begins: a blank, a quote, a bracket. Numbers, times and nginx's lists of upstreams may contain blanks, or have
+blanks around them. So each of them has a pattern of its own.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Settlers:
         """Waits for nothing: a thread ends by itself once nothing is unsettled."""
 
     def reset(self) -> None:
-        """Forgets the threads, which a forked child does not have."""
+        """Forgets the threads, in a forked child: fork copies only the thread that called it."""
         self._shard_names = set()
 
 
