@@ -79,7 +79,7 @@ def shown(outcome: Outcome) -> tuple[Outcome, type, str | None]:
 def test_memory_and_servers_agree(seed: int, driven_server: RedisServer) -> None:
     rng = random.Random(seed)
     clock = ManualClock(BASE_US)
-    local, remote = MemoryEngine(clock), RedisEngine(driven_server.unix_url, clock=clock)
+    local, remote = MemoryEngine(clock), RedisEngine(driven_server.unix_url, clock=clock, deadline=30)
     seen: set[object] = set()
     for _ in range(10):
         change(rng, local, remote)
@@ -184,7 +184,7 @@ def locks_kept(server: RedisServer, now_us: int) -> dict[str, str]:
 
 def test_a_peek_of_a_rule_with_one_limit_is_alike(driven_server: RedisServer) -> None:
     """A peek of a rule looks at its lock and its override, and counts nothing."""
-    remote = RedisEngine(driven_server.unix_url)
+    remote = RedisEngine(driven_server.unix_url, deadline=30)
     meter = remote.meter(parse("1/minute"), "login", ChargeOptions("login", lockout=Lockout(1, SECOND, SECOND)))
     assert meter.decide("anna", 1)[ALLOWED]
     assert [meter.decide("anna", 0)[ALLOWED] for _ in range(5)] == [False] * 5

@@ -122,7 +122,7 @@ def test_python_and_servers_agree(name: str, driven_server: RedisServer) -> None
     for number, walk in enumerate(walks(name, SERVER_WALKS, SERVER_STEPS, retunes=True)):
         # Nobody's clock but the server's counts: the caller's only finds the calendar, and may be wrong.
         ours = ManualClock(walk[0].now_us + rng.choice((0, 0, DAY, -DAY, 400 * DAY, -4000 * DAY)))
-        engine = RedisEngine(driven_server.unix_url, clock=ours)
+        engine = RedisEngine(driven_server.unix_url, clock=ours, deadline=30)
         engine._late_replies._pending = PendingCancellations(
             0
         )  # no place is tried again: each step is one of the model's

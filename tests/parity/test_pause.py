@@ -86,7 +86,7 @@ def test_memory_and_servers_agree(seed: int, text: str, driven_server: RedisServ
     """Takes, reservations, cancellations, refunds, surcharges and pauses, on a clock that also steps back."""
     rng = random.Random(f"{seed} {text}")
     clock = ManualClock(BASE_US)
-    local, remote = MemoryEngine(clock), RedisEngine(driven_server.unix_url, clock=clock)
+    local, remote = MemoryEngine(clock), RedisEngine(driven_server.unix_url, clock=clock, deadline=30)
     limits = parse_all(text)
     counts = tuple((limit.algorithm, f"count {place}") for place, limit in enumerate(limits))
     options = ChargeOptions("paused", pauses=counts)

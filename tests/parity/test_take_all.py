@@ -31,7 +31,7 @@ def test_memory_and_servers_agree(seed: int, driven_server: RedisServer) -> None
     rng = random.Random(seed)
     clock = ManualClock(BASE_US)
     local = MemoryEngine(clock)
-    remote = RedisEngine(driven_server.unix_url, clock=clock)
+    remote = RedisEngine(driven_server.unix_url, clock=clock, deadline=30)
     limits = {text: parse(text) for text in LIMITS}
     refused = 0
     for _ in range(80):
