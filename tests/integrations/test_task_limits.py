@@ -172,7 +172,7 @@ def test_a_place_that_is_not_used_is_given_back() -> None:
 
 
 def test_a_task_without_a_slot_looks_again_ever_less_often() -> None:
-    queue = Queue("1 slot")
+    queue = Queue("1 slot ttl 1h")
     first = queue.begin()
     waiting, waits = None, []
     for _ in range(8):
