@@ -224,6 +224,7 @@ def test_slow_clients_hold_nobody_but_themselves() -> None:
 
 def test_a_body_in_too_many_parts_is_not_put_together() -> None:
     with Service(BOOK) as service, closing(connected(service.http)) as line:
+        line.settimeout(60)
         line.sendall(b"POST /v1/check HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n")
         line.sendall(b"1\r\n \r\n" * 3000 + b"%x\r\n%s\r\n0\r\n\r\n" % (len(CHECK_BODY), CHECK_BODY))
         answer = line.recv(4096)
